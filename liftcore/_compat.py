@@ -1,0 +1,70 @@
+"""The one place for what JAX releases name differently or keep outside `jax` and `jax.extend`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend import core as jex
+
+try:
+    from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
+except ImportError:  # JAX 0.8
+    from jax.core import get_opaque_trace_state as _opaque_trace_state  # type: ignore[no-redef,attr-defined]
+
+try:
+    from jax.extend.core import mapped_aval
+except ImportError:  # JAX 0.8
+    from jax.core import mapped_aval  # type: ignore[no-redef,attr-defined]
+
+__all__ = ["TAG", "is_tag", "jaxpr_as_fun", "mapped_aval", "raw_transformation", "tag", "trace_state"]
+
+jaxpr_as_fun = jex.jaxpr_as_fun
+
+TAG = "liftcore: initial value"
+"""The name under which `tag` marks a value; `is_tag` finds it again."""
+
+_LIFTED = {
+    "associative_scan", "checkpoint", "cond", "custom_jvp", "custom_vjp", "eval_shape", "fori_loop", "grad", "hessian",
+    "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap", "remat", "scan", "shard_map", "switch",
+    "value_and_grad", "vjp", "vmap", "while_loop",
+}  # fmt: skip
+_ALIASES = {"fun_remat": "remat", "make_jaxpr_f": "make_jaxpr", "value_and_grad_f": "grad", "cache_miss": "jit"}
+
+
+def trace_state() -> Any:
+    """A value that compares equal exactly while no JAX transformation has been entered or left."""
+    return _opaque_trace_state(convention="flax")
+
+
+def tag(value: Any) -> Any:
+    """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr."""
+    return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)
+
+
+def is_tag(eqn: Any) -> bool:
+    """Whether a jaxpr equation is one that `tag` made."""
+    return eqn.params.get("name") == TAG and eqn.primitive.name == "name"
+
+
+def raw_transformation() -> str | None:
+    """The name of the innermost JAX transformation on the call stack, for the text of an error."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if frame.f_globals.get("__name__", "").startswith("jax."):
+            name = _ALIASES.get(name, name.removesuffix("_f").removesuffix("fun"))
+            if name in _LIFTED:
+                return name
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _strong(leaf: Any) -> Any:
+    """The leaf as an array whose type is not weak: what a loop carries must not change its type on the way."""
+    if isinstance(leaf, jax.Array) and not jax.typeof(leaf).weak_type:
+        return leaf
+    array = jax.numpy.asarray(leaf)
+    return jax.lax.convert_element_type(array, array.dtype)

@@ -1,0 +1,183 @@
+"""The ways in: a function of a scope becomes a pure function of variables and keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from . import rng
+from .errors import (
+    ApplyScopeInvalidVariablesStructureError,
+    ApplyScopeInvalidVariablesTypeError,
+    InvalidRngError,
+    LazyInitError,
+)
+from .filters import to_predicate
+from .hoist import trace
+from .scope import Scope, Tree
+from .typing import Filter, RNGs, Variables
+
+__all__ = ["apply", "bind", "init", "lazy_init"]
+
+
+def bind(
+    variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
+) -> Scope:
+    """A root scope over variables and keys.
+
+    `apply` is the better way in where it will do: it ends its scope, this one lives on.
+
+    Example:
+        >>> bind({"params": {"w": 3}}).get_variable("params", "w")
+        3
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`; never changed.
+        rngs: one key, which is the sequence `params`, or a mapping from names to keys.
+        mutable: a filter for the variables that may be written.
+        initializing: what `is_initializing` answers.
+
+    Raises:
+        ApplyScopeInvalidVariablesTypeError: where `variables` is no mapping.
+        ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
+        InvalidRngError: where something in `rngs` is no key.
+    """
+    _check_variables(variables)
+    tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
+    return Scope(tree, tree.root, (), None)
+
+
+def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]:
+    """The pure function of variables and keys that a function of a scope is.
+
+    Example:
+        >>> def double(scope, x):
+        ...     return x * scope.get_variable("params", "w")
+        >>> apply(double)({"params": {"w": 2}}, 21)
+        42
+
+    Args:
+        fn: called as `fn(scope, *args, **kwargs)`.
+        mutable: a filter for the variables that may be written.
+
+    Returns:
+        `applied(variables, *args, rngs=None, **kwargs)`. It returns the result of `fn`; where `mutable` is given, that
+        and a dict with all variables of the mutable collections.
+    """
+
+    @functools.wraps(fn)
+    def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
+        return _run(fn, bind(variables, rngs, mutable), mutable, args, kwargs)
+
+    return applied
+
+
+def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
+    """The pure function from keys to variables that a function of a scope is when nothing exists yet.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> def scale(scope, x):
+        ...     return x * scope.param("w", lambda key: jnp.float32(2))
+        >>> init(scale)(jax.random.key(0), 21.0)
+        (Array(42., dtype=float32), {'params': {'w': Array(2., dtype=float32)}})
+
+    Args:
+        fn: called as `fn(scope, *args, **kwargs)`.
+        mutable: a filter for the variables that are made.
+
+    Returns:
+        `initialized(rngs, *args, **kwargs)`, which returns the result of `fn` and the variables. `rngs` is one key,
+        which is the sequence `params`, or a mapping from names to keys.
+    """
+
+    @functools.wraps(fn)
+    def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
+        if rngs is None:
+            raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
+        root = bind({}, rngs, mutable, initializing=True)
+        result = _run(fn, root, True, args, kwargs)
+        return result[0], {name: found for name, found in result[1].items() if found}
+
+    return initialized
+
+
+def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
+    """`init` for the variables alone: what only the result needs is never computed.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x @ scope.param("w", jax.random.normal, (x.shape[-1], 2))
+        >>> made = lazy_init(layer)(jax.random.key(0), jax.ShapeDtypeStruct((1024, 3), jnp.float32))
+        >>> made["params"]["w"].shape
+        (3, 2)
+
+    Args:
+        fn: called as `fn(scope, *args, **kwargs)`.
+        mutable: a filter for the variables that are made.
+
+    Returns:
+        `initialized(rngs, *args, **kwargs)`, which returns the variables. Arguments may be arrays or, where no initial
+        value depends on their numbers, `jax.ShapeDtypeStruct`.
+
+    Raises:
+        LazyInitError: when called, where an initial value depends on an argument that is a shape only.
+    """
+
+    def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        dynamic = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)}
+        shapes = {i: x for i, x in dynamic.items() if isinstance(x, jax.ShapeDtypeStruct)}
+        arrays = {i: x for i, x in dynamic.items() if i not in shapes}
+
+        def create(rngs: RNGs, arrays: dict[int, Any], shapes: dict[int, Any]) -> tuple[Variables, tuple[()]]:
+            full = [arrays.get(i, shapes.get(i, leaf)) for i, leaf in enumerate(leaves)]
+            args, kwargs = jax.tree.unflatten(treedef, full)
+            return init(fn, mutable)(rngs, *args, **kwargs)[1], ()
+
+        traced = trace(create, rngs, arrays, shapes)
+        for path, reads in jax.tree.leaves_with_path(traced.reads()):
+            if 2 in reads:
+                raise LazyInitError(
+                    f'"{jax.tree_util.keystr(path, simple=True, separator="/")}"',
+                    "its initial value depends on the numbers of an argument that is given as a shape only.",
+                    "Pass an array for that argument, or call `init`.",
+                )
+        return traced.create(None, rngs, arrays, None)
+
+    return initialized
+
+
+def _run(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> Any:
+    with root.temporary():
+        result = fn(root, *args, **kwargs)
+        if mutable is False or mutable is None:
+            return result
+        return result, root.mutable_variables()
+
+
+def _check_variables(variables: Any) -> None:
+    if not isinstance(variables, Mapping):
+        raise ApplyScopeInvalidVariablesTypeError(
+            "variables",
+            f"expected a mapping {{collection: {{name: value}}}}, given {type(variables).__name__}.",
+            'Pass the variables that `init` returned, such as {"params": {…}}.',
+        )
+    inner = variables.get("params")
+    if isinstance(inner, Mapping) and set(inner) == {"params"} and isinstance(inner["params"], Mapping):
+        raise ApplyScopeInvalidVariablesStructureError(
+            'variables["params"]',
+            'it holds another "params" and nothing else, so the variables lie one level too deep.',
+            'Pass `variables` where you pass `{"params": variables}`.',
+        )
+    for name, found in variables.items():
+        if not isinstance(found, Mapping):
+            raise ApplyScopeInvalidVariablesStructureError(
+                f'variables["{name}"]',
+                f"expected a collection (a mapping from names), given {type(found).__name__}.",
+                'Pass {"params": params}, not params alone.',
+            )

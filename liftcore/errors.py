@@ -1,0 +1,117 @@
+"""Errors that users may catch. Each one says where it happened, what is wrong, and how to put it right.
+
+    LiftError
+    ├── scopes:    InvalidScopeError, NameInUseError, JaxTransformError
+    ├── variables: ScopeCollectionNotFound, ScopeVariableNotFoundError, ScopeParamNotFoundError,
+    │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError
+    ├── sequences: InvalidRngError, UnliftedSequenceError
+    ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
+    ├── filters:   InvalidFilterError, UnmatchedFilterError
+    ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
+    └── bytes:     SerializationError
+
+Names that `flax.errors` also has mean the same there.
+"""
+
+from __future__ import annotations
+
+
+class LiftError(Exception):
+    """Base of every error that liftcore raises about how it is used.
+
+    Args:
+        where: the place, as a path with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
+        what: what was found there and what was expected.
+        fix: what to write instead.
+    """
+
+    def __init__(self, where: str, what: str, fix: str) -> None:
+        super().__init__(where, what, fix)
+        self.where, self.what, self.fix = where, what, fix
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} {self.fix}"
+
+
+class InvalidScopeError(LiftError, ValueError):
+    """A scope was used after the lift, `init` or `apply` that it belonged to had ended."""
+
+
+class NameInUseError(LiftError, ValueError):
+    """One name was asked for twice in the same scope."""
+
+
+class JaxTransformError(LiftError, ValueError):
+    """A scope was drawn from, written or named under a raw JAX transformation wrapped round it."""
+
+
+class ScopeCollectionNotFound(LiftError, ValueError):
+    """A variable was asked for, and its whole collection is missing."""
+
+
+class ScopeVariableNotFoundError(LiftError, ValueError):
+    """A variable was asked for that is not in its collection, and nothing may create it."""
+
+
+class ScopeParamNotFoundError(LiftError, ValueError):
+    """A parameter was asked for that is not in `params`, and nothing may create it."""
+
+
+class ScopeParamShapeError(LiftError, ValueError):
+    """A stored parameter has another shape than its initializer makes."""
+
+
+class ModifyScopeVariableError(LiftError, ValueError):
+    """A variable of an immutable collection was written."""
+
+
+class UnliftedCollectionError(LiftError, ValueError):
+    """A variable was used inside a lift that no group of the lift takes in or out."""
+
+
+class InvalidRngError(LiftError, ValueError):
+    """A key was drawn from a sequence that was never given, or something that is no key was given as one."""
+
+
+class UnliftedSequenceError(InvalidRngError):
+    """A key was drawn inside a lift from a sequence that the lift does not pass in."""
+
+
+class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):
+    """`apply` or `bind` was given something else than a mapping from collections to variables."""
+
+
+class ApplyScopeInvalidVariablesStructureError(LiftError, ValueError):
+    """`apply` or `bind` was given the variables one level too deep, or a collection that is no mapping."""
+
+
+class LazyInitError(LiftError, ValueError):
+    """An initial value depends on an argument that was given to `lazy_init` as a shape only."""
+
+
+class InvalidFilterError(LiftError, TypeError):
+    """Something that is no filter was used as one."""
+
+
+class UnmatchedFilterError(LiftError, ValueError):
+    """A variable matched none of the filters it was split by."""
+
+
+class AxisSizeError(LiftError, ValueError):
+    """The sizes of the mapped or scanned axes disagree, or there is none to infer the size from."""
+
+
+class CarryTypeError(LiftError, TypeError):
+    """A loop gave back a carry of another structure, shape or dtype than it took."""
+
+
+class LoopInvarianceError(LiftError, ValueError):
+    """A value shared by all iterations or lanes depends on one of them."""
+
+
+class LiftArgumentError(LiftError, ValueError):
+    """An argument of a lifted transformation, or of the function it returned, cannot be used as given."""
+
+
+class SerializationError(LiftError, ValueError):
+    """Bytes or a state tree could not be read, or do not fit the target."""

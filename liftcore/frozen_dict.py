@@ -1,0 +1,185 @@
+"""An immutable nested dict, for users who want one; the library itself hands out plain dicts.
+
+The functions work on plain dicts too, so that code need not ask which of the two it was given.
+
+Example:
+    >>> frozen = freeze({"params": {"w": 1}, "cache": {}})
+    >>> variables, cache = pop(frozen, "cache")
+    >>> variables == {"params": {"w": 1}}
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import jax
+
+__all__ = ["FrozenDict", "copy", "freeze", "pop", "pretty_repr", "unfreeze"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(Mapping[K, V]):
+    """An immutable mapping. Nested dicts are frozen with it; a dict that is read out of it is a `FrozenDict` again.
+
+    It equals a dict of the same items and is hashable if its values are. It is one pytree node, since the dicts inside
+    are plain: flattening it costs one call into Python, however deep it is.
+
+    Example:
+        >>> frozen = FrozenDict({"dense": {"w": 1}})
+        >>> frozen.copy({"bias": 2})["dense"]
+        FrozenDict({
+            w: 1,
+        })
+
+    Args:
+        *args: what `dict` takes.
+        **kwargs: what `dict` takes.
+    """
+
+    __slots__ = ("_dict", "_hash")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._dict: dict[K, V] = unfreeze(dict(*args, **kwargs))
+        self._hash: int | None = None
+
+    @classmethod
+    def _around(cls, plain: dict[Any, Any]) -> FrozenDict[Any, Any]:
+        """Wraps a dict that nobody else will write into, without a copy."""
+        frozen = cls.__new__(cls)
+        frozen._dict, frozen._hash = plain, None
+        return frozen
+
+    def __getitem__(self, key: K) -> V:
+        value = self._dict[key]
+        return cast(V, self._around(value)) if isinstance(value, dict) else value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._dict
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.items()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        return self.pretty_repr()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.unfreeze(),)
+
+    def copy(self, add_or_replace: Mapping[K, V] | None = None) -> FrozenDict[K, V]:
+        """Returns a frozen dict with entries added or replaced."""
+        return type(self)({**self._dict, **(add_or_replace or {})})
+
+    def pop(self, key: K) -> tuple[FrozenDict[K, V], V]:
+        """Returns a frozen dict without `key`, and the value that it had.
+
+        Raises:
+            KeyError: if there is no such key.
+        """
+        value = self[key]
+        return self._around({k: v for k, v in self._dict.items() if k != key}), value
+
+    def unfreeze(self) -> dict[K, V]:
+        """Returns plain nested dicts with the same items, which may be written into."""
+        return cast(dict[K, V], unfreeze(self._dict))
+
+    def pretty_repr(self, num_spaces: int = 4) -> str:
+        """Returns an indented text of the nested items; see `pretty_repr`."""
+        return f"{type(self).__name__}({pretty_repr(self._dict, num_spaces)})"
+
+
+def _flatten(frozen: FrozenDict[Any, Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    keys = tuple(sorted(frozen._dict))
+    return [frozen._dict[key] for key in keys], keys
+
+
+def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    children, keys = _flatten(frozen)
+    return [(jax.tree_util.DictKey(key), child) for key, child in zip(keys, children, strict=True)], keys
+
+
+def _unflatten(keys: tuple[Any, ...], children: Any) -> FrozenDict[Any, Any]:
+    return FrozenDict._around(dict(zip(keys, children, strict=True)))
+
+
+jax.tree_util.register_pytree_with_keys(FrozenDict, _flatten_with_keys, _unflatten, _flatten)
+
+
+def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
+    """Returns nested dicts as a `FrozenDict`. The dicts are copied, the values are not."""
+    return FrozenDict(tree)
+
+
+def unfreeze(tree: Any) -> Any:
+    """Returns nested dicts, frozen or not, as new plain dicts. What is no dict is returned as it is.
+
+    Example:
+        >>> unfreeze(freeze({"dense": {"w": 1}}))
+        {'dense': {'w': 1}}
+    """
+    if isinstance(tree, FrozenDict):
+        tree = tree._dict
+    if not isinstance(tree, dict):
+        return tree
+    return {key: unfreeze(value) for key, value in tree.items()}
+
+
+def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = None) -> Any:
+    """Returns a dict of the same kind, frozen or plain, with entries added or replaced.
+
+    Example:
+        >>> copy({"a": 1}, {"b": 2})
+        {'a': 1, 'b': 2}
+    """
+    if isinstance(tree, FrozenDict):
+        return tree.copy(add_or_replace)
+    return unfreeze({**tree, **(add_or_replace or {})})
+
+
+def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
+    """Returns a dict of the same kind, frozen or plain, without `key`, and the value that it had.
+
+    Example:
+        >>> pop({"params": {"w": 1}, "cache": {}}, "params")
+        ({'cache': {}}, {'w': 1})
+
+    Raises:
+        KeyError: if there is no such key.
+    """
+    if isinstance(tree, FrozenDict):
+        return tree.pop(key)
+    rest = unfreeze({**tree})
+    return rest, rest.pop(key)
+
+
+def pretty_repr(tree: Any, num_spaces: int = 4) -> str:
+    """Returns an indented text of nested dicts, and `repr` of anything else.
+
+    Example:
+        >>> print(pretty_repr({"dense": {"w": 1}}))
+        {
+            dense: {
+                w: 1,
+            },
+        }
+    """
+    if isinstance(tree, FrozenDict):
+        return tree.pretty_repr(num_spaces)
+    if not isinstance(tree, dict):
+        return repr(tree)
+    if not tree:
+        return "{}"
+    items = "".join(f"{key}: {pretty_repr(value, num_spaces)},\n" for key, value in tree.items())
+    indented = "".join(f"{' ' * num_spaces}{line}" for line in items.splitlines(keepends=True))
+    return f"{{\n{indented}}}"

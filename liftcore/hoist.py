@@ -1,0 +1,160 @@
+"""Hoisting: one trace of a body, cut into what makes its initial values and what is left.
+
+`trace` runs a function once, to a jaxpr. The initial values that it created are outputs of that jaxpr. `Traced.create`
+evaluates the equations that they need, outside of the loop or call that the body belongs to, and `Traced.rest` is the
+body without them: it takes the values as inputs. Equations with effects that an initial value needs run in `create`
+and nowhere else. `Traced.reads` tells which operands each initial value depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+
+from ._compat import TAG, is_tag, jaxpr_as_fun
+from .typing import PyTree
+
+__all__ = ["TAG", "Traced", "trace"]
+
+
+class Traced:
+    """One run of `fn(*operands) -> (created, rest)`, as a jaxpr.
+
+    Args:
+        closed: the jaxpr.
+        sizes: how many leaves each operand has.
+        outputs: a pytree of the structure of what `fn` returned.
+
+    Attributes:
+        created: the types of the initial values, in their pytree.
+        outputs: those of the rest.
+    """
+
+    def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree]) -> None:
+        self._jaxpr, self._consts = closed.jaxpr, closed.consts
+        self._sizes = sizes
+        avals = [atom.aval for atom in closed.jaxpr.outvars]
+        self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
+        self._made = len(jax.tree.leaves(self.created))
+
+    def reads(self) -> PyTree:
+        """For each initial value, the frozen set of the (indices of the) operands that it depends on."""
+        masks: dict[Any, int] = {}
+        invars = iter(self._jaxpr.invars)
+        for index, size in enumerate(self._sizes):
+            masks |= dict.fromkeys(itertools.islice(invars, size), 1 << index)
+        for eqn in self._jaxpr.eqns:
+            mask = functools.reduce(lambda seen, var: seen | masks.get(var, 0), _variables(eqn.invars), 0)
+            if mask:
+                masks |= dict.fromkeys(eqn.outvars, mask)
+        found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in self._jaxpr.outvars[: self._made]]
+        each = [frozenset(index for index in range(len(self._sizes)) if mask >> index & 1) for mask in found]
+        return jax.tree.unflatten(jax.tree.structure(self.created), each)
+
+    def create(self, chosen: PyTree | None, *operands: PyTree) -> PyTree:
+        """The initial values.
+
+        Args:
+            chosen: a pytree of bools like `created`, for some of them; the others are None. None stands for all.
+            *operands: what the function is called on; None for one that no chosen value depends on.
+        """
+        treedef = jax.tree.structure(self.created)
+        picks = [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
+        jaxpr, taken = self._prologue(tuple(picks), tuple(operand is not None for operand in operands))
+        leaves = jax.tree.leaves([operand for operand in operands if operand is not None])
+        values = iter(jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, self._consts))(*[leaves[index] for index in taken]))
+        return jax.tree.unflatten(treedef, [next(values) if pick else None for pick in picks])
+
+    def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
+        """The body with the chosen initial values given to it, instead of made by it.
+
+        Returns:
+            The pytree of the initial values that were not chosen (None for those that were), and the rest.
+        """
+        treedef = jax.tree.structure(self.created)
+        picks = [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
+        given = [value for value, pick in zip(treedef.flatten_up_to(created), picks, strict=True) if pick]
+        run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(tuple(picks)), self._consts))
+        values = iter(run(*given, *jax.tree.leaves(operands)))
+        made = jax.tree.unflatten(treedef, [None if pick else next(values) for pick in picks])
+        return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
+
+    def _prologue(self, picks: tuple[bool, ...], given: tuple[bool, ...]) -> tuple[jex.Jaxpr, list[int]]:
+        """The jaxpr of the chosen initial values, and which of the given leaves it takes."""
+        outvars = _pick(self._jaxpr.outvars, picks)
+        eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
+        used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
+        mask = [flag for flag, size in zip(given, self._sizes, strict=True) for _ in range(size)]
+        available = [var for var, flag in zip(self._jaxpr.invars, mask, strict=True) if flag]
+        taken = [index for index, var in enumerate(available) if var in used]
+        return _jaxpr(self._jaxpr, [available[index] for index in taken], outvars, eqns), taken
+
+    def _remainder(self, picks: tuple[bool, ...]) -> jex.Jaxpr:
+        """The jaxpr without what only the chosen initial values need, with them as its first inputs."""
+        kept = [not pick for pick in picks]
+        chosen = _pick(self._jaxpr.outvars, picks)
+        outvars = _pick(self._jaxpr.outvars[: self._made], kept) + self._jaxpr.outvars[self._made :]
+        made = set(chosen)
+        prologue = {id(eqn) for eqn in _needed(self._jaxpr.eqns, chosen)}
+        eqns = [eqn for eqn in self._jaxpr.eqns if made.isdisjoint(eqn.outvars)]
+        effects = [eqn for eqn in eqns if eqn.effects and id(eqn) not in prologue]
+        eqns, outvars = _stripped(_needed(eqns, outvars, effects), outvars)
+        return _jaxpr(self._jaxpr, [*chosen, *self._jaxpr.invars], outvars, eqns)
+
+
+def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree) -> Traced:
+    """Runs `fn(*operands) -> (created, rest)` once, without computing anything.
+
+    Args:
+        fn: a pure function.
+        *operands: pytrees of arrays, or of what stands for their types.
+    """
+    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*operands)
+    return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)
+
+
+def _variables(atoms: Iterable[Any]) -> Iterator[Any]:
+    return (atom for atom in atoms if not isinstance(atom, jex.Literal))
+
+
+def _pick(items: Sequence[Any], picks: Sequence[bool]) -> list[Any]:
+    return list(itertools.compress(items, picks))
+
+
+def _needed(eqns: Sequence[Any], outvars: Sequence[Any], effects: Sequence[Any] = ()) -> list[Any]:
+    """The equations that some outputs need, and those that run for their effects with what they need."""
+    live = set(_variables(outvars))
+    always = {id(eqn) for eqn in effects}
+    kept = []
+    for eqn in reversed(eqns):
+        if id(eqn) in always or not live.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            live.update(_variables(eqn.invars))
+    return kept[::-1]
+
+
+def _stripped(eqns: Sequence[Any], outvars: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Equations and outputs without tags, which have done their work and which some remat policies would see."""
+    renamed: dict[Any, Any] = {}
+
+    def now(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else renamed.get(atom, atom)
+
+    kept = []
+    for eqn in eqns:
+        invars = [now(atom) for atom in eqn.invars]
+        if is_tag(eqn):
+            renamed[eqn.outvars[0]] = invars[0]
+        else:
+            kept.append(eqn.replace(invars=invars) if renamed else eqn)
+    return kept, [now(atom) for atom in outvars]
+
+
+def _jaxpr(like: jex.Jaxpr, invars: list[Any], outvars: list[Any], eqns: list[Any]) -> jex.Jaxpr:
+    effects = frozenset().union(*(eqn.effects for eqn in eqns))
+    return like.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)

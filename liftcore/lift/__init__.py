@@ -1,0 +1,1 @@
+"""Lifted transformations, one a file, each written with `pack`."""

@@ -1,0 +1,76 @@
+"""Arguments of a call, told apart by number and by name: the static ones, the donated ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..errors import LiftArgumentError
+
+__all__ = ["choose", "fixed_arguments", "join_arguments", "name_arguments"]
+
+
+def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> set[str]:
+    """The names of the arguments that `static_argnums` and `static_argnames` (or those of `donate`) choose.
+
+    An argument may be given by position or by name, whichever way it was chosen; so the set holds both, a position as
+    the text of its number. Numbers count in the function's own signature, where the scopes are number 0.
+
+    Raises:
+        LiftArgumentError: where number 0 is chosen.
+    """
+    nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+    parameters = _parameters(fn) if nums or names else []
+    nums = tuple(num % len(parameters) if num < 0 and parameters else num for num in nums)
+    if 0 in nums:
+        raise LiftArgumentError(
+            f"{what}_argnums={nums}",
+            f"number 0 is the scope (or the module) itself, which is lifted and cannot be {what}.",
+            "Count from 1: the first argument after it.",
+        )
+    by_name = {*names, *(parameters[num] for num in nums if num < len(parameters))}
+    by_number = {*nums, *(parameters.index(name) for name in names if name in parameters)}
+    return by_name | {str(num) for num in by_number}
+
+
+def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments in one dict, the positional ones under the text of their numbers, from 1."""
+    return {**{str(num): arg for num, arg in enumerate(args, 1)}, **kwargs}
+
+
+def join_arguments(arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inverse of `name_arguments`."""
+    positional = sorted((name for name in arguments if name.isdecimal()), key=int)
+    kwargs = {name: value for name, value in arguments.items() if not name.isdecimal()}
+    return tuple(arguments[name] for name in positional), kwargs
+
+
+def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[str]) -> dict[str, Any]:
+    """The static ones of the arguments.
+
+    Raises:
+        LiftArgumentError: where one of them is not hashable.
+    """
+    fixed = {name: arguments[name] for name in sorted(static) if name in arguments}
+    for name, value in fixed.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            raise LiftArgumentError(
+                where,
+                f"static argument {name!r} must be hashable, given {type(value).__name__}.",
+                "Pass a tuple for a list, or do not declare an array static.",
+            ) from error
+    return fixed
+
+
+def _parameters(fn: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that may be given by position."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters if one.kind in kinds]

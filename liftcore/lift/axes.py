@@ -1,0 +1,238 @@
+"""Axes: which one of each argument, variable and sequence a mapping or a loop runs along."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from .._compat import mapped_aval
+from ..errors import AxisSizeError, LiftArgumentError
+from ..typing import Axis, Filter, PyTree
+
+__all__ = [
+    "NO_AXES",
+    "In",
+    "InOut",
+    "Out",
+    "VariableAxes",
+    "broadcast",
+    "flatten_axes",
+    "infer_size",
+    "keyword_axes",
+    "named_arguments",
+    "named_groups",
+    "slice_type",
+    "split_keys",
+    "split_rules",
+]
+
+NO_AXES: Mapping[Any, Any] = MappingProxyType({})
+"""The default of `variable_axes` and `split_rngs`: nothing is lifted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class In:
+    """Variables that go in along an axis, and do not come out."""
+
+    axis: Axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Out:
+    """Variables that come out along an axis, and do not go in."""
+
+    axis: Axis
+
+
+@dataclasses.dataclass(frozen=True)
+class InOut:
+    """Variables that go in along one axis and come out along another."""
+
+    in_axis: Axis
+    out_axis: Axis
+
+
+Named: TypeAlias = tuple[str, PyTree, Sequence[Axis]]
+"""A value with its name, for the text of errors, and one axis for each of its leaves."""
+
+
+class _Broadcast:
+    """The axis of what is the same in all lanes or iterations."""
+
+    def __repr__(self) -> str:
+        return "broadcast"
+
+    def __reduce__(self) -> str:
+        return "broadcast"
+
+
+broadcast = _Broadcast()
+"""In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations."""
+
+
+class VariableAxes:
+    """The argument `variable_axes`, as filters and axes of what goes in and of what comes out."""
+
+    def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
+        if not isinstance(variable_axes, Mapping):
+            raise LiftArgumentError(
+                "variable_axes",
+                f"expected a mapping from filters to axes, given {variable_axes!r}.",
+                'Write `variable_axes={"params": 0}`.',
+            )
+        pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
+        self.in_filters: list[Filter] = [key for key, into, _ in pairs if into is not _ABSENT]
+        self.in_axes: list[Axis] = [into for _, into, _ in pairs if into is not _ABSENT]
+        self.out_filters: list[Filter] = [key for key, _, out in pairs if out is not _ABSENT]
+        self.out_axes: list[Axis] = [out for _, _, out in pairs if out is not _ABSENT]
+
+
+_ABSENT: Any = object()
+
+
+def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
+    match axis:
+        case In():
+            pair = axis.axis, _ABSENT
+        case Out():
+            pair = _ABSENT, axis.axis
+        case InOut():
+            pair = axis.in_axis, axis.out_axis
+        case _:
+            pair = axis, axis
+    if not all(one is _ABSENT or one is None or (isinstance(one, int) and not isinstance(one, bool)) for one in pair):
+        raise LiftArgumentError(
+            f"variable_axes[{key!r}]",
+            f"expected an axis (an int, or None for the same value everywhere), given {axis!r}.",
+            "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
+        )
+    return pair
+
+
+def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[bool]]:
+    """The argument `split_rngs`, as filters of PRNG sequences and whether each of them is split."""
+    if isinstance(split_rngs, bool):
+        return [...], [split_rngs]
+    if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):
+        raise LiftArgumentError(
+            "split_rngs",
+            f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
+            'Write `split_rngs={"params": True, "dropout": True}`.',
+        )
+    return list(split_rngs), list(split_rngs.values())
+
+
+def split_keys(rng_groups: Sequence[PyTree], flags: Sequence[bool], size: int) -> list[PyTree]:
+    """The groups of root keys, those of the split ones with a leading axis of other keys."""
+    return [
+        jax.tree.map(lambda key: jax.random.split(key, size), group) if flag else group
+        for group, flag in zip(rng_groups, flags, strict=True)
+    ]
+
+
+def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
+    """One axis for each leaf of a tree, from a pytree prefix of axes; None and `broadcast` stand for no axis."""
+    prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
+    try:
+        parts = treedef.flatten_up_to(tree)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            where,
+            f"{axes!r} is no prefix of the value's structure, {jax.tree.structure(tree)}.",
+            "Give one axis for all of it, or a pytree of axes of the same structure.",
+        ) from error
+    flat: list[Any] = []
+    for axis, part in zip(prefix, parts, strict=True):
+        flat += [None if _no_axis(axis) else axis] * len(jax.tree.leaves(part))
+    return flat
+
+
+def _no_axis(axis: Any) -> bool:
+    return axis is None or axis is broadcast
+
+
+def infer_size(
+    where: str,
+    given: int | None,
+    mapped: Iterable[Named],
+    fix: str,
+) -> int:
+    """The size of the axis that everything mapped shares.
+
+    Args:
+        where: the lift, for the text of an error.
+        given: the size that the user gave, if any.
+        mapped: a name, a tree, and one axis for each of its leaves.
+        fix: how to give the size.
+
+    Raises:
+        AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
+    """
+    sizes = [] if given is None else [("the size given", given)]
+    for name, tree, axes in mapped:
+        sizes += _sizes(where, name, tree, axes)
+    distinct = {size for _, size in sizes}
+    if len(distinct) == 1:
+        return int(distinct.pop())
+    if not distinct:
+        raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
+    table = ", ".join(f"{name}: {size}" for name, size in sizes)
+    raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
+
+
+def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, int]]:
+    if all(axis is None for axis in axes):
+        return
+    for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
+        if axis is None:
+            continue
+        shape = np.shape(leaf)
+        if not -len(shape) <= axis < len(shape):
+            raise AxisSizeError(
+                where,
+                f"{name}{jax.tree_util.keystr(path)} has shape {shape} and no axis {axis} to map over.",
+                "Give None as its axis to use the same value everywhere.",
+            )
+        yield f"{name}{jax.tree_util.keystr(path)}", shape[axis]
+
+
+def named_arguments(fn: Callable[..., Any], skip: int, args: Sequence[Any], axes: Sequence[Axis]) -> Iterator[Named]:
+    """Positional arguments, which come after the first `skip` ones of the signature, with their names and axes."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [one.name for one in parameters if one.kind in kinds][skip:]
+    names += [f"args[{index}]" for index in range(len(names), len(args))]
+    left = iter(axes)
+    for name, arg in zip(names, args, strict=False):
+        yield name, arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
+
+
+def named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
+    """Groups of variables with their axes."""
+    for group, axis in zip(groups, axes, strict=True):
+        if axis is not None:
+            for tree in group:
+                for collection, below in tree.items():
+                    yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
+
+
+def slice_type(leaf: Any, axis: int) -> Any:
+    """The type of one slice along an axis, weak type and sharding included."""
+    return mapped_aval(np.shape(leaf)[axis], axis % np.ndim(leaf), jax.typeof(leaf))
+
+
+def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
+    """One axis for each leaf of keyword arguments: Python values that are no arrays have none."""
+    flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
+    leaves = jax.tree.leaves(dict(kwargs))
+    return [axis if isinstance(leaf, jax.Array | np.ndarray) else None for axis, leaf in zip(flat, leaves, strict=True)]

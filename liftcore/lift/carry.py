@@ -1,0 +1,90 @@
+"""What a loop carries: variables that are found by their place in a tree, and types that must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+
+from ..errors import CarryTypeError
+from ..typing import PyTree
+
+__all__ = ["check_carry", "overlay", "promoted", "select"]
+
+
+def select(group: PyTree, like: PyTree) -> PyTree:
+    """The variables of a group that another group has too."""
+    return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
+
+
+def _select(tree: Any, pattern: Any) -> Any:
+    if not isinstance(pattern, Mapping) or not isinstance(tree, Mapping):
+        return tree
+    return {name: _select(tree[name], below) for name, below in pattern.items() if name in tree}
+
+
+def overlay(group: PyTree, newer: PyTree) -> PyTree:
+    """The variables of a group, each as it is in another group where that has it."""
+    return tuple(_overlay(tree, update) for tree, update in zip(group, newer, strict=True))
+
+
+def _overlay(tree: Any, update: Any) -> Any:
+    if not isinstance(tree, Mapping) or not isinstance(update, Mapping):
+        return update
+    return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}
+
+
+def promoted(before: PyTree, after: PyTree) -> PyTree | None:
+    """The carry with its weakly typed leaves cast to what the body made of them, or None where nothing is to cast.
+
+    JAX does so too: a Python number that goes into a loop as a weak `int32` may come out as a `float32`.
+    """
+    leaves, treedef = jax.tree.flatten(before)
+    if treedef != jax.tree.structure(after):
+        return None
+    cast = [_promote(leaf, new) for leaf, new in zip(leaves, jax.tree.leaves(after), strict=True)]
+    if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
+        return None
+    return jax.tree.unflatten(treedef, cast)
+
+
+def _promote(leaf: Any, new: Any) -> Any:
+    old = jax.typeof(leaf)
+    if not old.weak_type or (old.dtype == new.dtype and new.weak_type):
+        return leaf
+    return jax.lax.convert_element_type(leaf, jnp.promote_types(old.dtype, new.dtype))
+
+
+def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
+    """Checks that a loop gives back what it takes.
+
+    Raises:
+        CarryTypeError: where structure, shape or dtype differ.
+    """
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise CarryTypeError(
+            where,
+            f"{what} goes in with structure {jax.tree.structure(before)} "
+            f"and comes out with {jax.tree.structure(after)}.",
+            "Return a carry of the structure that the function was given.",
+        )
+    olds = jax.tree.leaves_with_path(before)
+    changed = [
+        f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"
+        for (path, old), new in zip(olds, jax.tree.leaves(after), strict=True)
+        if _type(old) != _type(new)
+    ]
+    if changed:
+        raise CarryTypeError(
+            where,
+            f"the type must stay the same from one iteration to the next ({'; '.join(changed)}).",
+            "Cast one of them, such as `carry.astype(jnp.float32)`.",
+        )
+
+
+def _type(value: Any) -> str:
+    aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
+    return f"{aval.dtype}{list(aval.shape)}"

@@ -1,0 +1,72 @@
+"""Lifted `jax.checkpoint`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from ..pack import Captured, Pure, lift
+from ..typing import Filter
+from .arguments import choose, fixed_arguments, join_arguments, name_arguments
+from .outline import outline
+
+__all__ = ["checkpoint", "remat"]
+
+
+def remat(
+    fn: Callable[..., Any],
+    *,
+    prevent_cse: bool = True,
+    policy: Callable[..., Any] | None = None,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.checkpoint` for a function of scopes: it is computed again in the backward pass, to save memory.
+
+    Names, values and draws are those of `fn` itself.
+
+    Example:
+        >>> import liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jnp.sin(x * scope.param("w", jax.random.normal, ()))
+        >>> _, variables = liftcore.init(liftcore.remat(layer))(jax.random.key(0), 1.0)
+        >>> bool(variables["params"]["w"] == liftcore.init(layer)(jax.random.key(0), 1.0)[1]["params"]["w"])
+        True
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        prevent_cse: see `jax.checkpoint`.
+        policy: see `jax.checkpoint`.
+        static_argnums: see `jax.checkpoint`; they count in the signature of `fn`, where the scopes are 0.
+        static_argnames: see `jax.checkpoint`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+    """
+    transformation = functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
+    static = choose(fn, "static", static_argnums, static_argnames)
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = name_arguments(args, kwargs)
+        fixed = fixed_arguments(pure.where, arguments, static)
+
+        def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+            args, kwargs = join_arguments({**fixed, **dynamic})
+            return pure(variable_groups, rng_groups, *args, **kwargs)
+
+        dynamic = {name: value for name, value in arguments.items() if name not in fixed}
+        return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
+
+    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat")
+
+
+checkpoint = remat
+"""Another name of `remat`."""

@@ -1,0 +1,62 @@
+"""Axes and masks as layers take them: checked against the shape of the input, and counted from the front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError
+from ..typing import ArrayLike, Shape
+
+__all__ = ["check_mask", "normalize_axes", "to_tuple"]
+
+
+def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
+    """One int, or some of them, as a tuple."""
+    return tuple(value) if isinstance(value, Iterable) else (value,)
+
+
+def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) -> tuple[int, ...]:
+    """Distinct axes in ascending order, none of them negative.
+
+    Example:
+        >>> normalize_axes("layer_norm at /", "reduction_axes", (-1, 1, 2), ndim=3)
+        (1, 2)
+
+    Args:
+        where: the layer, for the error.
+        name: the argument, for the error.
+        axes: one or more axes; negative ones count from the back.
+        ndim: the number of dimensions of the array.
+
+    Raises:
+        LiftArgumentError: where the array has no such axis.
+    """
+    axes = to_tuple(axes)
+    if any(not -ndim <= axis < ndim for axis in axes):
+        legal = f"from {-ndim} to {ndim - 1}" if ndim else "none, since it is a scalar"
+        raise LiftArgumentError(
+            where,
+            f"{name} is {axes}, and the inputs have {ndim} dimensions (legal axes: {legal}).",
+            f"Check the shape of the inputs, or give other `{name}`.",
+        )
+    return tuple(sorted({axis % ndim for axis in axes}))
+
+
+def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
+    """Checks that a mask over an array of that shape broadcasts to it.
+
+    Raises:
+        LiftArgumentError: where it does not.
+    """
+    if mask is None:
+        return
+    given = jnp.shape(mask)
+    sizes = zip(reversed(given), reversed(shape), strict=False)
+    if len(given) > len(shape) or any(size not in (1, full) for size, full in sizes):
+        raise LiftArgumentError(
+            where,
+            f"the mask has shape {given}, which does not broadcast to that of the inputs, {tuple(shape)}.",
+            f"Pass a mask of shape {tuple(shape)}, or with 1 for each dimension along which it is the same.",
+        )

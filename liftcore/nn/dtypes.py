@@ -1,0 +1,67 @@
+"""The dtype that a layer computes in: the one it is told, or else the one that its arrays promote to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError
+from ..typing import ArrayLike, Dtype
+
+__all__ = ["PromoteDtypeFn", "canonicalize_dtype", "promote_dtype"]
+
+
+class PromoteDtypeFn(Protocol):
+    """What layers call to bring their inputs and parameters to one dtype; `promote_dtype` is one."""
+
+    def __call__(self, *args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
+        """Returns the arrays in one dtype, with None for None; see `promote_dtype`."""
+        ...
+
+
+def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> Dtype:
+    """The dtype to compute in.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> canonicalize_dtype(jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32))
+        dtype('float32')
+        >>> canonicalize_dtype(jnp.arange(3)), canonicalize_dtype(jnp.arange(3), inexact=False)
+        (dtype('float32'), dtype('int32'))
+
+    Args:
+        *args: the arrays; None counts for nothing.
+        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        inexact: whether it must be floating or complex; integers then promote with `float32`.
+
+    Raises:
+        LiftArgumentError: where `dtype` is neither floating nor complex, and `inexact` is True.
+    """
+    if dtype is None:
+        found = jnp.result_type(*[jnp.asarray(x) for x in args if x is not None])
+        return found if not inexact or jnp.issubdtype(found, jnp.inexact) else jnp.promote_types(jnp.float32, found)
+    if inexact and not jnp.issubdtype(dtype, jnp.inexact):
+        raise LiftArgumentError(
+            f"dtype={jnp.dtype(dtype).name}",
+            "expected a floating or complex dtype, since the layer takes products, means or roots.",
+            "Pass `dtype=jnp.float32`, or None for that of the inputs and parameters.",
+        )
+    return dtype
+
+
+def promote_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: bool = True) -> list[Any]:
+    """All arrays in the dtype that `canonicalize_dtype` finds for them; None stays None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> promote_dtype(jnp.arange(2), None, 1.5)
+        [Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32)]
+
+    Args:
+        *args: see `canonicalize_dtype`.
+        dtype: see `canonicalize_dtype`.
+        inexact: see `canonicalize_dtype`.
+    """
+    dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
+    return [None if x is None else jnp.asarray(x, dtype) for x in args]

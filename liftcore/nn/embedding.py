@@ -1,0 +1,122 @@
+"""Embeddings: a table with a vector for each integer, read by index or compared with vectors."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from .. import struct
+from ..errors import LiftArgumentError
+from ..scope import Scope
+from ..typing import Array, ArrayLike, Dtype, Initializer
+from .dtypes import PromoteDtypeFn, promote_dtype
+
+__all__ = ["Embedding", "embedding"]
+
+_UNIT_VECTORS = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)  # of expected length 1
+
+
+@struct.dataclass
+class Embedding:
+    """A table of vectors, with the two ways to use it.
+
+    Example:
+        >>> table = Embedding(jnp.array([[1.0, 0.0], [0.0, 2.0]]))
+        >>> table.lookup(jnp.array([1, 0]))
+        Array([[0., 2.],
+               [1., 0.]], dtype=float32)
+        >>> table.attend(jnp.array([3.0, 4.0]))
+        Array([3., 8.], dtype=float32)
+
+    Attributes:
+        table: `(num_embeddings, features)`.
+        dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
+        promote_dtype: brings table and query to that dtype.
+        where: the place, for errors.
+    """
+
+    table: Array
+    dtype: Dtype | None = struct.field(pytree_node=False, default=None)
+    promote_dtype: PromoteDtypeFn = struct.field(pytree_node=False, default=promote_dtype)
+    where: str = struct.field(pytree_node=False, default="embedding")
+
+    def lookup(self, indices: ArrayLike) -> Array:
+        """The vectors at integer indices: `(...)` to `(..., features)`.
+
+        Negative indices count from the end, and those past it give NaN; a table of one vector gives that one always.
+
+        Raises:
+            LiftArgumentError: where the indices are no integers.
+        """
+        indices = jnp.asarray(indices)
+        if not jnp.issubdtype(indices.dtype, jnp.integer):
+            raise LiftArgumentError(
+                self.where,
+                f"expected indices of an integer dtype, given {indices.dtype}.",
+                "Convert them: `inputs.astype(jnp.int32)`.",
+            )
+        (table,) = self.promote_dtype(self.table, dtype=self.dtype, inexact=False)
+        if len(table) == 1:
+            return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
+        return jnp.take(table, indices, axis=0)
+
+    def attend(self, query: ArrayLike) -> Array:
+        """The inner products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
+
+        Raises:
+            LiftArgumentError: where the last dimension of the query is not `features`.
+        """
+        features = self.table.shape[-1]
+        if jnp.shape(query)[-1:] != (features,):
+            raise LiftArgumentError(
+                f"attend of {self.where}",
+                f"expected a query of shape (..., {features}), given {jnp.shape(query)}.",
+                f"Bring it to the size of the table first, such as with `dense(scope, query, {features})`.",
+            )
+        x, table = self.promote_dtype(query, self.table, dtype=self.dtype)
+        return jnp.dot(x, table.T)
+
+
+def embedding(
+    scope: Scope,
+    num_embeddings: int,
+    features: int,
+    *,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    embedding_init: Initializer = _UNIT_VECTORS,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+) -> Embedding:
+    """A table that turns the integers from 0 to `num_embeddings - 1` into vectors.
+
+    Sharing it between the first and the last layer of a language model is the weight tying of Press & Wolf, "Using the
+    Output Embedding to Improve Language Models" (https://arxiv.org/abs/1608.05859).
+
+    Parameters: `embedding`, `(num_embeddings, features)`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> def logits(scope, tokens):
+        ...     table = embedding(scope.push("words"), 5, 3)
+        ...     return table.attend(table.lookup(tokens))
+        >>> y, variables = liftcore.init(logits)(jax.random.key(0), jnp.array([[0, 4]]))
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 2, 5), {'params': {'words': {'embedding': (5, 3)}}})
+
+    Args:
+        scope: where the parameter lives.
+        num_embeddings: the number of vectors.
+        features: the size of each.
+        dtype: see `Embedding`.
+        param_dtype: the dtype of a new table.
+        embedding_init: makes the table.
+        promote_dtype: see `Embedding`.
+
+    Returns:
+        The table as an `Embedding`, to `lookup` indices or to `attend` to vectors.
+
+    Raises:
+        ScopeParamShapeError: where the stored table has other sizes.
+    """
+    table = scope.param("embedding", embedding_init, (num_embeddings, features), param_dtype)
+    return Embedding(table, dtype, promote_dtype, f"embedding at {scope.path_text}")

@@ -1,0 +1,149 @@
+"""Pooling: one number for each window of an array, without parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import LiftArgumentError
+from ..typing import Array
+
+__all__ = ["avg_pool", "max_pool", "min_pool", "pool"]
+
+Padding: TypeAlias = str | Sequence[tuple[int, int]]
+
+
+def pool(
+    inputs: Array,
+    init: float,
+    reduce_fn: Callable[[Array, Array], Array],
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    padding: Padding,
+) -> Array:
+    """Combines the elements of each window: `reduce_fn(... reduce_fn(init, x[0]) ..., x[n])`.
+
+    Shapes: `(*batch, *spatial, features)`, with any number of batch dimensions, to the same with other spatial sizes.
+    A differentiable `reduce_fn` does not make the result differentiable; that of the functions below is.
+
+    Example:
+        >>> x = jnp.arange(6.0).reshape(1, 6, 1)
+        >>> pool(x, 1.0, lax.mul, (2,), (2,), "VALID")[0, :, 0]
+        Array([ 0.,  6., 20.], dtype=float32)
+
+    Args:
+        inputs: channels last.
+        init: what the combination starts from, and what padding counts as.
+        reduce_fn: combines two values; associative and commutative.
+        window_shape: the size of the window in each spatial dimension.
+        strides: how far the window moves in each spatial dimension; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
+
+    Raises:
+        LiftArgumentError: where the inputs have too few dimensions, or strides or padding do not fit the window.
+    """
+    window, steps = tuple(window_shape), tuple(strides or (1,) * len(window_shape))
+    _check(inputs.shape, window, steps, padding)
+    batch = (1,) * max(inputs.ndim - len(window) - 1, 1)
+    pads: Padding = padding
+    if not isinstance(padding, str):
+        pads = [*((0, 0) for _ in batch), *((low, high) for low, high in padding), (0, 0)]
+    single = inputs.ndim == len(window) + 1
+    x = inputs[None] if single else inputs
+    y = lax.reduce_window(x, init, reduce_fn, (*batch, *window, 1), (*batch, *steps, 1), pads)
+    return jnp.squeeze(y, axis=0) if single else y
+
+
+def max_pool(
+    inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
+    """The largest element of each window; padding never is.
+
+    Example:
+        >>> max_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
+        Array([1., 3., 5.], dtype=float32)
+
+    Args:
+        inputs: see `pool`, also for the rest.
+        window_shape: the size of the window.
+        strides: how far it moves.
+        padding: what is added at the borders.
+    """
+    return pool(inputs, -jnp.inf, lax.max, window_shape, strides, padding)
+
+
+def min_pool(
+    inputs: Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
+    """The smallest element of each window; padding never is.
+
+    Example:
+        >>> min_pool(jnp.arange(6.0).reshape(1, 6, 1), (2,), (2,))[0, :, 0]
+        Array([0., 2., 4.], dtype=float32)
+
+    Args:
+        inputs: see `pool`, also for the rest.
+        window_shape: the size of the window.
+        strides: how far it moves.
+        padding: what is added at the borders.
+    """
+    return pool(inputs, jnp.inf, lax.min, window_shape, strides, padding)
+
+
+def avg_pool(
+    inputs: Array,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    count_include_pad: bool = True,
+) -> Array:
+    """The mean of each window.
+
+    Example:
+        >>> x = jnp.ones((1, 3, 1))
+        >>> avg_pool(x, (2,), padding="SAME")[0, :, 0]
+        Array([1. , 1. , 0.5], dtype=float32)
+        >>> avg_pool(x, (2,), padding="SAME", count_include_pad=False)[0, :, 0]
+        Array([1., 1., 1.], dtype=float32)
+
+    Args:
+        inputs: see `pool`, also for the rest.
+        window_shape: the size of the window.
+        strides: how far it moves.
+        padding: what is added at the borders.
+        count_include_pad: whether the mean is over the padding too, which counts as zeros.
+    """
+    total = pool(inputs, 0.0, lax.add, window_shape, strides, padding)
+    if count_include_pad:
+        return total / math.prod(window_shape)
+    batch = inputs.ndim - len(window_shape) - 1
+    ones = jnp.ones((*(1 for _ in range(batch)), *inputs.shape[batch:-1], 1))
+    return total / pool(ones, 0.0, lax.add, window_shape, strides, padding)
+
+
+def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...], padding: Padding) -> None:
+    where, n = f"pooling with window_shape={window}", len(window)
+    if len(shape) < n + 1:
+        raise LiftArgumentError(
+            where,
+            f"expected inputs of {n} spatial dimensions and one of features, given shape {shape}.",
+            "Give one size for each spatial dimension of the inputs: `window_shape=(2, 2)` for images.",
+        )
+    if len(strides) != n:
+        raise LiftArgumentError(
+            where, f"expected {n} strides, given {strides}.", f"Pass `strides={(2,) * n}`, or None for 1."
+        )
+    if isinstance(padding, str):
+        fits = padding.upper() in ("SAME", "SAME_LOWER", "VALID")
+    else:
+        fits = len(padding) == n and all(len(tuple(pair)) == 2 for pair in padding)
+    if not fits:
+        raise LiftArgumentError(
+            where,
+            f'expected padding "SAME", "SAME_LOWER", "VALID" or {n} pairs (low, high), given {padding!r}.',
+            f'Pass `padding="SAME"` or `padding={[(1, 1)] * n}`.',
+        )

@@ -1,0 +1,112 @@
+"""The mathematics that the normalisation layers share: moments over some axes, and what is done with them.
+
+Nothing here knows of scopes. A layer says what to average over with `averager`, takes `moments`, and applies them with
+`standardize`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..typing import Array, ArrayLike, Dtype
+from .dtypes import canonicalize_dtype
+
+__all__ = ["Average", "abs_square", "averager", "moments", "standardize", "to_reduction_dtype"]
+
+Average: TypeAlias = Callable[..., list[Array]]
+"""Takes arrays of one shape and returns the mean of each."""
+
+
+def abs_square(x: Array) -> Array:
+    """`|x|²`, which is real for complex `x` too."""
+    return lax.square(x.real) + lax.square(x.imag) if jnp.iscomplexobj(x) else lax.square(x)
+
+
+def to_reduction_dtype(x: ArrayLike, dtype: Dtype | None = None, force_float32: bool = True) -> Array:
+    """The array in the dtype that its statistics are computed in.
+
+    Args:
+        x: the array.
+        dtype: the least precise one allowed; by default that of `x`.
+        force_float32: whether it must be at least `float32`, without which half precision loses the variance.
+    """
+    dtype = jnp.result_type(x) if dtype is None else dtype
+    return jnp.asarray(x, jnp.promote_types(dtype, jnp.float32) if force_float32 else dtype)
+
+
+def averager(
+    axes: Sequence[int],
+    mask: ArrayLike | None = None,
+    axis_name: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+) -> Average:
+    """A function that averages arrays over axes, and over the lanes of a mapped axis.
+
+    Args:
+        axes: the axes of the arrays.
+        mask: which elements count, broadcast to the arrays; by default all.
+        axis_name: a mapped axis or several, see `jax.lax.pmean`.
+        axis_index_groups: see `jax.lax.pmean`.
+    """
+
+    def average(*arrays: Array) -> list[Array]:
+        where = None if mask is None else jnp.asarray(mask, bool)
+        means = [jnp.mean(x, tuple(axes), where=where) for x in arrays]
+        if axis_name is None:
+            return means
+        across = functools.partial(lax.pmean, axis_name=axis_name, axis_index_groups=axis_index_groups)
+        if len(means) == 1:
+            return [across(means[0])]
+        return list(across(jnp.stack(means)))  # stacked, so that devices send one message and not two
+
+    return average
+
+
+def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: bool = True) -> tuple[Array, Array]:
+    """Mean and variance over axes.
+
+    Args:
+        x: the array.
+        axes: the axes that `average` reduces.
+        average: made by `averager`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads `x` once, and not `E|x - E x|²`, which loses
+            less where the mean is large.
+    """
+    if use_fast_variance:
+        mean, square = average(x, abs_square(x))
+        return mean, jnp.maximum(0.0, square - abs_square(mean))  # rounding may take it below zero
+    (mean,) = average(x)
+    (variance,) = average(abs_square(x - jnp.expand_dims(mean, axes)))
+    return mean, variance
+
+
+def standardize(
+    x: ArrayLike,
+    mean: Array,
+    variance: Array,
+    *,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    epsilon: float,
+    dtype: Dtype | None = None,
+) -> Array:
+    """`(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+
+    Args:
+        x: the array.
+        mean: broadcast to `x`, as are the others.
+        variance: of `x`, about the mean.
+        scale: what to multiply by.
+        bias: what to add.
+        epsilon: is added to the variance, so that a constant `x` gives zeros.
+        dtype: that of the result; by default what `x`, `scale` and `bias` promote to. The statistics do not count.
+    """
+    factor = lax.rsqrt(variance + epsilon)
+    y = (x - mean) * (factor if scale is None else factor * scale)
+    y = y if bias is None else y + bias
+    return jnp.asarray(y, canonicalize_dtype(x, scale, bias, dtype=dtype))

@@ -1,0 +1,145 @@
+"""Windows: how the kernel of a convolution lies on the spatial dimensions of its inputs.
+
+The arguments of a layer become one `Window`, checked, with an entry for each spatial dimension; padding that `lax` does
+not know is done at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import LiftArgumentError
+from ..typing import Array
+from .axes import to_tuple
+
+__all__ = ["PaddingLike", "Window", "dimension_numbers", "flatten_batch", "pad", "to_window"]
+
+PaddingLike: TypeAlias = str | int | Sequence[int | Sequence[int]]
+"""`"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial dimension."""
+
+_PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+
+
+class Window(NamedTuple):
+    """A kernel's size and steps, one entry for each spatial dimension; padding may be a word for all of them."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str | list[tuple[int, int]]
+    input_dilation: tuple[int, ...]
+    kernel_dilation: tuple[int, ...]
+
+
+def to_window(
+    where: str,
+    kernel_size: int | Iterable[int],
+    strides: int | Iterable[int] | None,
+    padding: PaddingLike,
+    input_dilation: int | Iterable[int] | None,
+    kernel_dilation: int | Iterable[int] | None,
+) -> Window:
+    """The window that the arguments of a layer mean; None counts as 1, and one int as the same in each dimension.
+
+    Example:
+        >>> to_window("conv at /", (3, 3), 2, "SAME", None, 1)  # doctest: +NORMALIZE_WHITESPACE
+        Window(size=(3, 3), strides=(2, 2), padding='SAME', input_dilation=(1, 1), kernel_dilation=(1, 1))
+
+    Raises:
+        LiftArgumentError: where one has another number of entries than the kernel, the padding is none, or it is a word
+            although the inputs are dilated, for which `lax` has no rule.
+    """
+    size = to_tuple(kernel_size)
+
+    def each(name: str, value: int | Iterable[int] | None) -> tuple[int, ...]:
+        entries = tuple(value) if isinstance(value, Iterable) else (1 if value is None else value,) * len(size)
+        if len(entries) != len(size):
+            raise LiftArgumentError(
+                where,
+                f"{name} has {len(entries)} entries, {entries}, and kernel_size has {len(size)}, {size}.",
+                f"Give {name} one entry for each spatial dimension, or one int for all.",
+            )
+        return entries
+
+    pads, spacing = _to_pads(where, padding, len(size)), each("input_dilation", input_dilation)
+    if isinstance(pads, str) and any(step != 1 for step in spacing):
+        raise LiftArgumentError(
+            where,
+            f"with input_dilation={spacing} padding must be given in numbers, not as {pads!r}.",
+            f"Pass `padding={[(1, 1)] * len(size)}`, for example.",
+        )
+    return Window(size, each("strides", strides), pads, spacing, each("kernel_dilation", kernel_dilation))
+
+
+def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple[int, ...]]:
+    """The inputs with exactly one batch dimension, and the shape of those that they came with.
+
+    Raises:
+        LiftArgumentError: where they have too few dimensions.
+    """
+    batch = jnp.ndim(inputs) - spatial - 1
+    if batch < 0:
+        raise LiftArgumentError(
+            where,
+            f"expected inputs of shape (*batch, {spatial} spatial sizes, features), given {jnp.shape(inputs)}.",
+            "Give `kernel_size` one entry for each spatial dimension of the inputs, which end with features.",
+        )
+    shape = inputs.shape
+    if batch != 1:
+        inputs = jnp.reshape(inputs, (math.prod(shape[:batch]), *shape[batch:]))
+    return inputs, shape[:batch]
+
+
+def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
+    """Pads circularly, by reflection or causally, where the window says so; what is left to pad is then nothing.
+
+    Args:
+        where: the layer, for the error.
+        inputs: `(batch, *spatial, features)`.
+        window: what moves over them.
+
+    Raises:
+        LiftArgumentError: where causal padding is to be done in more than one dimension.
+    """
+    if window.padding not in ("CIRCULAR", "REFLECT", "CAUSAL"):
+        return inputs, window
+    reach = [dilation * (size - 1) for size, dilation in zip(window.size, window.kernel_dilation, strict=True)]
+    if window.padding == "CAUSAL":
+        if len(reach) != 1:
+            raise LiftArgumentError(
+                where,
+                f'padding "CAUSAL" needs one spatial dimension, and kernel_size {window.size} has {len(reach)}.',
+                "Give the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
+            )
+        padded = jnp.pad(inputs, [(0, 0), (reach[0], 0), (0, 0)])
+    else:
+        mode = {"CIRCULAR": "wrap", "REFLECT": "reflect"}[window.padding]
+        padded = jnp.pad(inputs, [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)], mode=mode)
+    return padded, window._replace(padding="VALID")
+
+
+def dimension_numbers(ndim: int) -> lax.ConvDimensionNumbers:
+    """Those of inputs `(batch, *spatial, features)` and kernels `(*spatial, in, out)`."""
+    data, kernel = (0, ndim - 1, *range(1, ndim - 1)), (ndim - 1, ndim - 2, *range(ndim - 2))
+    return lax.ConvDimensionNumbers(data, kernel, data)
+
+
+def _to_pads(where: str, padding: PaddingLike, spatial: int) -> str | list[tuple[int, int]]:
+    if isinstance(padding, str):
+        if padding.upper() in _PADDINGS:
+            return padding.upper()
+    else:
+        entries = [padding] * spatial if isinstance(padding, int) else list(padding)
+        pairs = [(entry, entry) if isinstance(entry, int) else tuple(entry) for entry in entries]
+        if len(pairs) == spatial and all(len(pair) == 2 for pair in pairs):
+            return [(low, high) for low, high in pairs]
+    raise LiftArgumentError(
+        where,
+        f"expected padding of {', '.join(_PADDINGS)}, or an int or an int or pair for each of {spatial} spatial "
+        f"dimensions, given {padding!r}.",
+        f'Pass `padding="SAME"` or `padding={[(1, 1)] * spatial}`.',
+    )

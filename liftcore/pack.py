@@ -1,0 +1,491 @@
+"""`pack`: lifts a function of scopes through any JAX transformation, in six stages.
+
+    dedupe       the given scopes -> the outermost distinct ones, and the route from these to each given scope
+    filter_      their variables and PRNG sequences -> groups; the first filter that matches takes one
+    (transform)  the caller's JAX transformation, over pure functions of the groups
+    reconstruct  inside: groups -> live scopes at the same paths
+    repack       inside: what those scopes created or wrote -> output groups
+    commit       outside: output groups -> the original scopes
+
+A *group* is a tuple with one tree of variables `{collection: {module: {name: value}}}` for each outermost scope (for
+PRNG sequences: with one dict from names to root keys), so a transformation may map over it as over any pytree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from . import filters, rng
+from ._compat import trace_state
+from .errors import UnliftedCollectionError
+from .scope import Lift, Node, Scope, Sown, Tree
+from .typing import Filter, Path, Predicate, PyTree
+
+__all__ = ["Captured", "Changes", "Crossing", "Layout", "Pure", "Record", "lift", "name_of", "pack"]
+
+
+class Captured:
+    """The last output filter of a lift that lets sown values through which no other filter takes."""
+
+
+class Changes(NamedTuple):
+    """One output group: what a body did to the variables of one filter.
+
+    Attributes:
+        values: the last value of each variable that was written.
+        created: the first value of each variable that was created.
+    """
+
+    values: PyTree
+    created: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a body did that is no array, so that it can be known again when a compiled body is not run.
+
+    Attributes:
+        draws: how many keys were drawn, as `((index of the scope, relative path, sequence), count)`.
+        names: the names that each given scope took.
+        sown: the captured values of each outermost scope.
+    """
+
+    draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
+    names: tuple[frozenset[tuple[str, str | None]], ...] = ()
+    sown: tuple[tuple[Sown, ...], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """All that is static about one use of a lift, without paths and counts: equal layouts give equal traces.
+
+    Attributes:
+        name: how the lift shows in paths, such as `vmap(block)`.
+        scopes: the pytree structure of the given scopes.
+        routes: for each given scope, the index of its outermost scope and the way from there.
+        taken: what any output filter takes.
+        in_filters: the filters of the variable groups that go in.
+        out_filters: those of the groups that come out.
+        rng_filters: those of the groups of PRNG sequences.
+        captures: whether captured values come out in a last group.
+        trees: for each outermost scope, what of its surroundings a body can see.
+        names: the names that are taken in each given scope.
+    """
+
+    name: str
+    scopes: Any
+    routes: tuple[tuple[int, Path], ...]
+    taken: Predicate
+    in_filters: tuple[Predicate, ...]
+    out_filters: tuple[Predicate, ...]
+    rng_filters: tuple[Predicate, ...]
+    captures: bool
+    trees: tuple[Any, ...]
+    names: tuple[Any, ...]
+
+
+def pack(
+    fn: Callable[..., tuple[Any, Sequence[PyTree]]],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str | None = None,
+) -> Callable[..., Any]:
+    """Makes a lifted function out of a transformation over groups of variables and PRNG sequences.
+
+    Example:
+        >>> import liftcore
+        >>> def with_zeros(fn):  # a lift under which `fn` sees all its parameters as zeros
+        ...     def transform(scope_fn, repack_fn, variable_groups, rng_groups, *args):
+        ...         scope = scope_fn(jax.tree.map(lambda x: x * 0, variable_groups), rng_groups)
+        ...         return fn(scope, *args), repack_fn(scope)
+        ...     return pack(transform, ["params"], [], [True])
+        >>> def linear(scope, x):
+        ...     return x * scope.param("w", lambda key: 2.0)
+        >>> liftcore.apply(with_zeros(linear))({"params": {"w": 2.0}}, 21.0)
+        0.0
+
+    Args:
+        fn: called as `fn(scope_fn, repack_fn, variable_groups, rng_groups, *args, **kwargs)`; returns the result and
+            the output groups. `scope_fn(variable_groups, rng_groups, mutable=True)` makes scopes from groups, of
+            the structure that the lifted function was given; `repack_fn(scopes)` returns their output groups, one
+            `Changes` for each output filter.
+        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
+        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
+            other filter takes come out in a last group.
+        rng_filters: the filters of the groups of PRNG sequences.
+        name: how the lift shows in the paths of errors.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
+    """
+
+    def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        return fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)
+
+    return _lifted(across, in_variable_filters, out_variable_filters, rng_filters, name or name_of(fn))
+
+
+def lift(
+    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
+    fn: Callable[..., Any],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str,
+) -> Callable[..., Any]:
+    """`pack` for a transformation that takes the function itself, made pure.
+
+    Args:
+        transform: called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`, see `Pure`.
+        fn: a function of scopes.
+        in_variable_filters: as in `pack`.
+        out_variable_filters: as in `pack`.
+        rng_filters: as in `pack`.
+        name: the name of the transformation.
+    """
+
+    def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
+
+    lifted = _lifted(across, in_variable_filters, out_variable_filters, rng_filters, f"{name}({name_of(fn)})")
+    return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
+
+
+class Pure:
+    """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+
+    Attributes:
+        fn: the function of scopes.
+        crossing: the use of the lift that it belongs to.
+    """
+
+    def __init__(self, fn: Callable[..., Any], crossing: Crossing, hoisted: bool = False) -> None:
+        self.fn, self.crossing, self._hoisted = fn, crossing, hoisted
+
+    def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted)
+        result = self.fn(scopes, *args, **kwargs)
+        return result, self.crossing.repack_fn(scopes)
+
+    @property
+    def where(self) -> str:
+        """The place, for the text of an error: `scan(block) at /decoder`."""
+        return f"{self.crossing.layout.name} at {self.crossing.outers[0].path_text}"
+
+    @property
+    def writes(self) -> bool:
+        """Whether the body may create, write or sow anything at all."""
+        return self.crossing.writes
+
+    def hoisted(self) -> Pure:
+        """The same, with the created values marked so that `hoist` can cut them out."""
+        return Pure(self.fn, self.crossing, hoisted=True)
+
+
+class Crossing:
+    """One use of a lift: the scopes outside, and those that were made inside."""
+
+    def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
+        self.layout, self.outers, self.given = layout, outers, given
+        self.records: list[Record] = []
+        self._live = all(outer.tree.trace == trace_state() for outer in outers)
+        self._made: list[tuple[list[Scope], PyTree]] = []
+
+    @property
+    def writes(self) -> bool:
+        """Whether a body may create, write or sow anything at all."""
+        return any(outer.tree.writes for outer in self.outers)
+
+    def scope_fn(
+        self,
+        variable_groups: Any,
+        rng_groups: Any,
+        mutable: Filter = True,
+        *,
+        hoisted: bool = False,
+        words: Callable[[int], Any] | None = None,
+    ) -> PyTree:
+        """Scopes from groups, of the structure that the lifted function was given."""
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted)
+        for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
+            if words is not None:
+                root.tree.word = words(index)
+            if not self._live:  # a raw transformation lies between: its scopes may be read, no more
+                root.tree.trace = outer.tree.trace
+        scopes = [_follow(roots[index], route) for index, route in self.layout.routes]
+        for inner, outer in zip(scopes, self.given, strict=True):
+            inner.take_names(outer.names())
+        packed = jax.tree.unflatten(self.layout.scopes, scopes)
+        self._made.append((roots, packed))
+        return packed
+
+    def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """The output groups of scopes that `scope_fn` made."""
+        roots = next(roots for roots, packed in self._made if packed is scopes)
+        groups, sown = repack(self.layout, roots)
+        self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
+        return groups
+
+    def record(self, roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...]) -> Record:
+        """What was drawn, named and sown under scopes made inside."""
+        draws = {
+            (index, path, name): count
+            for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
+            for path, name, count in _advances(root.node, outer.node)
+        }
+        names = tuple(inner.names() - outer.names() for inner, outer in zip(scopes, self.given, strict=True))
+        return Record(tuple(draws.items()), names, sown)
+
+    def end(self) -> None:
+        """Ends the scopes that were made inside."""
+        for roots, _ in self._made:
+            for root in roots:
+                root.invalidate()
+
+
+def _lifted(
+    across: Callable[..., Any],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str,
+) -> Callable[..., Any]:
+    captures = bool(out_variable_filters) and isinstance(out_variable_filters[-1], Captured)
+    outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
+    into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
+    taken = functools.reduce(filters.union, out, filters.Nothing())
+
+    def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        outers, given, routes, structure = dedupe(scopes)
+        surroundings = tuple(outer.tree.surroundings for outer in outers)
+        names = tuple(scope.names() for scope in given)
+        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names)
+        crossing = Crossing(layout, outers, given)
+        variable_groups, rng_groups = filter_(outers, into, keys)
+        try:
+            result, groups = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+        finally:
+            crossing.end()
+        commit(crossing, groups)
+        return result
+
+    return lifted
+
+
+def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
+    """Finds the outermost distinct scopes.
+
+    Returns:
+        Those; the given scopes as a list; for each of these, the index of its outermost scope and the route from there;
+        and the pytree structure of the given scopes.
+    """
+    given, structure = jax.tree.flatten(scopes, is_leaf=_is_scope)
+    for scope in given:
+        scope.check_valid()
+
+    def holds(outer: Scope, inner: Scope) -> bool:
+        return outer.tree is inner.tree and inner.path[: len(outer.path)] == outer.path
+
+    outers: list[Scope] = []
+    routes: list[tuple[int, Path]] = []
+    for scope in given:
+        outermost = min((other for other in given if holds(other, scope)), key=lambda other: len(other.path))
+        same = (index for index, outer in enumerate(outers) if holds(outer, outermost))
+        index = next(same, len(outers))
+        if index == len(outers):
+            outers.append(outermost)
+        routes.append((index, scope.path[len(outers[index].path) :]))
+    return outers, given, tuple(routes), structure
+
+
+def filter_(
+    outers: Sequence[Scope], in_filters: Sequence[Predicate], rng_filters: Sequence[Predicate]
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
+    """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group."""
+    parts = [filters.partition(outer.collections_below(), in_filters, outer.path)[0] for outer in outers]
+    variable_groups = tuple(tuple(part[index] for part in parts) for index in range(len(in_filters)))
+    rng_groups = tuple(
+        tuple({name: sequence.root for name, sequence in _group(outer.tree, rng_filters, index)} for outer in outers)
+        for index in range(len(rng_filters))
+    )
+    return variable_groups, rng_groups
+
+
+def reconstruct(
+    layout: Layout,
+    outers: Sequence[Scope],
+    variable_groups: Sequence[PyTree],
+    rng_groups: Sequence[PyTree],
+    mutable: Filter = True,
+    hoisted: bool = False,
+) -> list[Scope]:
+    """Makes live scopes inside, at the paths of those outside."""
+    roots = []
+    allowed = filters.to_predicate(mutable)
+    for index, outer in enumerate(outers):
+        variables = filters.merge(*(group[index] for group in variable_groups))
+        rngs, fallbacks = _sequences(outer.tree, layout.rng_filters, [group[index] for group in rng_groups])
+        tree = Tree(
+            variables,
+            rngs,
+            filters.intersect(filters.intersect(outer.tree.mutable, layout.taken), allowed),
+            base=outer.path,
+            root=outer.node.copy_counts(),
+            fallbacks=fallbacks,
+            initializing=outer.tree.initializing,
+            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted),
+            word=outer.tree.word,
+        )
+        roots.append(Scope(tree, tree.root, outer.path, None))
+    return roots
+
+
+def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], tuple[tuple[Sown, ...], ...]]:
+    """Groups what scopes inside created or wrote; what they only read is left out.
+
+    Returns:
+        The output groups, and what is static about the captured values in the last of them.
+    """
+    values, created = [], []
+    for root in roots:
+        root.check_valid()
+        tree = root.tree
+        values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
+        created.append(_classed(layout, root, tree.created))
+    groups: list[Any] = [
+        Changes(tuple(part[index] for part in values), tuple(part[index] for part in created))
+        for index in range(len(layout.out_filters))
+    ]
+    if layout.captures:
+        groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
+    return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
+
+
+def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
+    """Puts output groups into the scopes outside, and goes on counting and naming where the body ended."""
+    layout = crossing.layout
+    changes = groups[: len(layout.out_filters)]
+    for index, outer in enumerate(crossing.outers):
+        for path, value in _leaves(filters.merge(*(group.created[index] for group in changes))):
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value)
+        for path, value in _leaves(filters.merge(*(group.values[index] for group in changes))):
+            outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
+    if not crossing.records:
+        return
+    if layout.captures:
+        for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
+            for one, value in zip(sown, values, strict=True):
+                outer.below(one.path).sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
+    draws: dict[tuple[int, Path, str], int] = {}
+    for record in crossing.records:
+        draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
+        for scope, names in zip(crossing.given, record.names, strict=True):
+            scope.take_names(names)
+    for (index, path, name), count in draws.items():
+        counts = crossing.outers[index].below(path).node.counts
+        counts[name] = counts.get(name, 0) + count
+
+
+def name_of(fn: Any) -> str:
+    """The name of a function, as paths and profiles show it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _is_scope(value: Any) -> bool:
+    return isinstance(value, Scope)
+
+
+def _follow(scope: Scope, route: Path) -> Scope:
+    for name in route:
+        scope = scope.push(name, reuse=True)
+    return scope
+
+
+def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
+    """The trees of changed variables, one for each output filter."""
+    nested: dict[str, Any] = {}
+    for path, value in changed.items():
+        inner = nested
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    parts, rest = filters.partition(nested, layout.out_filters, root.path)
+    if rest:
+        raise UnliftedCollectionError(
+            root.path_text,
+            f"{sorted('/'.join(path) for path, _ in _leaves(rest))} was written, but no output group takes it.",
+            "Add a filter for it to the variables that the lift takes.",
+        )
+    return parts
+
+
+def _leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    if not isinstance(tree, Mapping):
+        yield path, tree
+        return
+    for name, below in tree.items():
+        yield from _leaves(below, (*path, name))
+
+
+def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+    """How many keys were drawn at and below a node since another node's counts."""
+    for name, count in now.counts.items():
+        drawn = count - (before.counts.get(name, 0) if before is not None else 0)
+        if drawn:
+            yield path, name, drawn
+    for name, child in now.children.items():
+        yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))
+
+
+# -- PRNG sequences across a lift --------------------------------------------------------------------------------------
+#
+# A sequence that was never given draws from `params`, treated by the rule of the sequence's own name. So besides the
+# sequences that its filter takes, a group holds the root of `params` under an alias, wherever a rule other than that of
+# `params` itself may come to name such a sequence.
+
+_ALIAS = "params of rule "
+
+
+def _group(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, rng.Sequence]]:
+    """The sequences of one group, aliases included."""
+    rules = {name: _rule(rng_filters, name) for name in tree.rngs}
+    for name, sequence in tree.rngs.items():
+        if rules[name] == index:
+            yield name, sequence
+    beyond = filters.subtract(rng_filters[index], tree.given_sequences())
+    if beyond != filters.Nothing() and rules.get(rng.DEFAULT) != index:
+        for number, (_, sequence) in enumerate(tree.fallbacks):
+            yield f"{_ALIAS}{number}", sequence
+
+
+def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
+    return next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
+
+
+def _sequences(
+    tree: Tree, rng_filters: Sequence[Predicate], groups: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, rng.Sequence], list[tuple[Predicate, rng.Sequence]]]:
+    """The sequences inside, from the root keys of the groups, and what names that were never given draw from."""
+    rngs = {
+        name: rng.Sequence(root, tree.rngs[name].since)
+        for group in groups
+        for name, root in group.items()
+        if not name.startswith(_ALIAS)
+    }
+    fallbacks: list[tuple[Predicate, rng.Sequence]] = []
+    for rule, group in zip(rng_filters, groups, strict=True):
+        for number, (matches, sequence) in enumerate(tree.fallbacks):
+            root = group.get(f"{_ALIAS}{number}", group.get(rng.DEFAULT))
+            if root is not None:
+                fallbacks.append((filters.All(rule, matches), rng.Sequence(root, sequence.since)))
+    if rng.DEFAULT in rngs:
+        fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
+    return rngs, fallbacks

@@ -1,0 +1,78 @@
+"""PRNG sequences: named streams of keys, each key a function of a root key, a path and a count.
+
+A draw folds one 32-bit *word* into the root: the first four bytes, big endian, of the SHA-1 of the items of the
+scope's path since the root was given, then of the count of draws made there (the first is 1). One zero byte goes
+before each item, so that no two paths run together. These are the keys of `flax.linen` with its separator fix on.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .errors import InvalidRngError
+
+DEFAULT = "params"
+"""The sequence that a single key stands for, and that one draws from where a sequence was never given."""
+
+
+class Sequence(NamedTuple):
+    """A root key, and how many items of a scope's path lie above the place where it was given."""
+
+    root: Any
+    since: int = 0
+
+
+def word(items: Iterable[str | int]) -> np.uint32:
+    """The 32 bits that a path and a count fold into a root key.
+
+    Example:
+        >>> int(word(("Dense_0", 1)))
+        3129389640
+    """
+    digest = hashlib.sha1()
+    for item in items:
+        digest.update(b"\0")
+        digest.update(item.encode() if isinstance(item, str) else item.to_bytes((item.bit_length() + 7) // 8, "big"))
+    return np.uint32(int.from_bytes(digest.digest()[:4], "big"))
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value is one PRNG key, typed or raw."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None:
+        return False
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return bool(shape == ())
+    return bool(dtype == np.uint32 and shape == _raw_shape(jax.config.jax_default_prng_impl))
+
+
+@functools.lru_cache
+def _raw_shape(impl: str) -> tuple[int, ...]:
+    """The shape of a raw key of one PRNG implementation."""
+    return tuple(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape)
+
+
+def sequences(rngs: Any) -> dict[str, Sequence]:
+    """The sequences that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
+
+    Raises:
+        InvalidRngError: where something is no key.
+    """
+    if rngs is None:
+        return {}
+    named = rngs if isinstance(rngs, Mapping) else {DEFAULT: rngs}
+    for name, key in named.items():
+        if not is_key(key):
+            given = f"{type(key).__name__} of shape {getattr(key, 'shape', None)}, dtype {getattr(key, 'dtype', None)}"
+            raise InvalidRngError(
+                f'rngs["{name}"]',
+                f"expected one PRNG key, given {given}.",
+                f'Pass a key, such as rngs={{"{name}": jax.random.key(0)}}.',
+            )
+    return {name: Sequence(key) for name, key in named.items()}

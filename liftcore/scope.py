@@ -1,0 +1,732 @@
+"""Scopes: places in a tree of variables that own collections, PRNG sequences and names.
+
+`Tree` is what all scopes of one `init`, `apply` or lift share, `Node` is what all scopes at one path share, and a
+`Scope` is one view of a node. Variables that were given in are never changed: the dicts on the way to a written
+variable are copied on the first write, the others stay shared with the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from . import rng
+from ._compat import raw_transformation, tag, trace_state
+from .errors import (
+    InvalidRngError,
+    InvalidScopeError,
+    JaxTransformError,
+    ModifyScopeVariableError,
+    NameInUseError,
+    ScopeCollectionNotFound,
+    ScopeParamNotFoundError,
+    ScopeParamShapeError,
+    ScopeVariableNotFoundError,
+    UnliftedCollectionError,
+    UnliftedSequenceError,
+)
+from .filters import Everything, Nothing, matches_collection
+from .typing import Collection, Path, Predicate, Variables
+
+_MISSING: Any = object()
+_EMPTY: Mapping[str, Any] = {}
+
+
+class Node:
+    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there."""
+
+    __slots__ = ("children", "counts", "dicts", "owned")
+
+    def __init__(self, counts: Mapping[str, int] = _EMPTY) -> None:
+        self.children: dict[str, Node] = {}
+        self.counts = dict(counts)
+        self.dicts: dict[str, Mapping[str, Any]] = {}
+        self.owned: set[str] = set()
+
+    def child(self, name: str) -> Node:
+        found = self.children.get(name)
+        if found is None:
+            found = self.children[name] = Node()
+        return found
+
+    def copy_counts(self) -> Node:
+        """A new node, and new nodes below it, that go on counting where these stand."""
+        copy = Node(self.counts)
+        copy.children = {name: child.copy_counts() for name, child in self.children.items()}
+        return copy
+
+    def advance(self, other: Node) -> None:
+        """Raises each count here and below to that of another node."""
+        for name, count in other.counts.items():
+            self.counts[name] = max(count, self.counts.get(name, 0))
+        for name, child in other.children.items():
+            self.child(name).advance(child)
+
+
+class Sown(NamedTuple):
+    """A captured value that no group of a lift lists: it is sown again outside, on the other side of the lift."""
+
+    path: Path
+    collection: str
+    name: str
+    init_fn: Callable[[], Any]
+    reduce_fn: Callable[[Any, Any], Any]
+
+
+class Lift(NamedTuple):
+    """How a tree inside a lift hangs together with the scope outside that it stands for."""
+
+    outer: Scope
+    name: str
+    taken: Predicate
+    captures: bool
+    hoisted: bool
+
+
+def _word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+    return rng.word((*path[sequence.since :], count))
+
+
+class Tree:
+    """What every scope of one `init`, `apply` or lift shares."""
+
+    __slots__ = (
+        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "mutable", "root",
+        "rngs", "sown", "trace", "variables", "word", "writes", "written",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        rngs: Mapping[str, rng.Sequence],
+        mutable: Predicate,
+        *,
+        base: Path = (),
+        root: Node | None = None,
+        fallbacks: Sequence[tuple[Predicate, rng.Sequence]] | None = None,
+        initializing: bool = False,
+        lift: Lift | None = None,
+        word: Callable[[Path, rng.Sequence, str, int], Any] = _word,
+    ) -> None:
+        self.variables = dict(variables)
+        self.rngs = rngs
+        self.mutable = mutable
+        self.base = base
+        self.root = Node() if root is None else root
+        if fallbacks is None:
+            fallbacks = [(Everything(), rngs[rng.DEFAULT])] if rng.DEFAULT in rngs else []
+        self.fallbacks = fallbacks
+        self.initializing = initializing
+        self.lift = lift
+        self.word = word
+        self.trace = trace_state()
+        self.alive = True
+        self.created: dict[Path, Any] = {}
+        self.written: dict[Path, None] = {}
+        self.sown: list[tuple[Sown, Any]] = []
+        self.writes: bool = mutable != Nothing() or (lift is not None and lift.captures and lift.outer.tree.writes)
+        self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
+        self._writable: dict[str, bool | None] = {}
+
+    def writable(self, collection: str) -> bool | None:
+        """Whether a collection may be written: all of it, none of it, or (None) as single variables tell."""
+        if collection not in self._writable:
+            self._writable[collection] = matches_collection(self.mutable, collection)
+        return self._writable[collection]
+
+    def sequence(self, name: str) -> tuple[str, rng.Sequence] | None:
+        """The sequence that draws under a name come from, and the name that they are counted under."""
+        if name not in self._resolved:
+            self._resolved[name] = self._resolve(name)
+        return self._resolved[name]
+
+    def _resolve(self, name: str) -> tuple[str, rng.Sequence] | None:
+        if name in self.rngs:
+            return name, self.rngs[name]
+        if name in self.given_sequences():
+            return None
+        return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
+
+    @property
+    def surroundings(self) -> tuple[Any, ...]:
+        """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
+        rules = tuple(rule for rule, _ in self.fallbacks)
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given_sequences()
+
+    def given_sequences(self) -> tuple[str, ...]:
+        """The names of the sequences that `init` or `apply` were given, lifted here or not."""
+        return tuple(self.rngs) if self.lift is None else self.lift.outer.tree.given_sequences()
+
+
+class Variable:
+    """One named value of a collection, read and written through `value`.
+
+    Example:
+        >>> import liftcore
+        >>> def count(scope):
+        ...     n = scope.variable("state", "n", lambda: 0)
+        ...     n.value += 1
+        ...     return n.value
+        >>> liftcore.apply(count, mutable=["state"])({"state": {"n": 41}})
+        (42, {'state': {'n': 42}})
+    """
+
+    __slots__ = ("collection", "name", "scope")
+
+    def __init__(self, scope: Scope, collection: str, name: str) -> None:
+        self.scope, self.collection, self.name = scope, collection, name
+
+    @property
+    def value(self) -> Any:
+        """The value as it stands now."""
+        return self.scope.get_variable(self.collection, self.name)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.scope.put_variable(self.collection, self.name, value)
+
+    def is_mutable(self) -> bool:
+        """Whether the value may be written."""
+        return self.scope.is_mutable_collection(self.collection)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.collection}/{'/'.join((*self.scope.path, self.name))})"
+
+
+class Scope:
+    """A place in a tree of variables, with its collections, its PRNG sequences and its path.
+
+    Scopes are made by `init`, `apply` and `bind`, by `push` and `child`, and by lifts; a user seldom calls the class.
+
+    Attributes:
+        tree: what this scope shares with all others of the same `init`, `apply` or lift.
+        path: the names from the root to here, without those of lifts.
+        name: the last of them, or None at a root.
+        parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
+    """
+
+    __slots__ = ("_ended", "_node", "_reserved", "name", "parent", "path", "tree")
+
+    def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
+        self.tree, self.path, self.parent = tree, path, parent
+        self.name = path[-1] if path else None
+        self._node = node
+        self._reserved: dict[str, set[str | None]] = {}
+        self._ended = False
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    @property
+    def path_text(self) -> str:
+        """The path as errors show it, with the names of lifts: `/encoder/vmap(block)/dense`."""
+        below = self.path[len(self.tree.base) :]
+        lift = self.tree.lift
+        above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
+        return "/".join((above, *below)) or "/"
+
+    @property
+    def relative_path(self) -> Path:
+        """The path from the entry of the innermost lift, or from the root."""
+        return self.path[len(self.tree.base) :]
+
+    @property
+    def node(self) -> Node:
+        """What this scope shares with others at its path."""
+        return self._node
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the scope may still be used."""
+        return self.tree.alive and not self._ended
+
+    def invalidate(self) -> None:
+        """Ends the scope; where it is the root, ends all below it as well."""
+        self._ended = True
+        if self.parent is None:
+            self.tree.alive = False
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[Scope]:
+        """The scope itself, which ends with the `with` block."""
+        try:
+            yield self
+        finally:
+            self.invalidate()
+
+    def push(self, name: str | None = None, prefix: str = "", reuse: bool = False) -> Scope:
+        """A scope one level below.
+
+        Args:
+            name: its name; by default the first of `{prefix}0`, `{prefix}1`, … that is free.
+            prefix: what an automatic name begins with.
+            reuse: whether the name may be taken already.
+
+        Raises:
+            NameInUseError: where the name is taken and `reuse` is False.
+            JaxTransformError: under a raw JAX transformation.
+        """
+        self.check_live(f'naming "{name or prefix}"')
+        if name is None:
+            name = self.default_name(prefix)
+        if not reuse or not self.name_reserved(name):
+            self.reserve(name)
+        return Scope(self.tree, self._node.child(name), (*self.path, name), self)
+
+    def child(
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        prefix: str | None = None,
+        named_call: bool = True,
+        **partial_kwargs: Any,
+    ) -> Callable[..., Any]:
+        """The function with a scope below this one as its first argument.
+
+        Each call begins with the names of that scope free again, so calling twice uses the same variables.
+
+        Args:
+            fn: a function of a scope.
+            name: the name of the child; by default `prefix` and a number.
+            prefix: what an automatic name begins with; by default the name of `fn` and `_`.
+            named_call: whether the operations carry the name in profiles.
+            **partial_kwargs: keyword arguments that are given to every call.
+        """
+        if name is None and prefix is None:
+            prefix = f"{getattr(fn, '__name__', 'fn')}_"
+        scope = self.push(name, prefix or "")
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            around = jax.named_scope(scope.name or "") if named_call else contextlib.nullcontext()
+            with around:
+                return fn(scope.rewound(), *args, **{**partial_kwargs, **kwargs})
+
+        return call
+
+    def rewound(self, rewind_rngs: bool = False) -> Scope:
+        """The same place with all names free again.
+
+        Args:
+            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before.
+        """
+        self.check_valid()
+        if rewind_rngs:
+            self._node.counts.clear()
+            self._node.children.clear()
+        return Scope(self.tree, self._node, self.path, self.parent)
+
+    def below(self, path: Path) -> Scope:
+        """The scope at a path from here, without taking a name."""
+        scope = self
+        for name in path:
+            scope = Scope(scope.tree, scope._node.child(name), (*scope.path, name), scope)
+        return scope
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def name_reserved(self, name: str, collection: str | None = None) -> bool:
+        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
+        held = self._reserved.get(name)
+        return held is not None and (collection is None or collection in held or None in held)
+
+    def reserve(self, name: str, collection: str | None = None) -> None:
+        """Takes a name for a scope, or for a variable of a collection.
+
+        Raises:
+            NameInUseError: where it is taken.
+        """
+        if self.name_reserved(name, collection):
+            kind = "a scope" if None in self._reserved[name] else f"a variable of {sorted(map(str, self._reserved[name]))}"
+            raise NameInUseError(
+                f'"{name}" at {self.path_text}',
+                f"the name is taken by {kind}.",
+                f'Give one of them another name, such as "{name}_2".',
+            )
+        self._reserved.setdefault(name, set()).add(collection)
+
+    def free(self, name: str, collection: str | None = None) -> None:
+        """Gives a name back that `reserve` took."""
+        self._reserved.get(name, set()).discard(collection)
+        if not self._reserved.get(name, True):
+            del self._reserved[name]
+
+    def names(self) -> frozenset[tuple[str, str | None]]:
+        """The taken names, each with the collection of the variable that has it, or None for a scope."""
+        return frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
+
+    def take_names(self, names: Iterable[tuple[str, str | None]]) -> None:
+        """Takes names that another scope of the same place had taken."""
+        for name, collection in names:
+            self._reserved.setdefault(name, set()).add(collection)
+
+    def default_name(self, prefix: str) -> str:
+        """The first of `{prefix}0`, `{prefix}1`, … that is free."""
+        index = 0
+        while self.name_reserved(f"{prefix}{index}"):
+            index += 1
+        return f"{prefix}{index}"
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The names of the collections of the tree."""
+        return tuple(self.tree.variables)
+
+    def collections_below(self) -> Variables:
+        """The variables here and below, not copied: only to be read."""
+        self.check_valid()
+        return {name: self._read(name) for name in self.tree.variables}
+
+    def variables(self) -> Variables:
+        """The variables here and below, as plain dicts, without empty collections."""
+        return _copied(self.collections_below())
+
+    def value_at(self, path: Path) -> Any:
+        """The value at `(collection, *modules below this scope, name)`."""
+        value: Any = self._read(path[0])
+        for name in path[1:]:
+            value = value[name]
+        return value
+
+    def mutable_variables(self) -> Variables:
+        """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
+        every = self.variables()
+        return {name: _mutable_part(self, name, dicts) for name, dicts in every.items() if self.is_mutable_collection(name)}
+
+    def is_mutable_collection(self, collection: str) -> bool:
+        """Whether variables of a collection may be written here."""
+        return self.tree.writable(collection) is not False
+
+    def is_collection_empty(self, collection: str) -> bool:
+        """Whether a collection holds nothing in the whole tree."""
+        return not self.tree.variables.get(collection)
+
+    def is_initializing(self) -> bool:
+        """Whether this is an `init`, which makes variables, and no `apply`, which is given them."""
+        return self.tree.initializing
+
+    def has_variable(self, collection: str, name: str) -> bool:
+        """Whether a variable exists here.
+
+        Raises:
+            UnliftedCollectionError: inside a lift, where it exists outside only.
+        """
+        self.check_valid()
+        if name in self._read(collection):
+            return True
+        self._check_lifted(collection, name)
+        return False
+
+    def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
+        """The value of a variable, or `default` where there is none.
+
+        Raises:
+            UnliftedCollectionError: inside a lift, where it exists outside only.
+        """
+        self.check_valid()
+        value = self._read(collection).get(name, _MISSING)
+        if value is _MISSING:
+            self._check_lifted(collection, name)
+            return default
+        return value
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def put_variable(self, collection: str, name: str, value: Any) -> None:
+        """Writes a variable.
+
+        Raises:
+            ModifyScopeVariableError: where the collection is immutable.
+            UnliftedCollectionError: inside a lift that no output group of which takes the variable.
+            JaxTransformError: under a raw JAX transformation.
+        """
+        self.check_live(f'writing "{collection}/{name}"')
+        self._check_writable(collection, name, value)
+        self._own(collection)[name] = value
+        self.tree.written[(collection, *self.relative_path, name)] = None
+
+    def create_variable(self, collection: str, name: str, value: Any) -> None:
+        """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it."""
+        self.check_live(f'creating "{collection}/{name}"')
+        self._check_writable(collection, name, value)
+        if self.tree.lift is not None and self.tree.lift.hoisted:
+            value = tag(value)
+        self._own(collection)[name] = value
+        self.tree.created[(collection, *self.relative_path, name)] = value
+
+    def param(self, name: str, init_fn: Callable[..., Any], *init_args: Any, **init_kwargs: Any) -> Any:
+        """The parameter of that name, made by `init_fn(key, *init_args, **init_kwargs)` where it does not exist.
+
+        Args:
+            name: its name in the collection `params`.
+            init_fn: called with a key of the sequence `params`; not called where the parameter exists and has the
+                `shape` that is its first argument.
+            *init_args: further arguments; the first is the shape, by custom.
+            **init_kwargs: further keyword arguments.
+
+        Raises:
+            ScopeParamShapeError: where it exists with another shape than `init_fn` makes.
+            ScopeParamNotFoundError: where it does not exist, and `params` may not be written.
+            NameInUseError: where the name is taken.
+        """
+        self.reserve(name, "params")
+        value = self._read("params").get(name, _MISSING)
+        if value is _MISSING:
+            self._check_creatable("params", name)
+            value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+            self.create_variable("params", name, value)
+            return self._read("params")[name]
+        self.check_valid()
+        wanted = init_args[0] if init_args else init_kwargs.get("shape")
+        if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
+            self._check_shape(name, value, functools.partial(init_fn, *init_args, **init_kwargs), init_args)
+        return value
+
+    def variable(
+        self,
+        collection: str,
+        name: str,
+        init_fn: Callable[..., Any] | None = None,
+        *init_args: Any,
+        **init_kwargs: Any,
+    ) -> Variable:
+        """The variable of that name, made by `init_fn(*init_args, **init_kwargs)` where it does not exist.
+
+        Raises:
+            ScopeVariableNotFoundError: where it does not exist, and there is no `init_fn` or nothing may be written.
+            NameInUseError: where the name is taken.
+        """
+        self.reserve(name, collection)
+        if name not in self._read(collection):
+            self._check_creatable(collection, name, made=init_fn is not None)
+            if init_fn is not None:
+                self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
+        self.check_valid()
+        return Variable(self, collection, name)
+
+    def sow(
+        self,
+        collection: str,
+        name: str,
+        value: Any,
+        init_fn: Callable[[], Any] = tuple,
+        reduce_fn: Callable[[Any, Any], Any] = lambda values, value: (*values, value),
+    ) -> bool:
+        """Keeps a value for the caller of `apply`, where that asked for it with `mutable`.
+
+        It passes through lifts by itself: mapping and loops stack it along a new leading axis.
+
+        Args:
+            collection: such as `intermediates`.
+            name: the name it is kept under.
+            value: a pytree of arrays.
+            init_fn: makes what the first value is added to.
+            reduce_fn: adds a value to what is there; by default to a tuple.
+
+        Returns:
+            Whether the value was kept.
+        """
+        self.check_live(f'sowing "{collection}/{name}"')
+        if self._captures(collection, name, value):
+            self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
+            return True
+        if not self.is_mutable_collection(collection):
+            return False
+        current = self._read(collection).get(name, _MISSING)
+        if current is _MISSING:
+            self.reserve(name, collection)
+            current = init_fn()
+        self.put_variable(collection, name, reduce_fn(current, value))
+        return True
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def has_rng(self, name: str) -> bool:
+        """Whether a PRNG sequence of that name was given, and may be drawn from here."""
+        return name in self.tree.rngs
+
+    def make_rng(self, name: str = rng.DEFAULT) -> Any:
+        """The next key of a PRNG sequence; of `params`, where one of that name was never given.
+
+        Raises:
+            InvalidRngError: where neither was given.
+            UnliftedSequenceError: inside a lift that does not pass the sequence in.
+            JaxTransformError: under a raw JAX transformation.
+        """
+        self.check_live(f'drawing from "{name}"')
+        found = self.tree.sequence(name)
+        if found is None:
+            raise self._no_sequence(name)
+        counted, sequence = found
+        counts = self._node.counts
+        count = counts[counted] = counts.get(counted, 0) + 1
+        return jax.random.fold_in(sequence.root, self.tree.word(self.path, sequence, counted, count))
+
+    # -- the dicts behind it -----------------------------------------------------------------------------------------
+
+    def _read(self, collection: str) -> Mapping[str, Any]:
+        """This scope's dict of a collection, shared with the caller as long as nothing was written there."""
+        found = self._node.dicts.get(collection)
+        if found is None:
+            above = self.tree.variables if self.parent is None else self.parent._read(collection)
+            found = above.get(collection if self.parent is None else self.name)
+            if not isinstance(found, Mapping):
+                return _EMPTY
+            self._node.dicts[collection] = found
+        return found
+
+    def _own(self, collection: str) -> Collection:
+        """This scope's dict of a collection, as a copy that may be written."""
+        node = self._node
+        if collection not in node.owned:
+            mine = dict(self._read(collection))
+            if self.parent is None:
+                self.tree.variables[collection] = mine
+            else:
+                self.parent._own(collection)[self.path[-1]] = mine
+            node.dicts[collection] = mine
+            node.owned.add(collection)
+        return node.dicts[collection]  # type: ignore[return-value]
+
+    def _captures(self, collection: str, name: str, value: Any) -> bool:
+        """Whether a sown value leaves the lift in its implicit last group."""
+        lift = self.tree.lift
+        if lift is None or not lift.captures or lift.taken((collection, *self.path, name), value):
+            return False
+        outer: Scope | None = lift.outer
+        while outer is not None and outer.tree.lift is not None and outer.tree.writable(collection) is False:
+            outer = outer.tree.lift.outer if outer.tree.lift.captures else None
+        return outer is not None and outer.is_mutable_collection(collection)
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def check_valid(self) -> None:
+        if self._ended or not self.tree.alive:
+            raise InvalidScopeError(
+                f"scope at {self.path_text}",
+                "it was used after the lift, `init` or `apply` that it belonged to had ended.",
+                "Return what you need from the function instead of keeping its scope (or a module bound to it).",
+            )
+
+    def check_live(self, act: str) -> None:
+        self.check_valid()
+        if trace_state() != self.tree.trace:
+            name = raw_transformation()
+            raw, lifted = (f"jax.{name}", f"liftcore.{name}") if name else ("a raw JAX transformation", "its lifted form")
+            raise JaxTransformError(
+                f"{act} at {self.path_text}",
+                f"{raw} was applied to a function that uses a live scope or module, whose state cannot cross it.",
+                f"Use the lifted transformation: `{lifted}` (over a module: `nn.{name or 'vmap'}`).",
+            )
+
+    def _check_writable(self, collection: str, name: str, value: Any) -> None:
+        decided = self.tree.writable(collection)
+        if decided or (decided is None and self.tree.mutable((collection, *self.path, name), value)):
+            return
+        where = f'"{collection}/{name}" at {self.path_text}'
+        lift = self.tree.lift
+        if lift is not None and not lift.taken((collection, *self.path, name), value):
+            raise UnliftedCollectionError(
+                where,
+                f'collection "{collection}" was written, but no output group of {lift.name} takes it '
+                f"(output groups: {lift.taken!r}).",
+                f'Add "{collection}" to the variables that the lift takes, such as `variable_axes={{"{collection}": 0}}`.',
+            )
+        raise ModifyScopeVariableError(
+            where,
+            f'collection "{collection}" is immutable here (mutable: {self.tree.mutable!r}).',
+            f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+        )
+
+    def _check_lifted(self, collection: str, name: str) -> None:
+        """Raises where a variable is missing only since the lift does not take it in."""
+        lift = self.tree.lift
+        if lift is None:
+            return
+        if name in lift.outer.below(self.relative_path)._read(collection):
+            raise UnliftedCollectionError(
+                f'"{collection}/{name}" at {self.path_text}',
+                f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(self.tree.variables)}).",
+                f'Add "{collection}" to the variables that the lift takes, such as `variable_axes={{"{collection}": 0}}`.',
+            )
+        lift.outer.below(self.relative_path)._check_lifted(collection, name)
+
+    def _check_creatable(self, collection: str, name: str, made: bool = True) -> None:
+        self.check_valid()
+        self._check_lifted(collection, name)
+        if self.is_mutable_collection(collection) and made:
+            return
+        if self.tree.lift is not None and made:
+            self._check_writable(collection, name, None)
+        raise self._not_found(collection, name)
+
+    def _not_found(self, collection: str, name: str) -> Exception:
+        where = f'"{collection}/{name}" at {self.path_text}'
+        if self.is_collection_empty(collection):
+            return ScopeCollectionNotFound(
+                where,
+                f'there is no collection "{collection}" (given: {list(self.tree.variables)}), and it is immutable.',
+                f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
+            )
+        kind = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
+        return kind(
+            where,
+            f"there is no such variable (available there: {sorted(self._read(collection))}), and nothing may make it.",
+            f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
+        )
+
+    def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any], init_args: tuple[Any, ...]) -> None:
+        def create(key: Any) -> Any:
+            return made.func(key, *made.args, **made.keywords)  # type: ignore[attr-defined]
+
+        expected = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(create, jax.random.key(0)))]
+        given = [np.shape(leaf) for leaf in jax.tree.leaves(value)]
+        if given != expected:
+            text = [" and ".join(map(str, shapes)) for shapes in (given, expected)]
+            raise ScopeParamShapeError(
+                f'param "{name}" at {self.path_text}',
+                f"the stored value has shape {text[0]}, its initializer makes {text[1]}.",
+                "Check the sizes of the module and of its inputs, or call `init` again for this model.",
+            )
+
+    def _no_sequence(self, name: str) -> Exception:
+        given = self.tree.given_sequences()
+        if name in given or (rng.DEFAULT in given and self.tree.lift is not None):
+            lift = self.tree.lift.name if self.tree.lift is not None else "the lift"
+            return UnliftedSequenceError(
+                f'make_rng("{name}") at {self.path_text}',
+                f"the sequence was given, but {lift} does not pass it in (lifted: {list(self.tree.rngs)}).",
+                f'Add `split_rngs={{"{name}": True}}` for other keys in each lane or iteration, False for the same ones.',
+            )
+        return InvalidRngError(
+            f'make_rng("{name}") at {self.path_text}',
+            f'no PRNG sequence "{name}" was given, nor "params" (given: {list(given)}).',
+            f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
+        )
+
+
+def _copied(value: Any) -> Any:
+    """Nested mappings as new plain dicts, without empty ones."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
+
+
+def _mutable_part(scope: Scope, collection: str, dicts: Variables) -> Variables:
+    """What of a collection may be written, where single variables tell."""
+    if scope.tree.writable(collection):
+        return dicts
+
+    def select(value: Any, path: Path) -> Any:
+        if isinstance(value, Mapping):
+            kept = {name: select(below, (*path, name)) for name, below in value.items()}
+            return {name: below for name, below in kept.items() if below is not _MISSING}
+        return value if scope.tree.mutable(path, value) else _MISSING
+
+    return select(dicts, (collection, *scope.path))

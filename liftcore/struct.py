@@ -1,0 +1,120 @@
+"""Frozen dataclasses that are pytrees.
+
+Fields are children, unless `field(pytree_node=False)` makes one a static part of the tree's structure, which must be
+hashable and comparable to pass through `jax.jit`.
+
+Example:
+    >>> import jax
+    >>> @dataclass
+    ... class State:
+    ...     step: int
+    ...     name: str = field(pytree_node=False, default="train")
+    >>> jax.tree.map(lambda x: x + 1, State(step=1)).replace(name="eval").step
+    2
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, cast, dataclass_transform, overload
+
+import jax
+
+__all__ = ["PyTreeNode", "child_names", "dataclass", "field", "is_struct"]
+
+T = TypeVar("T")
+Node = TypeVar("Node", bound="PyTreeNode")
+
+_MARK = "_is_struct"
+
+
+def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    """Declares a field, as `dataclasses.field` does.
+
+    Args:
+        pytree_node: whether the field is a child of the pytree; otherwise it is static.
+        metadata: see `dataclasses.field`.
+        **kwargs: see `dataclasses.field`.
+    """
+    return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
+
+
+@overload
+def dataclass(cls: type[T]) -> type[T]: ...
+@overload
+def dataclass(**kwargs: Any) -> Callable[[type[T]], type[T]]: ...
+@dataclass_transform(field_specifiers=(field,), frozen_default=True)
+def dataclass(cls: type[T] | None = None, **kwargs: Any) -> type[T] | Callable[[type[T]], type[T]]:
+    """Makes a class a frozen dataclass and a pytree, with a method `replace(**fields)`.
+
+    A subclass must be decorated itself to be a pytree. Fields with `init=False` are not part of the tree: they are made
+    anew by `__post_init__`, which runs each time JAX rebuilds the object.
+
+    Example:
+        >>> @dataclass(kw_only=True)
+        ... class Moments:
+        ...     mean: float
+        ...     count: int = 0
+        >>> Moments(mean=1.0).replace(count=2)
+        Moments(mean=1.0, count=2)
+
+    Args:
+        cls: the class.
+        **kwargs: see `dataclasses.dataclass`; `frozen` is true unless given.
+
+    Returns:
+        The class, registered with JAX.
+    """
+    if cls is None:
+        return lambda cls: _register(cls, **kwargs)
+    return _register(cls, **kwargs)
+
+
+def _register(cls: type[T], **kwargs: Any) -> type[T]:
+    if is_struct(cls):
+        return cls
+    made = dataclasses.dataclass(**{"frozen": True, **kwargs})(cls)
+    if not hasattr(made, "replace"):
+        made.replace = _replace  # type: ignore[attr-defined]  # a class that is being made
+    setattr(made, _MARK, True)
+    children = child_names(made)
+    static = [f.name for f in dataclasses.fields(made) if f.init and f.name not in children]  # type: ignore[arg-type]
+    jax.tree_util.register_dataclass(made, children, static)
+    return made
+
+
+def _replace(self: Any, **fields: Any) -> Any:
+    """Returns a copy with the given fields replaced."""
+    return dataclasses.replace(self, **fields)
+
+
+def is_struct(cls: type) -> bool:
+    """Says whether this very class, and not only a base of it, was made by `dataclass` or `PyTreeNode`."""
+    return _MARK in vars(cls)
+
+
+def child_names(cls: Any) -> list[str]:
+    """Returns the names of the fields that are children of the pytree, in their order."""
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.metadata.get("pytree_node", True)]
+
+
+@dataclass_transform(field_specifiers=(field,), frozen_default=True)
+class PyTreeNode:
+    """Base of classes that are to be what `dataclass` makes; keyword arguments of the class are passed to it.
+
+    Example:
+        >>> class Point(PyTreeNode, kw_only=True):
+        ...     x: float
+        ...     y: float
+        >>> jax.tree.leaves(Point(x=1.0, y=2.0))
+        [1.0, 2.0]
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__()
+        dataclass(**kwargs)(cls)
+
+    def replace(self: Node, **fields: Any) -> Node:
+        """Returns a copy with the given fields replaced."""
+        return cast(Node, _replace(self, **fields))

@@ -1,0 +1,119 @@
+"""Nested dicts as flat ones, keyed by path, and back.
+
+Example:
+    >>> flat = flatten_dict({"dense": {"kernel": 1, "bias": 2}}, sep="/")
+    >>> flat
+    {'dense/kernel': 1, 'dense/bias': 2}
+    >>> unflatten_dict(flat, sep="/")
+    {'dense': {'kernel': 1, 'bias': 2}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+__all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
+
+
+class _EmptyNode:
+    """Stands for an empty dict in a flat one. There is one instance; copying, pickling and tree maps keep it that."""
+
+    def __repr__(self) -> str:
+        return "empty_node"
+
+    def __reduce__(self) -> str:
+        return "empty_node"
+
+
+empty_node = _EmptyNode()
+jax.tree_util.register_pytree_node(_EmptyNode, lambda node: ((), None), lambda aux, children: empty_node)
+
+
+def flatten_dict(
+    tree: Mapping[Any, Any],
+    keep_empty_nodes: bool = False,
+    is_leaf: Callable[[tuple[Any, ...], Any], bool] | None = None,
+    sep: str | None = None,
+) -> dict[Any, Any]:
+    """Flattens a nested dict into one whose keys are paths.
+
+    Args:
+        tree: nested mappings; whatever is no mapping is a leaf.
+        keep_empty_nodes: puts `empty_node` where an empty dict is, instead of leaving it out.
+        is_leaf: `(path, mapping) -> bool`, says where to stop early.
+        sep: joins the keys of a path into one string; without it a path is a tuple.
+
+    Returns:
+        `{path: leaf}`, in the order of the tree.
+
+    Raises:
+        TypeError: if `tree` is no mapping.
+    """
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"flatten_dict: expected a mapping, not {type(tree).__name__}.")
+    flat: dict[tuple[Any, ...], Any] = {}
+    _flatten(tree, (), flat, is_leaf)
+    return {
+        path if sep is None else sep.join(path): leaf
+        for path, leaf in flat.items()
+        if leaf is not empty_node or (keep_empty_nodes and path)
+    }
+
+
+def _flatten(
+    tree: Any, path: tuple[Any, ...], flat: dict[tuple[Any, ...], Any], is_leaf: Callable[..., bool] | None
+) -> None:
+    if not isinstance(tree, Mapping) or (is_leaf is not None and is_leaf(path, tree)):
+        flat[path] = tree
+    elif not tree:
+        flat[path] = empty_node
+    else:
+        for key, child in tree.items():
+            _flatten(child, (*path, key), flat, is_leaf)
+
+
+def unflatten_dict(flat: Mapping[Any, Any], sep: str | None = None) -> dict[Any, Any]:
+    """Nests a flat dict again: the inverse of `flatten_dict` with the same `sep`.
+
+    Args:
+        flat: `{path: leaf}`; `empty_node` becomes an empty dict.
+        sep: what the keys of each path were joined by, if they are strings.
+
+    Returns:
+        The nested dict.
+
+    Raises:
+        ValueError: if a path is empty, or goes on below a leaf.
+    """
+    leaves = {tuple(key if sep is None else key.split(sep)): leaf for key, leaf in flat.items()}
+    nested: dict[Any, Any] = {}
+    for path, leaf in leaves.items():
+        if not path:
+            raise ValueError("unflatten_dict: a path is empty. Give each leaf at least one key.")
+        node = nested
+        for depth, part in enumerate(path[:-1], start=1):
+            if path[:depth] in leaves:
+                raise ValueError(f"unflatten_dict: {path!r} lies below the leaf {path[:depth]!r}. Drop one of them.")
+            node = node.setdefault(part, {})
+        node[path[-1]] = {} if leaf is empty_node else leaf
+    return nested
+
+
+def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Maps `fn(path, leaf)` over a nested dict; empty dicts stay.
+
+    Example:
+        >>> path_aware_map(lambda path, x: -x if "bias" in path else x, {"dense": {"kernel": 1, "bias": 2}})
+        {'dense': {'kernel': 1, 'bias': -2}}
+    """
+    return _map(fn, tree, ())
+
+
+def _map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
+    return {
+        key: _map(fn, child, (*path, key)) if isinstance(child, Mapping) else fn((*path, key), child)
+        for key, child in tree.items()
+    }

@@ -1,0 +1,298 @@
+"""Binding: how a module gets its place in the tree, adopts its submodules, is set up, and is cloned elsewhere.
+
+A module is *unbound* (a description, `scope` is None) or *bound* to a scope. It becomes bound when it is constructed
+inside a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is cloned onto a
+scope, as `init` and `apply` do with the module they are called on. `setup` runs at the first use after that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from liftcore.scope import Scope
+
+from ._context import context
+from .errors import (
+    AssignSubModuleError,
+    IncorrectPostInitOverrideError,
+    SetAttributeFrozenModuleError,
+    SetAttributeInModuleSetupError,
+    UnboundModuleError,
+)
+from .fields import Base
+from .naming import Names, map_modules, named_modules
+
+Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
+
+
+class _Unspecified:
+    """The default of the field `parent`: the module whose method is running, if any."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<the running module>"
+
+    def __reduce__(self) -> str:
+        return "UNSPECIFIED"
+
+
+UNSPECIFIED = _Unspecified()
+
+
+class State:
+    """What a module remembers beside its fields.
+
+    Attributes:
+        in_setup, in_compact: whether `setup`, or a compact method, is running.
+        ready: whether `setup` has run.
+        frozen: whether the module is bound, so that attributes are set in `setup` only.
+        reuse: whether `setup` may find its names taken, since it ran on the module that this is a clone of.
+        names: the automatic names given out by the compact method that runs.
+        children: the bound submodules by name.
+        adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
+    """
+
+    __slots__ = ("adopted", "children", "frozen", "in_compact", "in_setup", "names", "ready", "reuse")
+
+    def __init__(self) -> None:
+        self.in_setup = self.in_compact = self.ready = self.frozen = self.reuse = False
+        self.names = Names()
+        self.children: dict[str, Base] = {}
+        self.adopted: Adopted = {}
+
+    def follow(self, other: State) -> None:
+        """Goes on where another module stands: given to a clone before a lift runs one of its methods, and back."""
+        self.in_setup, self.in_compact = other.in_setup, other.in_compact
+        self.reuse = other.reuse or other.ready
+        self.names.follow(other.names)
+
+
+NEW = State()
+"""The state of a module whose `__post_init__` has not run."""
+
+
+class Parent:
+    """The attribute `parent`: a module, a scope or None. A module is held weakly, since it holds its children."""
+
+    def __get__(self, module: Any, cls: type | None = None) -> Any:
+        if module is None:
+            return self
+        held = module.__dict__.get("_parent")
+        return held() if type(held) is weakref.ref else held
+
+    def __set__(self, module: Base, value: Any) -> None:
+        module.__dict__["_parent"] = weakref.ref(value) if isinstance(value, Base) else value
+
+
+def place(module: Base) -> str:
+    """A module as errors show it: `MLP at /encoder`, or `MLP (unbound)`."""
+    return f"{type(module).__name__} {'(unbound)' if module.scope is None else f'at {module.scope.path_text}'}"
+
+
+def bound_scope(module: Base, act: str) -> Scope:
+    """The scope of a bound module.
+
+    Raises:
+        UnboundModuleError: where it is unbound; `act` says what was asked of it.
+    """
+    if module.scope is None:
+        raise UnboundModuleError(
+            f"{act} of {place(module)}",
+            "the module is a description without variables.",
+            "Use it within `init` or `apply`, or bind it: `module.bind(variables)`.",
+        )
+    return module.scope
+
+
+def check_constructed(module: Base) -> None:
+    """Raises where a module's own constructor left out the one of `Module`."""
+    if module._state is NEW:
+        name = type(module).__name__
+        raise IncorrectPostInitOverrideError(
+            f"class {name}",
+            "its `__init__` or `__post_init__` does not call that of `Module`.",
+            "Declare fields instead of writing `__init__`, and end `__post_init__` with `super().__post_init__()`.",
+        )
+
+
+# --- unbound to bound -------------------------------------------------------------------------------------------------
+
+
+def attach(module: Any) -> None:
+    """Gives a constructed module its place: below its parent module, on the scope given as parent, or none yet."""
+    held = module.__dict__
+    state = held["_state"] = State()
+    parent = module.parent
+    if parent is UNSPECIFIED:
+        parent = context.modules[-1]
+        module.parent = parent
+    if isinstance(parent, Base):
+        scope = _scope_below(module, parent, state)
+    elif parent is None or isinstance(parent, Scope):
+        scope = parent
+    else:
+        raise TypeError(f"parent of {type(module).__name__}: expected a Module, a Scope or None, given {parent!r}.")
+    if scope is None:
+        return
+    held["scope"] = scope
+    for name in type(module)._field_names:
+        adopt(module, name, held[name] if name in held else getattr(module, name))
+    state.frozen = True
+
+
+def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
+    """The scope of a new submodule; None for one that is still to be named by an attribute."""
+    above = parent._state
+    if above.in_setup and module.name is None:
+        return None
+    if parent.scope is None:  # a method that only describes modules is running
+        module.parent = None
+        return None
+    if above.frozen and not (above.in_setup or above.in_compact):
+        raise AssignSubModuleError(
+            place(parent),
+            f"a submodule {type(module).__name__} was made outside `setup` and outside a compact method.",
+            "Make it in `setup`, or put `@nn.compact` on the method; `parent=None` makes one that is no submodule.",
+        )
+    if module.name is None:
+        module.name = above.names.next(type(module)._name_prefix)
+    scope: Scope = parent.scope.push(module.name, reuse=above.in_setup and above.reuse)
+    above.children[module.name] = module
+    state.adopted = above.adopted
+    return scope
+
+
+def adopt(owner: Any, name: str, value: Any) -> None:
+    """Sets an attribute of a bound module, and makes the unattached modules in its value submodules of that name."""
+    queue: list[Base] = []
+
+    def take(module: Any, name: str) -> Base:
+        kept = None
+        if module.parent is None:
+            kept = module.name if getattr(owner, "preserve_adopted_names", False) else None
+            module = _clone_in_tree(module, owner._state.adopted)
+        if module.name is None:
+            module.parent = owner
+            module.name = kept or name
+            queue.append(module)
+        return module  # type: ignore[no-any-return]
+
+    owner.__dict__[name] = named_modules(value, take, name)
+    # Only now, so that a module that lies in the value itself and inside another one there is named by the value.
+    for module in queue:
+        attach(module)
+
+
+def _clone_in_tree(module: Any, adopted: Adopted) -> Any:
+    """The one clone that stands for an unbound module in a tree, wherever it is passed."""
+    source, clone = adopted.get(id(module), (None, None))
+    known = clone() if source is not None and source() is module and clone is not None else None
+    if known is None:
+        known = module.clone(name=None)
+        adopted[id(module)] = (weakref.ref(module), weakref.ref(known))
+    return known
+
+
+# --- setup and attributes ---------------------------------------------------------------------------------------------
+
+
+def ensure_setup(module: Any) -> None:
+    """Runs `setup` of a bound module, unless it ran or is running; one that raised will run again."""
+    state = module._state
+    if module.scope is None or state.ready or state.in_setup:
+        return
+    if type(module)._has_setup:
+        state.in_setup = True
+        try:
+            module.setup()
+        except BaseException:
+            module.__dict__["scope"] = module.scope.rewound()
+            raise
+        finally:
+            state.in_setup = False
+    state.ready = True
+
+
+def set_attribute(module: Any, name: str, value: Any) -> None:
+    """What `module.name = value` does: free before the module is bound, adoption in `setup`, else an error."""
+    state = module._state
+    if not state.in_setup:
+        if not state.frozen or name.startswith("__"):
+            object.__setattr__(module, name, value)
+            return
+        raise SetAttributeFrozenModuleError(
+            f'attribute "{name}" of {place(module)}',
+            "a bound module is frozen, and its attributes are set in `setup` only.",
+            f'Set it in `setup`; for what changes from call to call, use `self.variable("state", "{name}", …)`.',
+        )
+    if name in type(module)._frozen_names:
+        raise SetAttributeInModuleSetupError(
+            f'field "{name}" of {place(module)}',
+            "`setup` sets a field of the class again, which would change what the module is.",
+            f"Use another name in `setup`: `self.{name}_ = …`.",
+        )
+    adopt(module, name, value)
+
+
+# --- clones -----------------------------------------------------------------------------------------------------------
+
+
+def constructor_arguments(module: Any) -> dict[str, Any]:
+    """The fields that make an equal module, `name` among them and `parent` not."""
+    return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
+
+
+def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
+    """A clone with clones of all modules in its fields; those that are the same stay the same.
+
+    Args:
+        module: the module.
+        parent: the parent of the clone.
+        reset_names: whether the modules in fields lose their names.
+        updates: fields to change.
+        known: the modules cloned already: `{id(module): clone}`.
+    """
+
+    def below(inner: Any) -> Any:
+        if id(inner) not in known:
+            known[id(inner)] = deep_clone(inner, None, reset_names, {"name": None} if reset_names else {}, known)
+        return known[id(inner)]
+
+    arguments = {**constructor_arguments(module), **updates}
+    fields = {name: map_modules(value, below) for name, value in arguments.items()}
+    return type(module)(parent=parent, **fields)
+
+
+def rebind(module: Any, scope: Scope, replace: Callable[[Any], Any] = lambda module: module) -> Any:
+    """A clone of a bound module on another scope, together with the submodules that its fields adopted.
+
+    Those are adopted again, so they get the same names below the new scope. `setup` runs again at the first use.
+
+    Args:
+        module: a bound module.
+        scope: the scope of the clone.
+        replace: given each module that lies in a field and is bound elsewhere, above or beside; returns the one to use.
+    """
+    known: dict[int, Any] = {}
+    owners = {id(module)}
+
+    def below(inner: Any) -> Any:
+        if id(inner) in known:
+            return known[id(inner)]
+        if inner.scope is None:
+            return inner
+        if id(inner.parent) not in owners:
+            found = replace(inner)
+        else:
+            owners.add(id(inner))
+            found = type(inner)(parent=None, **{**fields(inner), "name": None})
+        known[id(inner)] = found
+        return found
+
+    def fields(module: Any) -> dict[str, Any]:
+        return {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
+
+    return type(module)(parent=scope, **fields(module))

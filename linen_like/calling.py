@@ -1,0 +1,175 @@
+"""Calling: what surrounds each method of a module. Methods are wrapped once, when their class is made.
+
+A call runs `setup` first if it has not run, puts the module on the context's stack so that new modules become its
+children, names the operations for profiles, and keeps the output where that was asked for. A method marked `compact`
+may also define submodules and variables, and begins with all automatic names free again.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+from ._context import context
+from .binding import ensure_setup, place
+from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
+from .fields import Base
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNWRAPPED = {"__eq__", "__hash__", "__init__", "__post_init__", "__repr__", "setup"}
+
+
+def compact(fun: F) -> F:
+    """Lets a method define submodules and variables where it uses them.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Scale(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return x * self.param("scale", jax.nn.initializers.ones, x.shape)
+        >>> Scale().init(jax.random.key(0), jax.numpy.zeros(2))
+        {'params': {'scale': Array([1., 1.], dtype=float32)}}
+    """
+    fun.compact = True  # type: ignore[attr-defined]
+    return fun
+
+
+def nowrap(fun: F) -> F:
+    """Leaves a method as plain Python: calling it runs no `setup`, and modules made in it are no submodules for it.
+
+    Example:
+        >>> import linen_like as nn
+        >>> class Block(nn.Module):
+        ...     @nn.nowrap
+        ...     def norm(self):
+        ...         return "plain"
+        >>> Block().norm()
+        'plain'
+    """
+    fun.nowrap = True  # type: ignore[attr-defined]
+    return fun
+
+
+def wrap_methods(cls: type[Base]) -> None:
+    """Wraps the methods and properties that a class itself defines; those of its bases were wrapped with them."""
+    for name, value in list(vars(cls).items()):
+        if name in cls.__dataclass_fields__ or name in _UNWRAPPED or getattr(value, "nowrap", False):
+            continue
+        if _is_method(value) and not getattr(value, "is_module_method", False):
+            setattr(cls, name, _wrap(value))
+        elif type(value) is property and value.fget is not None:
+            setattr(cls, name, property(_guard(value.fget), value.fset, value.fdel, value.__doc__))
+        elif isinstance(value, functools.cached_property):
+            value.func = _guard(value.func)
+    setup = vars(cls).get("setup")
+    if setup is not None and not getattr(setup, "is_module_method", False):
+        cls.setup = _wrap_setup(setup)  # type: ignore[attr-defined]
+
+
+def _is_method(value: Any) -> bool:
+    """Whether a class attribute is called with the instance: a function, or a callable that binds as one."""
+    if isinstance(value, types.FunctionType):
+        return True
+    return callable(value) and hasattr(value, "__get__") and not isinstance(value, type | staticmethod | classmethod)
+
+
+def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
+    is_compact = getattr(fun, "compact", False)
+    name = function_name(fun)
+    suffix = "" if name == "__call__" else f".{name}"
+
+    @functools.wraps(fun)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Base):
+            return fun(self, *args, **kwargs)
+        state = self._state
+        if not state.ready:
+            ensure_setup(self)
+        was_compact = state.in_compact
+        if is_compact:
+            _check_bound(self, name)
+            state.in_compact = True
+        stack = context.modules
+        stack.append(self)
+        try:
+            with jax.named_scope((self.name or type(self).__name__) + suffix):
+                y = fun(self, *args, **kwargs)
+            capture = context.captures[-1]
+            if capture is not None and capture(self, name):
+                self.sow("intermediates", name, y)
+            return y
+        finally:
+            stack.pop()
+            if is_compact:
+                self.__dict__["scope"] = self.scope.rewound()
+                if not was_compact:
+                    state.in_compact = False
+                    state.names.clear()
+
+    method.is_module_method = True  # type: ignore[attr-defined]
+    return method
+
+
+def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fun)
+    def setup(self: Any) -> None:
+        if self.scope is None:
+            raise CallSetupUnboundModuleError(
+                f"setup of {place(self)}",
+                "it was called on a module without variables.",
+                f"Call a method by `apply`, or `{type(self).__name__}(…).bind(variables)`: `setup` then runs by itself.",
+            )
+        state, stack = self._state, context.modules
+        was_in_setup = state.in_setup
+        state.in_setup = True
+        stack.append(self)
+        try:
+            with jax.named_scope(f"{self.name or type(self).__name__}.setup"):
+                fun(self)
+        finally:
+            stack.pop()
+            state.in_setup = was_in_setup
+
+    setup.is_module_method = True  # type: ignore[attr-defined]
+    return setup
+
+
+def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
+    """A property's function, whose AttributeError does not make Python say that the property itself is missing."""
+
+    @functools.wraps(getter)
+    def guarded(self: Any) -> Any:
+        try:
+            return getter(self)
+        except AttributeError as error:
+            raise DescriptorAttributeError(
+                f'property "{function_name(getter)}" of {place(self)}',
+                f"it raised AttributeError: {error}",
+                "Check the attributes that the property reads; those set in `setup` exist only while it is bound.",
+            ) from error
+
+    return guarded
+
+
+def _check_bound(module: Base, name: str) -> None:
+    if module.scope is None:
+        cls = type(module).__name__
+        call = "" if name == "__call__" else f', method="{name}"'
+        raise CallCompactUnboundModuleError(
+            f"{cls}.{name}",
+            "it is a compact method, and was called on a module without variables.",
+            f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`.",
+        )
+
+
+def function_name(fun: Any) -> str:
+    """The name of a function, or of the one inside a `functools.partial`."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)

@@ -1,0 +1,138 @@
+"""Entry: functions of a module become pure functions of variables and keys. `Module.init` and the like are these.
+
+Each call clones the module onto the root scope of a new tree, so the module given in stays an unbound description.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import liftcore
+from liftcore.filters import DenyList, union
+from liftcore.typing import Filter
+
+from ._context import CaptureFilter, capturing
+from .binding import deep_clone, place
+from .errors import ApplyModuleInvalidMethodError
+from .fields import Base
+
+NO_INTERMEDIATES = DenyList("intermediates")
+
+
+def apply(
+    fn: Callable[..., Any],
+    module: Base,
+    mutable: Filter = False,
+    capture_intermediates: bool | CaptureFilter = False,
+) -> Callable[..., Any]:
+    """The pure function of variables and keys that a function of a bound module is.
+
+    Example:
+        >>> import linen_like as nn
+        >>> class Scale(nn.Module):
+        ...     def setup(self):
+        ...         self.scale = self.param("scale", lambda key: 3.0)
+        >>> triple = nn.apply(lambda scale, x: scale.scale * x, Scale())
+        >>> triple({"params": {"scale": 3.0}}, 2.0)
+        6.0
+
+    Args:
+        fn: called as `fn(bound_module, *args, **kwargs)`.
+        module: the module; a clone of it is bound for each call.
+        mutable: see `liftcore.apply`.
+        capture_intermediates: whether to keep the output of every `__call__`, or a function
+            `(module, method_name) -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
+
+    Returns:
+        `applied(variables, *args, rngs=None, **kwargs)`.
+    """
+    run, mutable = _on_scope(fn, module, mutable, capture_intermediates)
+    return liftcore.apply(run, mutable)
+
+
+def init_with_output(
+    fn: Callable[..., Any],
+    module: Base,
+    mutable: Filter = NO_INTERMEDIATES,
+    capture_intermediates: bool | CaptureFilter = False,
+) -> Callable[..., Any]:
+    """The pure function `(rngs, *args, **kwargs) -> (output, variables)` for when nothing exists yet; see `apply`."""
+    run, mutable = _on_scope(fn, module, mutable, capture_intermediates)
+    return liftcore.init(run, mutable)
+
+
+def init(
+    fn: Callable[..., Any],
+    module: Base,
+    mutable: Filter = NO_INTERMEDIATES,
+    capture_intermediates: bool | CaptureFilter = False,
+) -> Callable[..., Any]:
+    """The pure function `(rngs, *args, **kwargs) -> variables` for when nothing exists yet; see `apply`."""
+    initialized = init_with_output(fn, module, mutable, capture_intermediates)
+
+    @functools.wraps(fn)
+    def variables(*args: Any, **kwargs: Any) -> Any:
+        return initialized(*args, **kwargs)[1]
+
+    return variables
+
+
+def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERMEDIATES) -> Callable[..., Any]:
+    """`init` that computes nothing but the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
+    run, mutable = _on_scope(fn, module, mutable, False)
+    return liftcore.lazy_init(run, mutable)
+
+
+def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
+    """The function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
+
+    Raises:
+        ApplyModuleInvalidMethodError: where it cannot be called with a module.
+    """
+    if isinstance(method, str):
+        found = getattr(module, method)
+        if isinstance(found, Base):  # a submodule: the one of the clone is called
+            return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
+    else:
+        found = module.__call__ if method is None else method
+    if inspect.ismethod(found) and isinstance(found.__self__, Base):
+        return found.__func__
+    if not callable(found) or not _takes_argument(found):
+        raise ApplyModuleInvalidMethodError(
+            f"method={method!r} of {place(module)}",
+            f"expected the name of a method or a function whose first argument is the module, given {found!r}.",
+            'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _takes_argument(fn: Callable[..., Any]) -> bool:
+    if isinstance(fn, types.FunctionType):  # the usual case, and `inspect.signature` is slow
+        return bool(fn.__code__.co_argcount or fn.__code__.co_flags & inspect.CO_VARARGS)
+    return bool(inspect.signature(fn).parameters)
+
+
+def _on_scope(
+    fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter
+) -> tuple[Callable[..., Any], Filter]:
+    """The function of a scope that runs a function of a module on a clone there, and what it may write."""
+    if not capture_intermediates:
+        capture: CaptureFilter | None = None
+    else:
+        capture = _is_call if capture_intermediates is True else capture_intermediates
+        mutable = union(mutable, "intermediates")
+
+    @functools.wraps(fn)
+    def run(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with capturing(capture):
+            return fn(deep_clone(module, scope, False, {}, {}), *args, **kwargs)
+
+    return run, mutable
+
+
+def _is_call(module: Any, method_name: str) -> bool:
+    return method_name == "__call__"

@@ -1,0 +1,192 @@
+"""Fields: each Module class is a dataclass, and its fields alone say what an unbound module is.
+
+So two modules are equal, hash and print by their class and fields. Beside those that a class declares, every module
+has the keyword-only fields `parent` and `name`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
+
+from .errors import ReservedModuleAttributeError, UnhashableModuleError
+
+if TYPE_CHECKING:
+    from liftcore.scope import Scope
+
+    from .binding import State
+
+_NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
+_RESERVED = ("parent", "scope")
+_WIDTH = 100
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+class Base:
+    """What type checkers, and the files that `Module` is made of, know about a module.
+
+    Attributes:
+        scope: the scope that holds its variables, or None while it is unbound.
+    """
+
+    if TYPE_CHECKING:
+        scope: Scope | None = dataclasses.field(init=False)
+        _state: State = dataclasses.field(init=False)
+        _field_names: ClassVar[tuple[str, ...]]
+        _frozen_names: ClassVar[frozenset[str]]
+        _compared_names: ClassVar[tuple[str, ...]]
+        _name_prefix: ClassVar[str]
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
+    """Makes a class a dataclass, and keeps with it what its instances need to know about its fields.
+
+    Args:
+        cls: a new subclass of `Module`.
+        kw_only: whether its own fields are keyword-only; see `dataclasses.dataclass`.
+
+    Raises:
+        ReservedModuleAttributeError: where it declares a field that every module has for itself.
+    """
+    _check_annotations(cls)
+    # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
+    dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
+    given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]  # type: ignore[arg-type]
+    cls._field_names = tuple(field.name for field in given)
+    cls._frozen_names = frozenset((*cls._field_names, "parent", "name"))
+    cls._compared_names = tuple(field.name for field in given if field.compare)
+    if "_name_prefix" not in cls.__dict__:
+        cls._name_prefix = cls.__name__
+
+
+def _check_annotations(cls: type[Base]) -> None:
+    annotations = inspect.get_annotations(cls)
+    for name in _RESERVED:
+        if name in annotations:
+            raise ReservedModuleAttributeError(
+                f"class {cls.__name__}",
+                f'it declares a field "{name}", and every module has that for itself.',
+                f"Rename the field: `{name}_: …`.",
+            )
+    if "name" not in annotations:
+        return
+    if annotations["name"] not in _NAME_TYPES:
+        raise ReservedModuleAttributeError(
+            f"class {cls.__name__}",
+            f'it declares a field "name" of type {annotations["name"]!r}, and every module has `name: str | None`.',
+            "Leave the declaration out, or rename the field: `label: …`.",
+        )
+    default = cls.__dict__.get("name")
+    if not isinstance(default, dataclasses.Field):
+        cls.name = dataclasses.field(default=default, kw_only=True)  # type: ignore[attr-defined]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def equal(module: Any, other: Any) -> bool:
+    """Whether two modules of one class have equal fields and stand in the same place."""
+    return (
+        module.name == other.name
+        and module.parent is other.parent
+        and all(getattr(module, name) == getattr(other, name) for name in module._compared_names)
+    )
+
+
+def hashed(module: Any) -> int:
+    """The hash of a module's class and fields.
+
+    Raises:
+        UnhashableModuleError: where it is bound, or a field cannot be hashed.
+    """
+    cls = type(module)
+    if module.scope is not None:
+        raise UnhashableModuleError(
+            f"hash of {cls.__name__} at {module.scope.path_text}",
+            "a module that is bound to variables has no hash.",
+            "Use the unbound module: `module, variables = module.unbind()`.",
+        )
+    values = {name: getattr(module, name) for name in cls._compared_names}
+    try:
+        return hash((cls, module.name, *values.values()))
+    except TypeError as error:
+        bad = next((name for name, value in values.items() if type(value).__hash__ is None), None)
+        raise UnhashableModuleError(
+            f"hash of {cls.__name__}",
+            f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
+            "Give a value that can be, such as a tuple for a list.",
+        ) from error
+
+
+def fingerprint(module: Base) -> Any:
+    """A hashable value that is equal for modules of one class with equal fields, wherever they stand.
+
+    Values are equal only if their types are: 1, 1.0 and True differ, as JAX would trace them differently.
+
+    Example:
+        >>> import linen_like as nn
+        >>> class Scale(nn.Module):
+        ...     by: float
+        >>> fingerprint(Scale(2.0, name="a")) == fingerprint(Scale(2.0, name="b"))
+        True
+
+    Returns:
+        The value, or None where a field cannot be hashed.
+    """
+    found = _value_of(module)
+    try:
+        hash(found)
+    except TypeError:
+        return None
+    return found
+
+
+def _value_of(value: Any) -> Any:
+    cls = type(value)
+    if isinstance(value, Base):
+        return (cls, *(_value_of(getattr(value, name)) for name in cls._field_names))
+    if isinstance(value, list | tuple):
+        return (cls, *map(_value_of, value))
+    if isinstance(value, Mapping):
+        return (cls, *((_value_of(key), _value_of(below)) for key, below in value.items()))
+    if isinstance(value, float):
+        return (cls, value.hex())  # 0.0 and -0.0 differ
+    return (cls, value)
+
+
+def represented(module: Any, children: Mapping[str, Any]) -> str:
+    """A module as its constructor call, without fields that have their default; its submodules follow as `+ name`.
+
+    Args:
+        module: a module, as far as it is constructed.
+        children: the submodules that are in no field.
+    """
+    cls, held = type(module), module.__dict__
+    shown = {}
+    for name in (*getattr(cls, "_field_names", ()), "name"):
+        field = cls.__dataclass_fields__[name]
+        if field.repr and name in held and not _is_default(field, held[name]):
+            shown[name] = _text(held[name])
+    lines = [f"{name}={text}" for name, text in shown.items()]
+    lines += [f"+ {name}: {child!r}" for name, child in children.items()]
+    line = ", ".join(lines)
+    if not children and len(line) <= _WIDTH and "\n" not in line:
+        return f"{cls.__name__}({line})"
+    return "\n".join((f"{cls.__name__}(", *(f"    {text},".replace("\n", "\n    ") for text in lines), ")"))
+
+
+def _text(value: Any) -> str:
+    if inspect.isfunction(value) or inspect.isbuiltin(value) or isinstance(value, type):
+        return str(value.__qualname__)
+    return repr(value)
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    default = field.default
+    if value is default:
+        return True
+    # Only plain values are compared: arrays would answer with an array.
+    return isinstance(value, str | int | float | tuple) and type(value) is type(default) and bool(value == default)

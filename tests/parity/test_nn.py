@@ -1,0 +1,125 @@
+"""Functional layers against `flax.linen`: from the same key the same tree, values, outputs and gradients, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import nn
+from tests.nn.layer_table import ROWS, TABLE, Row, array, everything, functional, modular
+
+linen = pytest.importorskip("flax.linen")
+
+
+def assert_same_bits(ours: Any, theirs: Any) -> None:
+    theirs = jax.tree.map(lambda x: x, theirs)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for (path, mine), other in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        place = jax.tree_util.keystr(path)
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype), place
+        assert np.asarray(mine).tobytes() == np.asarray(other).tobytes(), place
+
+
+def quick(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as one program, compiled in little time rather than well."""
+    return jax.jit(fn, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_layer_is_that_of_linen(name: str) -> None:
+    row = TABLE[name]
+    theirs = modular(getattr(linen, row.layer)(**row.config), row)
+    assert_same_bits(*quick(lambda x: (everything(functional(row), x), everything(theirs, x)))(row.inputs))
+
+
+def test_attend_is_that_of_linen() -> None:
+    theirs = linen.Embed(5, 4)
+
+    def both(x: Any) -> tuple[Any, Any]:
+        variables = theirs.init(jax.random.key(0), jnp.array([1]))
+        ours = liftcore.apply(lambda scope, x: nn.embedding(scope, 5, 4).attend(x))
+        return ours(variables, x), theirs.apply(variables, x, method="attend")
+
+    assert_same_bits(*quick(both)(ROWS))
+
+
+def test_dropout_with_a_key_is_that_of_linen() -> None:
+    def both(key: Any) -> tuple[Any, Any]:
+        ours = liftcore.apply(nn.dropout)({}, ROWS, 0.5, deterministic=False, key=key)
+        return ours, linen.Dropout(0.5).apply({}, ROWS, deterministic=False, rng=key)
+
+    assert_same_bits(*quick(both)(jax.random.key(3)))
+
+
+@pytest.mark.parametrize(("layer", "call"), [("BatchNorm", {"use_running_average": False}), ("LayerNorm", {})])
+def test_norm_over_a_mapped_axis_is_that_of_linen(layer: str, call: dict[str, Any]) -> None:
+    row = Row(layer, {"axis_name": "lanes"}, array(3, 2, 4), call)
+    theirs = modular(getattr(linen, layer)(**row.config), row)
+    ours = functional(row)
+
+    def both(x: Any) -> tuple[Any, Any]:
+        made = getattr(linen, layer)().init(jax.random.key(0), x[0], **call)
+        over = {"in_axes": (None, 0, None), "axis_name": "lanes"}
+        return tuple(jax.vmap(side.apply, **over)(made, x, {}) for side in (ours, theirs))
+
+    assert_same_bits(*quick(both)(row.inputs))
+
+
+DTYPES = [jnp.int8, jnp.int64, jnp.uint32, jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64]
+
+
+@pytest.mark.parametrize("name", ["dense", "conv", "batch norm", "batch norm, running", "layer norm"])
+def test_dtypes_are_those_of_linen(name: str) -> None:
+    row, key = TABLE[name], jax.random.key(0)
+    for given, told, stored, forced in [
+        *((given, None, jnp.float32, True) for given in DTYPES),
+        *((jnp.float32, told, jnp.float32, True) for told in DTYPES[3:]),
+        *((given, None, stored, False) for given in (jnp.float16, jnp.float64) for stored in DTYPES[3:7]),
+    ]:
+        config = {**row.config, "dtype": told, "param_dtype": stored}
+        if "norm" in name:
+            config["force_float32_reductions"] = forced
+        this = row._replace(config=config)
+        theirs = modular(getattr(linen, row.layer)(**config), this)
+        with jax.enable_x64(True):
+            x = jax.ShapeDtypeStruct(row.inputs.shape, given)
+            sides = [jax.eval_shape(side.init, {"params": key}, x) for side in (functional(this), theirs)]
+            again = [
+                jax.eval_shape(lambda made, x, side=side: side.apply(made, x, {}), sides[0][1], x)
+                for side in (functional(this), theirs)
+            ]
+        assert sides[0] == sides[1], (given, told, stored)
+        assert again[0] == again[1], (given, told, stored)
+
+
+@pytest.mark.parametrize("kind", ["max_pool", "min_pool", "avg_pool"])
+@pytest.mark.parametrize(
+    ("shape", "args"),
+    [
+        ((2, 5, 6, 3), ((2, 3),)),
+        ((2, 5, 6, 3), ((2, 2), (2, 1), "SAME")),
+        ((5, 3), ((2,), (2,), [(1, 0)])),
+        ((2, 2, 5, 3), ((2,), None, "SAME")),
+    ],
+)
+def test_pooling_is_that_of_linen(kind: str, shape: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    options = [{}, {"count_include_pad": False}] if kind == "avg_pool" else [{}]
+    sides = getattr(nn, kind), getattr(linen.pooling, kind)
+    both = quick(lambda x: tuple([side(x, *args, **option) for option in options] for side in sides))
+    assert_same_bits(*both(array(*shape)))
+
+
+def test_dtype_functions_are_those_of_linen() -> None:
+    with jax.enable_x64(True):
+        for given in [*DTYPES[:-1], jnp.bool_]:
+            args = (jnp.ones(2, given), None, 1.5 if jnp.issubdtype(given, jnp.inexact) else 2)
+            for inexact in (True, False):
+                for dtype in (None, jnp.bfloat16):
+                    ours = nn.promote_dtype(*args, dtype=dtype, inexact=inexact)
+                    assert_same_bits(ours, linen.dtypes.promote_dtype(*args, dtype=dtype, inexact=inexact))
