@@ -1,8 +1,56 @@
-"""liftcore: JAX transformations inside stateful models."""
-from liftcore.entry import apply, bind, init, lazy_init
-from liftcore.pack import pack, Captured
-from liftcore.lift.vmap import vmap
-from liftcore.lift.remat import remat
-from liftcore.lift.scan import scan
-from liftcore.lift.jit import jit
-from liftcore.lift.axes import broadcast, In, Out, InOut
+"""liftcore: JAX transformations inside stateful models.
+
+A model is a function of a `Scope`, which owns its variables and its PRNG sequences. `init` and `apply` make pure
+functions out of it. `vmap`, `scan`, `remat` and `jit` are those of JAX for such functions, and `pack` makes more.
+
+    entry          apply, bind, init, lazy_init
+    scopes         Scope, Variable
+    transformations vmap, scan, remat (checkpoint), jit, and how to say what happens to variables: In, Out, InOut, broadcast
+    your own       pack, Captured, Changes
+    layers         liftcore.nn
+    filters        liftcore.filters
+    the rest       liftcore.errors, rng, serialization, struct, frozen_dict, traverse_util, typing
+"""
+
+from __future__ import annotations
+
+from . import errors, filters, frozen_dict, nn, rng, serialization, struct, traverse_util, typing
+from .entry import apply, bind, init, lazy_init
+from .frozen_dict import FrozenDict, freeze, unfreeze
+from .lift import NO_AXES, In, InOut, Out, broadcast, checkpoint, jit, remat, scan, vmap
+from .pack import Captured, Changes, pack
+from .scope import Scope, Variable
+
+__all__ = [
+    "NO_AXES",
+    "Captured",
+    "Changes",
+    "FrozenDict",
+    "In",
+    "InOut",
+    "Out",
+    "Scope",
+    "Variable",
+    "apply",
+    "bind",
+    "broadcast",
+    "checkpoint",
+    "errors",
+    "filters",
+    "freeze",
+    "frozen_dict",
+    "init",
+    "jit",
+    "lazy_init",
+    "nn",
+    "pack",
+    "remat",
+    "rng",
+    "scan",
+    "serialization",
+    "struct",
+    "traverse_util",
+    "typing",
+    "unfreeze",
+    "vmap",
+]

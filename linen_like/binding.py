@@ -22,7 +22,7 @@ from .errors import (
     UnboundModuleError,
 )
 from .fields import Base
-from .naming import Names, map_modules, named_modules
+from .naming import PLAIN, Names, map_modules, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
 
@@ -48,26 +48,25 @@ class State:
     Attributes:
         in_setup, in_compact: whether `setup`, or a compact method, is running.
         ready: whether `setup` has run.
-        frozen: whether the module is bound, so that attributes are set in `setup` only.
+        open: whether attributes may be set freely, as long as the module is not bound.
         reuse: whether `setup` may find its names taken, since it ran on the module that this is a clone of.
         names: the automatic names given out by the compact method that runs.
-        children: the bound submodules by name.
+        children: the bound submodules by name, if there are any.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
 
-    __slots__ = ("adopted", "children", "frozen", "in_compact", "in_setup", "names", "ready", "reuse")
-
-    def __init__(self) -> None:
-        self.in_setup = self.in_compact = self.ready = self.frozen = self.reuse = False
-        self.names = Names()
-        self.children: dict[str, Base] = {}
-        self.adopted: Adopted = {}
+    # Defaults live in the class, so that the state of a module costs nothing until something is put there.
+    in_setup = in_compact = ready = reuse = False
+    open = True
+    names: Names
+    children: dict[str, Base] | None = None
+    adopted: Adopted
 
     def follow(self, other: State) -> None:
         """Goes on where another module stands: given to a clone before a lift runs one of its methods, and back."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
-        self.names.follow(other.names)
+        self.names = Names(other.names) if other.in_compact else Names()
 
 
 NEW = State()
@@ -84,7 +83,7 @@ class Parent:
         return held() if type(held) is weakref.ref else held
 
     def __set__(self, module: Base, value: Any) -> None:
-        module.__dict__["_parent"] = weakref.ref(value) if isinstance(value, Base) else value
+        module.__dict__["_parent"] = value  # `attach` makes it weak
 
 
 def place(module: Base) -> str:
@@ -123,24 +122,28 @@ def check_constructed(module: Base) -> None:
 
 def attach(module: Any) -> None:
     """Gives a constructed module its place: below its parent module, on the scope given as parent, or none yet."""
-    held = module.__dict__
+    cls, held = type(module), module.__dict__
     state = held["_state"] = State()
-    parent = module.parent
+    parent = held["_parent"]
     if parent is UNSPECIFIED:
-        parent = context.modules[-1]
-        module.parent = parent
+        parent = held["_parent"] = context.modules[-1]
     if isinstance(parent, Base):
+        held["_parent"] = weakref.ref(parent)
         scope = _scope_below(module, parent, state)
     elif parent is None or isinstance(parent, Scope):
         scope = parent
+        state.adopted = {}
     else:
-        raise TypeError(f"parent of {type(module).__name__}: expected a Module, a Scope or None, given {parent!r}.")
+        raise TypeError(f"parent of {cls.__name__}: expected a Module, a Scope or None, given {parent!r}.")
     if scope is None:
         return
     held["scope"] = scope
-    for name in type(module)._field_names:
-        adopt(module, name, held[name] if name in held else getattr(module, name))
-    state.frozen = True
+    state.ready = not cls._has_setup
+    for name in cls._field_names:
+        value = held[name]
+        if type(value) not in PLAIN:
+            adopt(module, name, value)
+    state.open = False
 
 
 def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
@@ -149,18 +152,21 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
     if above.in_setup and module.name is None:
         return None
     if parent.scope is None:  # a method that only describes modules is running
-        module.parent = None
+        module.__dict__["_parent"] = None
         return None
-    if above.frozen and not (above.in_setup or above.in_compact):
+    if not (above.open or above.in_setup or above.in_compact):
         raise AssignSubModuleError(
             place(parent),
             f"a submodule {type(module).__name__} was made outside `setup` and outside a compact method.",
             "Make it in `setup`, or put `@nn.compact` on the method; `parent=None` makes one that is no submodule.",
         )
-    if module.name is None:
-        module.name = above.names.next(type(module)._name_prefix)
-    scope: Scope = parent.scope.push(module.name, reuse=above.in_setup and above.reuse)
-    above.children[module.name] = module
+    name = module.name
+    if name is None:
+        name = module.__dict__["name"] = above.names.next(type(module)._name_prefix)
+    scope: Scope = parent.scope.push(name, reuse=above.in_setup and above.reuse)
+    if above.children is None:
+        above.children = {}
+    above.children[name] = module
     state.adopted = above.adopted
     return scope
 
@@ -175,10 +181,9 @@ def adopt(owner: Any, name: str, value: Any) -> None:
             kept = module.name if getattr(owner, "preserve_adopted_names", False) else None
             module = _clone_in_tree(module, owner._state.adopted)
         if module.name is None:
-            module.parent = owner
-            module.name = kept or name
+            module.__dict__.update(_parent=owner, name=kept or name)
             queue.append(module)
-        return module  # type: ignore[no-any-return]
+        return module
 
     owner.__dict__[name] = named_modules(value, take, name)
     # Only now, so that a module that lies in the value itself and inside another one there is named by the value.
@@ -204,25 +209,20 @@ def ensure_setup(module: Any) -> None:
     state = module._state
     if module.scope is None or state.ready or state.in_setup:
         return
-    if type(module)._has_setup:
-        state.in_setup = True
-        try:
-            module.setup()
-        except BaseException:
-            module.__dict__["scope"] = module.scope.rewound()
-            raise
-        finally:
-            state.in_setup = False
-    state.ready = True
+    state.in_setup = True
+    try:
+        module.setup()
+        state.ready = True
+    except BaseException:
+        module.__dict__["scope"] = module.scope.rewound()
+        raise
+    finally:
+        state.in_setup = False
 
 
 def set_attribute(module: Any, name: str, value: Any) -> None:
-    """What `module.name = value` does: free before the module is bound, adoption in `setup`, else an error."""
-    state = module._state
-    if not state.in_setup:
-        if not state.frozen or name.startswith("__"):
-            object.__setattr__(module, name, value)
-            return
+    """What `module.name = value` does once the module is bound: adoption in `setup`, else an error."""
+    if not module._state.in_setup:
         raise SetAttributeFrozenModuleError(
             f'attribute "{name}" of {place(module)}',
             "a bound module is frozen, and its attributes are set in `setup` only.",

@@ -18,6 +18,7 @@ from ._context import context
 from .binding import ensure_setup, place
 from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .fields import Base
+from .naming import Names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,10 +92,11 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         state = self._state
         if not state.ready:
             ensure_setup(self)
-        was_compact = state.in_compact
-        if is_compact:
+        begins = is_compact and not state.in_compact
+        if begins:
             _check_bound(self, name)
             state.in_compact = True
+            state.names = Names()
         stack = context.modules
         stack.append(self)
         try:
@@ -108,9 +110,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             stack.pop()
             if is_compact:
                 self.__dict__["scope"] = self.scope.rewound()
-                if not was_compact:
+                if begins:
                     state.in_compact = False
-                    state.names.clear()
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
@@ -123,7 +124,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
             raise CallSetupUnboundModuleError(
                 f"setup of {place(self)}",
                 "it was called on a module without variables.",
-                f"Call a method by `apply`, or `{type(self).__name__}(…).bind(variables)`: `setup` then runs by itself.",
+                "Call another method by `apply`, or bind the module: `setup` then runs by itself.",
             )
         state, stack = self._state, context.modules
         was_in_setup = state.in_setup

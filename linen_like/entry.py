@@ -107,7 +107,7 @@ def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Call
             f"expected the name of a method or a function whose first argument is the module, given {found!r}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _takes_argument(fn: Callable[..., Any]) -> bool:

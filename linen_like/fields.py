@@ -32,8 +32,9 @@ class Base:
     """
 
     if TYPE_CHECKING:
-        scope: Scope | None = dataclasses.field(init=False)
-        _state: State = dataclasses.field(init=False)
+        name: str | None
+        scope: Scope | None
+        _state: State
         _field_names: ClassVar[tuple[str, ...]]
         _frozen_names: ClassVar[frozenset[str]]
         _compared_names: ClassVar[tuple[str, ...]]
@@ -47,14 +48,10 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     Args:
         cls: a new subclass of `Module`.
         kw_only: whether its own fields are keyword-only; see `dataclasses.dataclass`.
-
-    Raises:
-        ReservedModuleAttributeError: where it declares a field that every module has for itself.
     """
-    _check_annotations(cls)
     # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
-    given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]  # type: ignore[arg-type]
+    given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
     cls._field_names = tuple(field.name for field in given)
     cls._frozen_names = frozenset((*cls._field_names, "parent", "name"))
     cls._compared_names = tuple(field.name for field in given if field.compare)
@@ -62,7 +59,12 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
         cls._name_prefix = cls.__name__
 
 
-def _check_annotations(cls: type[Base]) -> None:
+def check_annotations(cls: type[Base]) -> None:
+    """Checks the fields that a class declares; a default of `name` is kept, as that of the keyword-only field.
+
+    Raises:
+        ReservedModuleAttributeError: where it declares a field that every module has for itself.
+    """
     annotations = inspect.get_annotations(cls)
     for name in _RESERVED:
         if name in annotations:
@@ -81,7 +83,7 @@ def _check_annotations(cls: type[Base]) -> None:
         )
     default = cls.__dict__.get("name")
     if not isinstance(default, dataclasses.Field):
-        cls.name = dataclasses.field(default=default, kw_only=True)  # type: ignore[attr-defined]
+        cls.name = dataclasses.field(default=default, kw_only=True)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

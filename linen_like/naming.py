@@ -14,7 +14,7 @@ from liftcore.frozen_dict import FrozenDict
 from .fields import Base
 
 # Field values of these types hold no module and need no freezing; they are told apart first, since most fields are so.
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {
         bool, bytes, complex, float, int, str, type, type(None), types.BuiltinFunctionType, types.EllipsisType,
         types.FunctionType, types.MethodType, jax.custom_jvp, np.dtype, type(jax.numpy.float32), type(jax.jit(len)),
@@ -22,8 +22,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 
-class Names:
-    """The automatic names that a compact method has given out so far.
+class Names(dict[str, int]):
+    """The automatic names that a compact method has given out so far: a count for each prefix.
 
     Example:
         >>> names = Names()
@@ -31,24 +31,13 @@ class Names:
         ['Dense_0', 'Conv_0', 'Dense_1']
     """
 
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+    __slots__ = ()
 
     def next(self, prefix: str) -> str:
         """The next automatic name that begins with a prefix."""
-        count = self.counts.get(prefix, 0)
-        self.counts[prefix] = count + 1
+        count = self.get(prefix, 0)
+        self[prefix] = count + 1
         return f"{prefix}_{count}"
-
-    def clear(self) -> None:
-        """Begins again, as each call of a compact method does."""
-        self.counts.clear()
-
-    def follow(self, other: Names) -> None:
-        """Goes on where another module stands: how a lift hands names to the module inside, and back."""
-        self.counts = dict(other.counts)
 
 
 class _Members(NamedTuple):
@@ -62,7 +51,7 @@ class _Members(NamedTuple):
 def _members(value: Any) -> _Members | None:
     """The members of a list, tuple, dict or other pytree node; None for what is no container."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return None
     if kind is tuple or isinstance(value, list):
         return _Members(list(range(len(value))), list(value), kind)
@@ -75,7 +64,7 @@ def _members(value: Any) -> _Members | None:
         return None
     pairs, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     keys = [jax.tree_util.keystr(path, simple=True) for path, _ in pairs]
-    return _Members(keys, [member for _, member in pairs], treedef.unflatten)
+    return _Members(keys, [member for _, member in pairs], lambda values: jax.tree_util.tree_unflatten(treedef, values))
 
 
 def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Functional layers against `flax.linen`: from the same key the same tree, values, outputs and gradients, bit for bit."""
+"""Functional layers against `flax.linen`: the same key gives the same tree, values and gradients, bit for bit."""
 
 from __future__ import annotations
 

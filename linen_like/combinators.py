@@ -1,0 +1,65 @@
+"""Modules made of other modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from liftcore.errors import LiftArgumentError
+
+from .calling import compact
+from .module import Module
+
+__all__ = ["Sequential"]
+
+
+class Sequential(Module):
+    """Calls layers one after the other, each with what the one before returned.
+
+    A tuple is passed on as arguments, a dict as keyword arguments. A layer may be any callable; one that makes its
+    module when it is called can look at its input: `lambda x: Dense(x.shape[-1])(x)`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, linen_like as nn
+        >>> model = Sequential([nn.Dense(4), nn.relu, nn.Dense(2)])
+        >>> variables = model.init(jax.random.key(0), jnp.ones((1, 3)))
+        >>> jax.tree.map(jnp.shape, variables["params"]["layers_2"])
+        {'bias': (2,), 'kernel': (4, 2)}
+
+    Attributes:
+        layers: modules and functions, at least one.
+
+    Raises:
+        LiftArgumentError: where `layers` is no sequence, or empty when it is called.
+    """
+
+    layers: Sequence[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layers, Sequence):
+            raise LiftArgumentError(
+                "Sequential",
+                f"expected a sequence of layers, given {type(self.layers).__name__}.",
+                "Pass a list: `Sequential([first, second])`.",
+            )
+        super().__post_init__()
+
+    @compact
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the first layer with these arguments, and returns what the last one does."""
+        if not self.layers:
+            raise LiftArgumentError(
+                f"Sequential at /{'/'.join(self.path)}",
+                "there are no layers to call.",
+                "Pass at least one: `Sequential([layer])`.",
+            )
+        first, *others = self.layers
+        outputs = first(*args, **kwargs)
+        for layer in others:
+            if isinstance(outputs, tuple):
+                outputs = layer(*outputs)
+            elif isinstance(outputs, dict):
+                outputs = layer(**outputs)
+            else:
+                outputs = layer(outputs)
+        return outputs

@@ -1,0 +1,64 @@
+"""Embeddings."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from liftcore import nn
+from liftcore.typing import Array, ArrayLike, Dtype
+
+from . import dtypes, initializers
+from .initializers import Initializer
+from .module import Module
+
+__all__ = ["Embed"]
+
+
+class Embed(Module):
+    """A table with a vector for each integer from 0 to `num_embeddings - 1`; see `liftcore.nn.embedding`.
+
+    Example:
+        >>> import jax
+        >>> y, variables = Embed(5, 3).init_with_output(jax.random.key(0), jnp.array([[0, 4]]))
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 2, 3), {'params': {'embedding': (5, 3)}})
+        >>> Embed(5, 3).apply(variables, y, method="attend").shape
+        (1, 2, 5)
+
+    Attributes:
+        num_embeddings: the number of vectors.
+        features: the size of each.
+        dtype, param_dtype, embedding_init, promote_dtype: arguments of that function.
+    """
+
+    num_embeddings: int
+    features: int
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    embedding_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+    promote_dtype: dtypes.PromoteDtypeFn = dtypes.promote_dtype
+
+    def setup(self) -> None:
+        """Makes the table, which both methods use."""
+        self._table = nn.embedding(
+            self.scope,
+            self.num_embeddings,
+            self.features,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            embedding_init=self.embedding_init,
+            promote_dtype=self.promote_dtype,
+        )
+
+    @property
+    def embedding(self) -> Array:
+        """The table, `(num_embeddings, features)`."""
+        return self._table.table
+
+    def __call__(self, inputs: ArrayLike) -> Array:
+        """The vectors at integer indices: `(...)` to `(..., features)`."""
+        return self._table.lookup(inputs)
+
+    def attend(self, query: ArrayLike) -> Array:
+        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`."""
+        return self._table.attend(query)

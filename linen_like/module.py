@@ -1,0 +1,447 @@
+"""`Module`: a dataclass that describes a part of a model, and defines its variables where they are used.
+
+What a module does is spread over files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound,
+clones), `calling` (what surrounds a method), `entry` (`init`, `apply`). This file is the class that users see.
+
+What lifting builds on:
+    - `clone(parent=scope)` of a bound module, or `binding.rebind(module, scope, replace)`: the same module on another
+      scope. Submodules that its fields adopted come along under their names; `setup` runs again there; modules in its
+      fields that are bound elsewhere are given to `replace`.
+    - `naming.map_modules(tree, fn)`: visits the modules in fields and arguments, in any pytree.
+    - `module._state.follow(other._state)`: goes on where another module stands, with its automatic names and with
+      whether a compact method is running; given to the clone before the lifted method and back afterwards. Names that
+      the clone's scope took are in `clone.scope.reservations`.
+    - `fields.fingerprint(module)`: class and fields as one hashable value, or None.
+    - `_name_prefix`: a class attribute; what automatic names of its instances begin with, by default the class's name.
+    - `method.__wrapped__`: a method as the user wrote it; `is_module_method` marks those that were wrapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import liftcore
+from liftcore.scope import Scope, Variable
+from liftcore.typing import Filter, RNGs, Variables
+
+from . import binding, calling, entry, fields
+from ._context import CaptureFilter
+from .binding import NEW, UNSPECIFIED, bound_scope
+from .entry import NO_INTERMEDIATES
+from .errors import (
+    CallUnbindOnUnboundModuleError,
+    DefineVariableError,
+    InvalidInstanceModuleError,
+    ModuleAttributeError,
+)
+
+__all__ = ["Module", "merge_param"]
+
+T = TypeVar("T")
+
+
+class Module(fields.Base):
+    """Base class of all modules: layers, models, and whatever else holds variables.
+
+    A subclass is a dataclass: its annotated attributes are the arguments of its constructor. Submodules and variables
+    are defined either in `setup`, as attributes, or in a method marked `nn.compact`, where they are used.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Scale(nn.Module):
+        ...     start: float = 1.0
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return x * self.param("scale", jax.nn.initializers.constant(self.start), x.shape[-1:])
+        >>> class Twice(nn.Module):
+        ...     def setup(self):
+        ...         self.first, self.second = Scale(), Scale(2.0)
+        ...     def __call__(self, x):
+        ...         return self.second(self.first(x))
+        >>> x = jax.numpy.ones((5, 3))
+        >>> variables = Twice().init(jax.random.key(0), x)
+        >>> jax.tree.map(lambda value: value.shape, variables)
+        {'params': {'first': {'scale': (3,)}, 'second': {'scale': (3,)}}}
+        >>> Twice().apply(variables, x).shape
+        (5, 3)
+
+    Attributes:
+        parent: the module that this is a submodule of, or the scope it was put on. By default the module whose method
+            is running; None makes a module of its own.
+        name: its name in the parent. By default the attribute that holds it, or the class's name and a number.
+    """
+
+    parent: Module | Scope | None = dataclasses.field(default=UNSPECIFIED, repr=False, kw_only=True)  # type: ignore[assignment]
+    name: str | None = dataclasses.field(default=None, kw_only=True)
+
+    scope = None
+    _state = NEW
+    _has_setup = False
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """What the module computes; a subclass writes it."""
+
+    def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        fields.check_annotations(cls)
+        fields.make_dataclass(cls, kw_only)
+        calling.wrap_methods(cls)
+        cls._has_setup = cls.setup is not Module.setup
+
+    __post_init__ = binding.attach
+
+    def setup(self) -> None:
+        """Defines submodules and variables as attributes; a subclass may write it. It runs at the first use.
+
+        Lists, tuples and dicts of modules are named after the attribute and their keys, such as `layers_0`.
+        """
+
+    # -- values and attributes ---------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        return fields.equal(self, other) if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return fields.hashed(self)
+
+    def __repr__(self) -> str:
+        in_fields = {id(value) for value in self.__dict__.values()}
+        children = self._state.children or {}
+        children = {name: child for name, child in children.items() if id(child) not in in_fields}
+        return fields.represented(self, children)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = self._state
+        if not state.in_setup and (state.open or name.startswith("__")):
+            object.__setattr__(self, name, value)
+        else:
+            binding.set_attribute(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Python asks for special methods where it can do without: that must run no `setup`.
+        if not (name.startswith("__") and name.endswith("__")):
+            binding.ensure_setup(self)
+            if name in self.__dict__:
+                return self.__dict__[name]
+        raise _no_attribute(self, name)
+
+    def __dir__(self) -> list[str]:
+        binding.ensure_setup(self)
+        return list(object.__dir__(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles keep: an unbound module, without the variables of a bound one."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("scope", "_state", "_parent")}
+        if self.scope is None:
+            return kept
+        return {name: value for name, value in kept.items() if name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _parent=None, _state=binding.State())
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names from the root of the model to this module."""
+        return bound_scope(self, "path").path
+
+    def clone(
+        self,
+        *,
+        parent: Module | Scope | None = None,
+        _deep_clone: bool = False,
+        _reset_names: bool = False,
+        **updates: Any,
+    ) -> Self:
+        """A module with the same fields, unbound unless a parent is given.
+
+        Args:
+            parent: the parent of the clone. A scope binds the clone there, with the submodules in its fields.
+            _deep_clone: whether modules in the fields are cloned too; otherwise they are the same ones.
+            _reset_names: whether the clones of those lose their names.
+            **updates: fields to change, `name` among them.
+        """
+        if _deep_clone:
+            return binding.deep_clone(self, parent, _reset_names, updates, {})
+        if isinstance(parent, Scope) and self.scope is not None and not updates:
+            return binding.rebind(self, parent)
+        return type(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
+
+    def copy(self, *, parent: Any = UNSPECIFIED, name: str | None = None, **updates: Any) -> Self:
+        """A clone of this module and all modules in its fields, as a submodule of the module that is running.
+
+        Args:
+            parent: the parent of the copy.
+            name: its name; by default an automatic one.
+            **updates: fields to change.
+        """
+        return self.clone(parent=parent, name=name, _deep_clone=True, **updates)
+
+    def bind(self, variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False) -> Self:
+        """A clone that holds variables, to look around in: `apply` is the way to compute.
+
+        Args:
+            variables: what `init` returned.
+            *args: ignored.
+            rngs: see `apply`.
+            mutable: see `apply`; what is written is in `variables` of the clone.
+        """
+        _check_instance(self, "bind")
+        return self.clone(parent=liftcore.bind(variables, rngs, mutable), _deep_clone=True)
+
+    def unbind(self) -> tuple[Self, Variables]:
+        """This module unbound, and its variables: for what a part of a bound model is in its own right.
+
+        Raises:
+            CallUnbindOnUnboundModuleError: where it is unbound.
+        """
+        _check_instance(self, "unbind")
+        if self.scope is None:
+            raise CallUnbindOnUnboundModuleError(
+                f"unbind of {binding.place(self)}",
+                "the module holds no variables to give back.",
+                "Call it on a bound module: `model.bind(variables).encoder.unbind()`.",
+            )
+        return self.clone(_deep_clone=True, _reset_names=True, name=None), self.variables
+
+    # -- entry -------------------------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        rngs: RNGs,
+        *args: Any,
+        method: Callable[..., Any] | str | None = None,
+        mutable: Filter = NO_INTERMEDIATES,
+        capture_intermediates: bool | CaptureFilter = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Makes the variables.
+
+        Args:
+            rngs: a key, which is the sequence `params`, or a mapping from names to keys.
+            *args: arguments of the method.
+            method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+            mutable: which collections are made.
+            capture_intermediates: see `nn.apply`.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            `{collection: {module: {name: value}}}`.
+        """
+        _check_instance(self, "init")
+        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
+        return made(rngs, *args, **kwargs)[1]
+
+    def init_with_output(
+        self,
+        rngs: RNGs,
+        *args: Any,
+        method: Callable[..., Any] | str | None = None,
+        mutable: Filter = NO_INTERMEDIATES,
+        capture_intermediates: bool | CaptureFilter = False,
+        **kwargs: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        """The output of the method and the variables; see `init`."""
+        _check_instance(self, "init_with_output")
+        made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
+        return made(rngs, *args, **kwargs)
+
+    def lazy_init(
+        self,
+        rngs: RNGs,
+        *args: Any,
+        method: Callable[..., Any] | str | None = None,
+        mutable: Filter = NO_INTERMEDIATES,
+        **kwargs: Any,
+    ) -> Variables:
+        """The variables as `init` makes them, computing nothing else: arguments may be `jax.ShapeDtypeStruct`.
+
+        Raises:
+            LazyInitError: where an initial value depends on an argument that is a shape only.
+        """
+        _check_instance(self, "lazy_init")
+        made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
+        return made(rngs, *args, **kwargs)
+
+    def apply(
+        self,
+        variables: Variables,
+        *args: Any,
+        rngs: RNGs | None = None,
+        method: Callable[..., Any] | str | None = None,
+        mutable: Filter = False,
+        capture_intermediates: bool | CaptureFilter = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs a method with given variables.
+
+        Args:
+            variables: what `init` returned; never changed.
+            *args: arguments of the method.
+            rngs: a key, which is the sequence `params`, or a mapping such as `{"dropout": key}`.
+            method: see `init`.
+            mutable: which collections may be written.
+            capture_intermediates: see `nn.apply`.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            The output; where `mutable` is given, the output and the variables of the mutable collections.
+        """
+        _check_instance(self, "apply")
+        applied = entry.apply(entry.resolve_method(self, method), self, mutable, capture_intermediates)
+        return applied(variables, *args, rngs=rngs, **kwargs)
+
+    # -- variables ---------------------------------------------------------------------------------------------------
+
+    def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, **init_kwargs: Any) -> T:
+        """A parameter: made by `init_fn(key, *init_args, **init_kwargs)` in `init`, given by the variables afterwards.
+
+        Args:
+            name: its name in this module.
+            init_fn: the initializer.
+            *init_args: further arguments of it; the first is the shape, by custom.
+            **init_kwargs: further keyword arguments of it.
+
+        Raises:
+            DefineVariableError: outside `setup` and compact methods.
+        """
+        scope = self.scope
+        state = self._state
+        if scope is None or not (state.in_compact or state.in_setup):
+            raise self._may_not_define("param", name)
+        return scope.param(name, init_fn, *init_args, **init_kwargs)
+
+    def variable(
+        self, col: str, name: str, init_fn: Callable[..., Any] | None = None, *init_args: Any, **init_kwargs: Any
+    ) -> Variable:
+        """A variable of a collection, made by `init_fn(*init_args, **init_kwargs)`, read and written by `.value`.
+
+        Args:
+            col: the collection, such as `batch_stats`.
+            name: its name in this module.
+            init_fn: makes the first value; without one the variable must exist.
+            *init_args: arguments of it.
+            **init_kwargs: keyword arguments of it.
+
+        Raises:
+            DefineVariableError: outside `setup` and compact methods.
+        """
+        scope = self.scope
+        state = self._state
+        if scope is None or not (state.in_compact or state.in_setup):
+            raise self._may_not_define("variable", name)
+        return scope.variable(col, name, init_fn, *init_args, **init_kwargs)
+
+    def _may_not_define(self, kind: str, name: str) -> Exception:
+        bound_scope(self, f'{kind} "{name}"')
+        return DefineVariableError(
+            f'{kind} "{name}" of {binding.place(self)}',
+            "it was defined outside `setup` and outside a compact method.",
+            f'Define it in `setup`, `self.{name} = self.{kind}("{name}", …)`, or put `@nn.compact` on the method.',
+        )
+
+    @property
+    def variables(self) -> Variables:
+        """The variables of this module and of those below it."""
+        return bound_scope(self, "variables").variables()
+
+    def has_variable(self, col: str, name: str) -> bool:
+        """Whether a variable exists in this module."""
+        return bound_scope(self, f'has_variable("{col}", "{name}")').has_variable(col, name)
+
+    def get_variable(self, col: str, name: str, default: Any = None) -> Any:
+        """The value of a variable of this module, or `default`."""
+        return bound_scope(self, f'get_variable("{col}", "{name}")').get_variable(col, name, default)
+
+    def put_variable(self, col: str, name: str, value: Any) -> None:
+        """Writes a variable of this module."""
+        bound_scope(self, f'put_variable("{col}", "{name}")').put_variable(col, name, value)
+
+    def sow(
+        self,
+        col: str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = lambda values, value: (*values, value),
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Keeps a value for the caller of `apply`, if that made the collection mutable.
+
+        Args:
+            col: the collection, such as `intermediates`.
+            name: the name it is kept under.
+            value: a pytree of arrays.
+            reduce_fn: adds a value to what is there; by default to a tuple.
+            init_fn: makes what the first value is added to.
+
+        Returns:
+            Whether the value was kept.
+        """
+        return bound_scope(self, f'sow("{col}", "{name}")').sow(col, name, value, init_fn, reduce_fn)
+
+    def make_rng(self, name: str = "params") -> Any:
+        """The next key of a PRNG sequence; see `liftcore.Scope.make_rng`."""
+        return bound_scope(self, f'make_rng("{name}")').make_rng(name)
+
+    def has_rng(self, name: str) -> bool:
+        """Whether a PRNG sequence of that name was given."""
+        return bound_scope(self, f'has_rng("{name}")').has_rng(name)
+
+    def is_initializing(self) -> bool:
+        """Whether `init` is running, and not `apply`."""
+        return bound_scope(self, "is_initializing").is_initializing()
+
+    def is_mutable_collection(self, col: str) -> bool:
+        """Whether variables of a collection may be written."""
+        return bound_scope(self, f'is_mutable_collection("{col}")').is_mutable_collection(col)
+
+
+fields.make_dataclass(Module)
+setattr(Module, "parent", binding.Parent())  # noqa: B010 - a type checker sees the field
+
+
+def merge_param(name: str, a: T | None, b: T | None) -> T:
+    """The one of two values that is not None: an option given to the constructor, or at the call.
+
+    Example:
+        >>> merge_param("train", None, True)
+        True
+
+    Raises:
+        ValueError: where both are None, or neither.
+    """
+    if a is not None and b is not None:
+        raise ValueError(f'"{name}": given to the constructor ({a!r}) and at the call ({b!r}). Give it in one place.')
+    if a is None and b is None:
+        raise ValueError(f'"{name}": given neither to the constructor nor at the call. Give it in one place.')
+    return a if a is not None else b  # type: ignore[return-value]
+
+
+def _check_instance(module: Any, called: str) -> None:
+    if not isinstance(module, Module):
+        given = module.__name__ if isinstance(module, type) else type(module).__name__
+        raise InvalidInstanceModuleError(
+            f"Module.{called}",
+            f"expected an instance of a Module class as the first argument, given {given}.",
+            f"Make the instance first: `MyModule(…).{called}(…)`.",
+        )
+    binding.check_constructed(module)
+
+
+def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
+    where = f'attribute "{name}" of {binding.place(module)}'
+    if name == "__call__":
+        fix = 'Define `def __call__(self, …)`, or say what to run: `method="…"`.'
+        return ModuleAttributeError(where, "the class defines no `__call__`.", fix)
+    known: Mapping[str, Any] = {**vars(type(module)), **module.__dict__}
+    shown = sorted(key for key in known if not key.startswith("_"))
+    if module.scope is None:
+        fix = "If `setup` sets it, use it within `init` or `apply`, or by `module.bind(variables)`."
+    else:
+        fix = f"Set it in `setup`: `self.{name} = …`."
+    return ModuleAttributeError(where, f"there is none (available: {', '.join(shown)}).", fix)

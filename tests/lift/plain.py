@@ -1,0 +1,259 @@
+"""What the laws compare with: a scope in plain Python, and each transformation as a loop over it.
+
+Nothing here is lifted, traced or shared with liftcore. `World` is the state of one run, in flat dicts; `Plain` has the
+methods of `Scope` that the programs of these tests use; `lanes` and `iterations` slice a world, run a function on each
+slice and put the results back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Path = tuple[str, ...]
+Body = Callable[[Any, Any], Any]
+
+CARRY = "carry"
+"""Instead of an axis: the value goes from one iteration to the next."""
+
+
+@dataclasses.dataclass
+class World:
+    """The state of one run.
+
+    Attributes:
+        values: from `(collection, *modules, name)` to a value.
+        root: from the name of a sequence to the root key that it draws from here.
+        given: the names of the sequences that the run was given.
+        mutable: whether a collection may be written.
+        initializing: whether the run is an `init`.
+        taken: the collections that the transformation around gives back; None where there is none.
+        counts: how many keys were drawn, by path and sequence.
+        pending: what earlier iterations created: it exists again once this iteration has created it too.
+        changed: what was created or written.
+        sown: captured values that the transformation around does not list.
+    """
+
+    values: dict[Path, Any]
+    root: Callable[[str], Any]
+    given: frozenset[str]
+    mutable: Callable[[str], bool]
+    initializing: bool = False
+    taken: frozenset[str] | None = None
+    counts: dict[tuple[Path, str], int] = dataclasses.field(default_factory=dict)
+    pending: dict[Path, Any] = dataclasses.field(default_factory=dict)
+    changed: dict[Path, None] = dataclasses.field(default_factory=dict)
+    sown: list[tuple[Path, str, str, Any]] = dataclasses.field(default_factory=list)
+
+    def put(self, path: Path, value: Any) -> None:
+        assert self.mutable(path[0]) and (self.taken is None or path[0] in self.taken), path
+        self.values[path] = value
+        self.changed[path] = None
+
+    def inside(self, values: dict[Path, Any], root: Callable[[str], Any], taken: Iterable[str]) -> World:
+        """The world of one lane or iteration."""
+        here = World(values, root, self.given, self.mutable, self.initializing, frozenset(taken))
+        here.counts = dict(self.counts)
+        return here
+
+
+@dataclasses.dataclass
+class Held:
+    """A variable of a plain scope."""
+
+    world: World
+    path: Path
+
+    @property
+    def value(self) -> Any:
+        return self.world.values[self.path]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.world.put(self.path, value)
+
+
+class Plain:
+    """A scope without liftcore."""
+
+    def __init__(self, world: World, path: Path = (), names: Iterable[str] = ()) -> None:
+        self.world, self.path, self.names = world, path, set(names)
+
+    def push(self, name: str | None = None, prefix: str = "") -> Plain:
+        if name is None:
+            name = next(f"{prefix}{i}" for i in range(99) if f"{prefix}{i}" not in self.names)
+        assert name not in self.names
+        self.names.add(name)
+        return Plain(self.world, (*self.path, name))
+
+    def child(self, fn: Callable[..., Any], name: str | None = None, prefix: str = "") -> Callable[..., Any]:
+        below = self.push(name, prefix)
+        return lambda *args: fn(Plain(self.world, below.path), *args)
+
+    def make_rng(self, name: str = "params") -> Any:
+        counted = name if name in self.world.given else "params"
+        count = self.world.counts[self.path, counted] = self.world.counts.get((self.path, counted), 0) + 1
+        text = b"".join(b"\0" + item.encode() for item in self.path) + b"\0" + count.to_bytes(1 + (count > 255), "big")
+        word = int.from_bytes(hashlib.sha1(text).digest()[:4], "big")
+        return jax.random.fold_in(self.world.root(name), jnp.uint32(word))
+
+    def variable(self, collection: str, name: str, init_fn: Callable[..., Any], *args: Any) -> Held:
+        self.names.add(name)
+        path = (collection, *self.path, name)
+        if path not in self.world.values:
+            made = jax.tree.map(jnp.asarray, init_fn(*args))
+            self.world.put(path, self.world.pending.get(path, made))
+        return Held(self.world, path)
+
+    def param(self, name: str, init_fn: Callable[..., Any], *args: Any) -> Any:
+        return self.variable("params", name, lambda: init_fn(self.make_rng(), *args)).value
+
+    def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
+        return self.world.values.get((collection, *self.path, name), default)
+
+    def put_variable(self, collection: str, name: str, value: Any) -> None:
+        self.world.put((collection, *self.path, name), value)
+
+    def has_variable(self, collection: str, name: str) -> bool:
+        return (collection, *self.path, name) in self.world.values
+
+    def is_initializing(self) -> bool:
+        return self.world.initializing
+
+    def is_mutable_collection(self, collection: str) -> bool:
+        return self.world.mutable(collection) and (self.world.taken is None or collection in self.world.taken)
+
+    def sow(self, collection: str, name: str, value: Any) -> None:
+        if not self.world.mutable(collection):
+            return
+        if self.world.taken is not None and collection not in self.world.taken:
+            self.world.sown.append((self.path, collection, name, value))
+            return
+        path = (collection, *self.path, name)
+        self.world.put(path, (*self.world.values.get(path, ()), value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How a transformation treats state.
+
+    Attributes:
+        axes: for each collection its axis, None (shared) or `CARRY`; what is not listed is not lifted.
+        split: for each sequence whether it is split.
+        size: how many lanes or iterations there are.
+        reverse: whether the last slice comes first.
+    """
+
+    axes: Mapping[str, Any]
+    split: Mapping[str, bool]
+    size: int
+    reverse: bool = False
+
+    def root(self, outer: Callable[[str], Any], index: int) -> Callable[[str], Any]:
+        def find(name: str) -> Any:
+            rule = name if name in self.split else "params"
+            return jax.random.split(outer(name), self.size)[index] if self.split[rule] else outer(name)
+
+        return find
+
+    def run(self, scope: Plain, one: Callable[[Plain, int], Any]) -> list[Any]:
+        """Calls `one(scope, index)` for each slice, in order, and puts what it did to its scope back."""
+        outer = scope.world
+        carried: dict[Path, Any] = {}
+        worlds: dict[int, World] = {}
+        results: dict[int, Any] = {}
+        names = set(scope.names)
+        for index in reversed(range(self.size)) if self.reverse else range(self.size):
+            values = {path: self._slice(path, value, index, scope.path) for path, value in outer.values.items()}
+            values = {path: value for path, value in values.items() if value is not None}
+            here = outer.inside(values, self.root(outer.root, index), self.axes)
+            for path, value in carried.items():
+                (here.values if path in values else here.pending)[path] = value
+            inner = Plain(here, scope.path, names)
+            results[index] = one(inner, index)
+            carried |= {path: here.values[path] for path in here.changed if self.axes[path[0]] in (None, CARRY)}
+            worlds[index], scope.names = here, inner.names
+        self._put_back(scope, [worlds[index] for index in range(self.size)], carried)
+        return [results[index] for index in range(self.size)]
+
+    def _slice(self, path: Path, value: Any, index: int, below: Path) -> Any:
+        if path[0] not in self.axes or path[1 : 1 + len(below)] != below:
+            return None
+        axis = self.axes[path[0]]
+        if axis in (None, CARRY):
+            return value
+        return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis), value)
+
+    def _put_back(self, scope: Plain, worlds: list[World], carried: dict[Path, Any]) -> None:
+        for path in worlds[0].changed:
+            axis = self.axes[path[0]]
+            if axis in (None, CARRY):
+                scope.world.put(path, carried[path])
+            else:
+                scope.world.put(path, _stack([world.values[path] for world in worlds], axis))
+        scope.world.counts = worlds[0].counts
+        for place, (path, collection, name, _) in enumerate(worlds[0].sown):
+            values = _stack([world.sown[place][3] for world in worlds], 0)
+            Plain(scope.world, path).sow(collection, name, values)
+
+
+def _stack(trees: list[Any], axis: int) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *trees)
+
+
+def flat(variables: Mapping[str, Any], path: Path = ()) -> dict[Path, Any]:
+    """`{(collection, *modules, name): value}` of nested dicts."""
+    leaves: dict[Path, Any] = {}
+    for name, value in variables.items():
+        leaves |= flat(value, (*path, name)) if isinstance(value, Mapping) else {(*path, name): value}
+    return leaves
+
+
+def nested(leaves: Mapping[Path, Any]) -> dict[str, Any]:
+    """The inverse of `flat`."""
+    variables: dict[str, Any] = {}
+    for path, value in leaves.items():
+        inner = variables
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return variables
+
+
+def init(fn: Body) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """`liftcore.init`, plainly."""
+
+    def initialized(rngs: Mapping[str, Any], *args: Any) -> tuple[Any, dict[str, Any]]:
+        return _run(fn, {}, rngs, args, lambda collection: True, initializing=True)
+
+    return initialized
+
+
+def apply(fn: Body, mutable: Iterable[str] = ()) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """`liftcore.apply`, plainly; it always returns what was mutated too."""
+
+    def applied(variables: Mapping[str, Any], *args: Any, rngs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return _run(fn, variables, rngs, args, frozenset(mutable).__contains__)
+
+    return applied
+
+
+def _run(
+    fn: Body,
+    variables: Mapping[str, Any],
+    rngs: Mapping[str, Any],
+    args: tuple[Any, ...],
+    mutable: Callable[[str], bool],
+    initializing: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+    def root(name: str) -> Any:
+        return rngs.get(name, rngs.get("params"))
+
+    world = World(flat(variables), root, frozenset(rngs), mutable, initializing)
+    result = fn(Plain(world), *args)
+    return result, nested({path: value for path, value in world.values.items() if mutable(path[0])})
