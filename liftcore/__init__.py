@@ -5,7 +5,7 @@ functions out of it. `vmap`, `scan`, `remat` and `jit` are those of JAX for such
 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
-    transformations vmap, scan, remat (checkpoint), jit, and how to say what happens to variables: In, Out, InOut, broadcast
+    lifts          vmap, scan, remat (checkpoint), jit; and what happens to variables there: In, Out, InOut, broadcast
     your own       pack, Captured, Changes
     layers         liftcore.nn
     filters        liftcore.filters
@@ -17,8 +17,9 @@ from __future__ import annotations
 from . import errors, filters, frozen_dict, nn, rng, serialization, struct, traverse_util, typing
 from .entry import apply, bind, init, lazy_init
 from .frozen_dict import FrozenDict, freeze, unfreeze
+from .layout import Captured, Changes
 from .lift import NO_AXES, In, InOut, Out, broadcast, checkpoint, jit, remat, scan, vmap
-from .pack import Captured, Changes, pack
+from .pack import pack
 from .scope import Scope, Variable
 
 __all__ = [

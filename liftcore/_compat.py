@@ -12,12 +12,12 @@ from jax.extend import core as jex
 try:
     from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
 except ImportError:  # JAX 0.8
-    from jax.core import get_opaque_trace_state as _opaque_trace_state  # type: ignore[no-redef,attr-defined]
+    from jax.core import get_opaque_trace_state as _opaque_trace_state  # type: ignore
 
 try:
     from jax.extend.core import mapped_aval
 except ImportError:  # JAX 0.8
-    from jax.core import mapped_aval  # type: ignore[no-redef,attr-defined]
+    from jax.core import mapped_aval  # type: ignore
 
 __all__ = ["TAG", "is_tag", "jaxpr_as_fun", "mapped_aval", "raw_transformation", "tag", "trace_state"]
 
@@ -31,35 +31,39 @@ _LIFTED = {
     "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap", "remat", "scan", "shard_map", "switch",
     "value_and_grad", "vjp", "vmap", "while_loop",
 }  # fmt: skip
+_BETWEEN = ("contextlib", "functools")
 _ALIASES = {"fun_remat": "remat", "make_jaxpr_f": "make_jaxpr", "value_and_grad_f": "grad", "cache_miss": "jit"}
 
 
 def trace_state() -> Any:
     """A value that compares equal exactly while no JAX transformation has been entered or left."""
-    return _opaque_trace_state(convention="flax")
+    return _opaque_trace_state(convention="flax")  # type: ignore[no-untyped-call]
 
 
 def tag(value: Any) -> Any:
     """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr."""
-    return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)
+    return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)  # type: ignore[no-untyped-call]
 
 
 def is_tag(eqn: Any) -> bool:
     """Whether a jaxpr equation is one that `tag` made."""
-    return eqn.params.get("name") == TAG and eqn.primitive.name == "name"
+    return bool(eqn.params.get("name") == TAG and eqn.primitive.name == "name")
 
 
 def raw_transformation() -> str | None:
-    """The name of the innermost JAX transformation on the call stack, for the text of an error."""
-    frame = sys._getframe(1)
+    """The name of the JAX transformation that the user called last, for the text of an error."""
+    found = None
+    frame: Any = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_name
-        if frame.f_globals.get("__name__", "").startswith("jax."):
-            name = _ALIASES.get(name, name.removesuffix("_f").removesuffix("fun"))
-            if name in _LIFTED:
-                return name
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("jax."):
+            name = frame.f_code.co_name
+            name = _ALIASES.get(name, name.removesuffix("_f"))
+            found = name if name in _LIFTED else found  # one may call another: the outermost is the user's
+        elif found is not None and module not in _BETWEEN:
+            break
+        frame = frame.f_back
+    return found
 
 
 def _strong(leaf: Any) -> Any:

@@ -17,7 +17,8 @@ from .errors import (
 )
 from .filters import to_predicate
 from .hoist import trace
-from .scope import Scope, Tree
+from .scope import Scope
+from .tree import Tree
 from .typing import Filter, RNGs, Variables
 
 __all__ = ["apply", "bind", "init", "lazy_init"]

@@ -30,7 +30,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from .errors import InvalidFilterError, UnmatchedFilterError
@@ -49,6 +49,7 @@ __all__ = [
     "WithTag",
     "decide",
     "intersect",
+    "leaves_of",
     "matches_collection",
     "matches_sequence",
     "merge",
@@ -524,6 +525,20 @@ def _paths(tree: typing.Any, path: Path = ()) -> list[Path]:
     if not isinstance(tree, Mapping) or not tree:
         return [path]
     return [leaf for key, child in tree.items() for leaf in _paths(child, (*path, str(key)))]
+
+
+def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
+    """Yields each variable of a tree, or of a part of one, with its path.
+
+    Example:
+        >>> list(leaves_of({"params": {"dense": {"bias": 1}}}))
+        [(('params', 'dense', 'bias'), 1)]
+    """
+    for name, below in tree.items():
+        if isinstance(below, Mapping):
+            yield from (((name, *path), value) for path, value in leaves_of(below))
+        else:
+            yield (name,), below
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:

@@ -8,6 +8,7 @@ and nowhere else. `Traced.reads` tells which operands each initial value depends
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,20 +42,22 @@ class Traced:
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._made = len(jax.tree.leaves(self.created))
+        self._sources = _sources(closed.jaxpr)[: self._made]
 
     def reads(self) -> PyTree:
         """For each initial value, the frozen set of the (indices of the) operands that it depends on."""
-        masks: dict[Any, int] = {}
-        invars = iter(self._jaxpr.invars)
-        for index, size in enumerate(self._sizes):
-            masks |= dict.fromkeys(itertools.islice(invars, size), 1 << index)
-        for eqn in self._jaxpr.eqns:
-            mask = functools.reduce(lambda seen, var: seen | masks.get(var, 0), _variables(eqn.invars), 0)
-            if mask:
-                masks |= dict.fromkeys(eqn.outvars, mask)
-        found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in self._jaxpr.outvars[: self._made]]
-        each = [frozenset(index for index in range(len(self._sizes)) if mask >> index & 1) for mask in found]
-        return jax.tree.unflatten(jax.tree.structure(self.created), each)
+        ends = list(itertools.accumulate(self._sizes))
+        found = [
+            frozenset(bisect.bisect_right(ends, place) for place in places if place >= 0) for places in self._sources
+        ]
+        return jax.tree.unflatten(jax.tree.structure(self.created), found)
+
+    def alike(self, chosen: PyTree) -> Iterator[PyTree]:
+        """The chosen initial values in parts, each of those that depend on the same leaves of the operands."""
+        treedef, picks = self._picks(chosen)
+        for source in dict.fromkeys(_pick(self._sources, picks)):
+            part = [pick and places == source for pick, places in zip(picks, self._sources, strict=True)]
+            yield jax.tree.unflatten(treedef, part)
 
     def create(self, chosen: PyTree | None, *operands: PyTree) -> PyTree:
         """The initial values.
@@ -63,12 +66,31 @@ class Traced:
             chosen: a pytree of bools like `created`, for some of them; the others are None. None stands for all.
             *operands: what the function is called on; None for one that no chosen value depends on.
         """
-        treedef = jax.tree.structure(self.created)
-        picks = [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
-        jaxpr, taken = self._prologue(tuple(picks), tuple(operand is not None for operand in operands))
-        leaves = jax.tree.leaves([operand for operand in operands if operand is not None])
-        values = iter(jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, self._consts))(*[leaves[index] for index in taken]))
-        return jax.tree.unflatten(treedef, [next(values) if pick else None for pick in picks])
+        make, places = self.maker(chosen)
+        leaves: list[Any] = []
+        for operand, size in zip(operands, self._sizes, strict=True):
+            leaves += [None] * size if operand is None else jax.tree.leaves(operand)
+        return make(*[leaves[place] for place in places])
+
+    def maker(self, chosen: PyTree | None) -> tuple[Callable[..., PyTree], list[int]]:
+        """The function that makes the chosen initial values, of those leaves of the operands that they depend on.
+
+        Returns:
+            The function, and the places of those leaves among all.
+        """
+        treedef, picks = self._picks(chosen)
+        outvars = _pick(self._jaxpr.outvars, picks)
+        eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
+        used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
+        places = [place for place, var in enumerate(self._jaxpr.invars) if var in used]
+        jaxpr = _jaxpr(self._jaxpr, [self._jaxpr.invars[place] for place in places], outvars, eqns)
+        run = jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, self._consts))
+
+        def make(*leaves: Any) -> PyTree:
+            values = iter(run(*leaves))
+            return jax.tree.unflatten(treedef, [next(values) if pick else None for pick in picks])
+
+        return make, places
 
     def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """The body with the chosen initial values given to it, instead of made by it.
@@ -76,25 +98,18 @@ class Traced:
         Returns:
             The pytree of the initial values that were not chosen (None for those that were), and the rest.
         """
-        treedef = jax.tree.structure(self.created)
-        picks = [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
+        treedef, picks = self._picks(chosen)
         given = [value for value, pick in zip(treedef.flatten_up_to(created), picks, strict=True) if pick]
-        run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(tuple(picks)), self._consts))
+        run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(picks), self._consts))
         values = iter(run(*given, *jax.tree.leaves(operands)))
         made = jax.tree.unflatten(treedef, [None if pick else next(values) for pick in picks])
         return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
 
-    def _prologue(self, picks: tuple[bool, ...], given: tuple[bool, ...]) -> tuple[jex.Jaxpr, list[int]]:
-        """The jaxpr of the chosen initial values, and which of the given leaves it takes."""
-        outvars = _pick(self._jaxpr.outvars, picks)
-        eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
-        used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
-        mask = [flag for flag, size in zip(given, self._sizes, strict=True) for _ in range(size)]
-        available = [var for var, flag in zip(self._jaxpr.invars, mask, strict=True) if flag]
-        taken = [index for index, var in enumerate(available) if var in used]
-        return _jaxpr(self._jaxpr, [available[index] for index in taken], outvars, eqns), taken
+    def _picks(self, chosen: PyTree | None) -> tuple[Any, list[bool]]:
+        treedef: Any = jax.tree.structure(self.created)
+        return treedef, [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
 
-    def _remainder(self, picks: tuple[bool, ...]) -> jex.Jaxpr:
+    def _remainder(self, picks: Sequence[bool]) -> jex.Jaxpr:
         """The jaxpr without what only the chosen initial values need, with them as its first inputs."""
         kept = [not pick for pick in picks]
         chosen = _pick(self._jaxpr.outvars, picks)
@@ -107,15 +122,29 @@ class Traced:
         return _jaxpr(self._jaxpr, [*chosen, *self._jaxpr.invars], outvars, eqns)
 
 
-def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree) -> Traced:
+def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:
     """Runs `fn(*operands) -> (created, rest)` once, without computing anything.
 
     Args:
         fn: a pure function.
         *operands: pytrees of arrays, or of what stands for their types.
+        axes: the names and sizes of the mapped axes that it may ask for.
     """
-    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*operands)
+    closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)
+
+
+def _sources(jaxpr: jex.Jaxpr) -> list[frozenset[int]]:
+    """For each output, the places of the inputs that it depends on; those of constants are negative."""
+    masks = {var: 1 << place for place, var in enumerate([*jaxpr.constvars, *jaxpr.invars])}
+    for eqn in jaxpr.eqns:
+        mask = functools.reduce(lambda seen, var: seen | masks.get(var, 0), _variables(eqn.invars), 0)
+        if mask:
+            masks |= dict.fromkeys(eqn.outvars, mask)
+    first = len(jaxpr.constvars)
+    found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in jaxpr.outvars]
+    places = range(first + len(jaxpr.invars))
+    return [frozenset(place - first for place in places if mask >> place & 1) for mask in found]
 
 
 def _variables(atoms: Iterable[Any]) -> Iterator[Any]:
@@ -157,4 +186,5 @@ def _stripped(eqns: Sequence[Any], outvars: Sequence[Any]) -> tuple[list[Any], l
 
 def _jaxpr(like: jex.Jaxpr, invars: list[Any], outvars: list[Any], eqns: list[Any]) -> jex.Jaxpr:
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
-    return like.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)
+    cut: jex.Jaxpr = like.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
+    return cut

@@ -13,80 +13,24 @@ PRNG sequences: with one dict from names to root keys), so a transformation may 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 
-from . import filters, rng
-from ._compat import trace_state
+from . import filters
+from ._compat import tag, trace_state
 from .errors import UnliftedCollectionError
-from .scope import Lift, Node, Scope, Sown, Tree
+from .layout import Captured, Changes, Layout, Record
+from .scope import Scope
+from .sequences import group_sequences, inner_sequences
+from .tree import Advice, Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
 
-__all__ = ["Captured", "Changes", "Crossing", "Layout", "Pure", "Record", "lift", "name_of", "pack"]
-
-
-class Captured:
-    """The last output filter of a lift that lets sown values through which no other filter takes."""
-
-
-class Changes(NamedTuple):
-    """One output group: what a body did to the variables of one filter.
-
-    Attributes:
-        values: the last value of each variable that was written.
-        created: the first value of each variable that was created.
-    """
-
-    values: PyTree
-    created: PyTree
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """What a body did that is no array, so that it can be known again when a compiled body is not run.
-
-    Attributes:
-        draws: how many keys were drawn, as `((index of the scope, relative path, sequence), count)`.
-        names: the names that each given scope took.
-        sown: the captured values of each outermost scope.
-    """
-
-    draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
-    names: tuple[frozenset[tuple[str, str | None]], ...] = ()
-    sown: tuple[tuple[Sown, ...], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """All that is static about one use of a lift, without paths and counts: equal layouts give equal traces.
-
-    Attributes:
-        name: how the lift shows in paths, such as `vmap(block)`.
-        scopes: the pytree structure of the given scopes.
-        routes: for each given scope, the index of its outermost scope and the way from there.
-        taken: what any output filter takes.
-        in_filters: the filters of the variable groups that go in.
-        out_filters: those of the groups that come out.
-        rng_filters: those of the groups of PRNG sequences.
-        captures: whether captured values come out in a last group.
-        trees: for each outermost scope, what of its surroundings a body can see.
-        names: the names that are taken in each given scope.
-    """
-
-    name: str
-    scopes: Any
-    routes: tuple[tuple[int, Path], ...]
-    taken: Predicate
-    in_filters: tuple[Predicate, ...]
-    out_filters: tuple[Predicate, ...]
-    rng_filters: tuple[Predicate, ...]
-    captures: bool
-    trees: tuple[Any, ...]
-    names: tuple[Any, ...]
+__all__ = ["Crossing", "Pure", "lift", "name_of", "pack"]
 
 
 def pack(
@@ -128,7 +72,8 @@ def pack(
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)
 
-    return _lifted(across, in_variable_filters, out_variable_filters, rng_filters, name or name_of(fn))
+    advice = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
+    return _lifted(across, in_variable_filters, out_variable_filters, rng_filters, name or name_of(fn), advice)
 
 
 def lift(
@@ -138,6 +83,7 @@ def lift(
     out_variable_filters: Sequence[Filter | Captured],
     rng_filters: Sequence[Filter],
     name: str,
+    advice: Advice,
 ) -> Callable[..., Any]:
     """`pack` for a transformation that takes the function itself, made pure.
 
@@ -148,12 +94,13 @@ def lift(
         out_variable_filters: as in `pack`.
         rng_filters: as in `pack`.
         name: the name of the transformation.
+        advice: how to make it take more variables and sequences, for the text of errors.
     """
 
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
 
-    lifted = _lifted(across, in_variable_filters, out_variable_filters, rng_filters, f"{name}({name_of(fn)})")
+    lifted = _lifted(across, in_variable_filters, out_variable_filters, rng_filters, f"{name}({name_of(fn)})", advice)
     return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
 
 
@@ -169,6 +116,7 @@ class Pure:
         self.fn, self.crossing, self._hoisted = fn, crossing, hoisted
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Runs the function on scopes that are made of the groups."""
         scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted)
         result = self.fn(scopes, *args, **kwargs)
         return result, self.crossing.repack_fn(scopes)
@@ -183,6 +131,19 @@ class Pure:
         """Whether the body may create, write or sow anything at all."""
         return self.crossing.writes
 
+    @property
+    def nested(self) -> bool:
+        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        return self.crossing.nested
+
+    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
+        """Initial values as the scopes outside will hold them; what is computed from them must use these.
+
+        Args:
+            created: for each output group, the created values of each outermost scope.
+        """
+        return self.crossing.settle(created)
+
     def hoisted(self) -> Pure:
         """The same, with the created values marked so that `hoist` can cut them out."""
         return Pure(self.fn, self.crossing, hoisted=True)
@@ -194,6 +155,7 @@ class Crossing:
     def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
+        self.settled = False
         self._live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
 
@@ -201,6 +163,35 @@ class Crossing:
     def writes(self) -> bool:
         """Whether a body may create, write or sow anything at all."""
         return any(outer.tree.writes for outer in self.outers)
+
+    @property
+    def nested(self) -> bool:
+        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        return any(outer.tree.hoisted for outer in self.outers)
+
+    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
+        """See `Pure.settle`."""
+        self.settled = True
+        flags = [outer.tree.hoisted for outer in self.outers]
+        return [
+            tuple(tag(tree) if flag else tree for flag, tree in zip(flags, group, strict=False)) for group in created
+        ]
+
+    def mix(self, pairs: Iterable[tuple[PyTree, PyTree]]) -> None:
+        """Notes that some created values stayed inside, where what was written may have been computed from them.
+
+        Args:
+            pairs: for some output groups, the created values that stayed inside (or None), and the written ones.
+        """
+        mixed = {
+            (index, path)
+            for created, values in pairs
+            for index, (made, wrote) in enumerate(zip(created, values, strict=True))
+            for path, value in filters.leaves_of(made)
+            if value is not None and path in dict(filters.leaves_of(wrote))
+        }
+        last = self.records[-1]
+        self.records[-1] = dataclasses.replace(last, mixed=last.mixed | mixed)
 
     def scope_fn(
         self,
@@ -240,13 +231,22 @@ class Crossing:
             for path, name, count in _advances(root.node, outer.node)
         }
         names = tuple(inner.names() - outer.names() for inner, outer in zip(scopes, self.given, strict=True))
-        return Record(tuple(draws.items()), names, sown)
+        mixed = frozenset((index, path) for index, root in enumerate(roots) for path in root.tree.mixed)
+        return Record(tuple(draws.items()), names, sown, mixed)
 
-    def end(self) -> None:
-        """Ends the scopes that were made inside."""
-        for roots, _ in self._made:
-            for root in roots:
-                root.invalidate()
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """While the body runs; at the end the scopes that were made inside end too."""
+        for outer in self.outers:
+            outer.tree.lifts.append(self.layout.name)
+        try:
+            yield
+        finally:
+            for outer in self.outers:
+                outer.tree.lifts.pop()
+            for roots, _ in self._made:
+                for root in roots:
+                    root.invalidate()
 
 
 def _lifted(
@@ -255,23 +255,23 @@ def _lifted(
     out_variable_filters: Sequence[Filter | Captured],
     rng_filters: Sequence[Filter],
     name: str,
+    advice: Advice,
 ) -> Callable[..., Any]:
     captures = bool(out_variable_filters) and isinstance(out_variable_filters[-1], Captured)
     outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
     into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
-    taken = functools.reduce(filters.union, out, filters.Nothing())
+    nothing: Predicate = filters.Nothing()
+    taken = functools.reduce(filters.union, out, nothing)
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
         surroundings = tuple(outer.tree.surroundings for outer in outers)
         names = tuple(scope.names() for scope in given)
-        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names)
+        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, advice)
         crossing = Crossing(layout, outers, given)
         variable_groups, rng_groups = filter_(outers, into, keys)
-        try:
+        with crossing.entered():
             result, groups = across(crossing, variable_groups, rng_groups, *args, **kwargs)
-        finally:
-            crossing.end()
         commit(crossing, groups)
         return result
 
@@ -311,7 +311,10 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path)[0] for outer in outers]
     variable_groups = tuple(tuple(part[index] for part in parts) for index in range(len(in_filters)))
     rng_groups = tuple(
-        tuple({name: sequence.root for name, sequence in _group(outer.tree, rng_filters, index)} for outer in outers)
+        tuple(
+            {name: sequence.root for name, sequence in group_sequences(outer.tree, rng_filters, index)}
+            for outer in outers
+        )
         for index in range(len(rng_filters))
     )
     return variable_groups, rng_groups
@@ -330,7 +333,7 @@ def reconstruct(
     allowed = filters.to_predicate(mutable)
     for index, outer in enumerate(outers):
         variables = filters.merge(*(group[index] for group in variable_groups))
-        rngs, fallbacks = _sequences(outer.tree, layout.rng_filters, [group[index] for group in rng_groups])
+        rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, [group[index] for group in rng_groups])
         tree = Tree(
             variables,
             rngs,
@@ -339,7 +342,7 @@ def reconstruct(
             root=outer.node.copy_counts(),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
-            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted),
+            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice),
             word=outer.tree.word,
         )
         roots.append(Scope(tree, tree.root, outer.path, None))
@@ -372,21 +375,31 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     layout = crossing.layout
     changes = groups[: len(layout.out_filters)]
     for index, outer in enumerate(crossing.outers):
-        for path, value in _leaves(filters.merge(*(group.created[index] for group in changes))):
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value)
-        for path, value in _leaves(filters.merge(*(group.values[index] for group in changes))):
+        created = dict(filters.leaves_of(filters.merge(*(group.created[index] for group in changes))))
+        values = dict(filters.leaves_of(filters.merge(*(group.values[index] for group in changes))))
+        for path, value in created.items():
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.settled)
+        for path, value in values.items():
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
-    if not crossing.records:
-        return
-    if layout.captures:
+        if not crossing.settled:
+            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created if path in values}
+    if layout.captures and crossing.records:
         for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
             for one, value in zip(sown, values, strict=True):
                 outer.below(one.path).sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
+    _go_on(crossing)
+
+
+def _go_on(crossing: Crossing) -> None:
+    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest."""
     draws: dict[tuple[int, Path, str], int] = {}
     for record in crossing.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
         for scope, names in zip(crossing.given, record.names, strict=True):
             scope.take_names(names)
+        for index, path in record.mixed:
+            outer = crossing.outers[index]
+            outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
     for (index, path, name), count in draws.items():
         counts = crossing.outers[index].below(path).node.counts
         counts[name] = counts.get(name, 0) + count
@@ -419,20 +432,13 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
         inner[path[-1]] = value
     parts, rest = filters.partition(nested, layout.out_filters, root.path)
     if rest:
+        names = sorted("/".join(path) for path, _ in filters.leaves_of(rest))
         raise UnliftedCollectionError(
             root.path_text,
-            f"{sorted('/'.join(path) for path, _ in _leaves(rest))} was written, but no output group takes it.",
+            f"{names} was written, but no output group takes it.",
             "Add a filter for it to the variables that the lift takes.",
         )
     return parts
-
-
-def _leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    if not isinstance(tree, Mapping):
-        yield path, tree
-        return
-    for name, below in tree.items():
-        yield from _leaves(below, (*path, name))
 
 
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
@@ -443,49 +449,3 @@ def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple
             yield path, name, drawn
     for name, child in now.children.items():
         yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))
-
-
-# -- PRNG sequences across a lift --------------------------------------------------------------------------------------
-#
-# A sequence that was never given draws from `params`, treated by the rule of the sequence's own name. So besides the
-# sequences that its filter takes, a group holds the root of `params` under an alias, wherever a rule other than that of
-# `params` itself may come to name such a sequence.
-
-_ALIAS = "params of rule "
-
-
-def _group(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, rng.Sequence]]:
-    """The sequences of one group, aliases included."""
-    rules = {name: _rule(rng_filters, name) for name in tree.rngs}
-    for name, sequence in tree.rngs.items():
-        if rules[name] == index:
-            yield name, sequence
-    beyond = filters.subtract(rng_filters[index], tree.given_sequences())
-    if beyond != filters.Nothing() and rules.get(rng.DEFAULT) != index:
-        for number, (_, sequence) in enumerate(tree.fallbacks):
-            yield f"{_ALIAS}{number}", sequence
-
-
-def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
-    return next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
-
-
-def _sequences(
-    tree: Tree, rng_filters: Sequence[Predicate], groups: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, rng.Sequence], list[tuple[Predicate, rng.Sequence]]]:
-    """The sequences inside, from the root keys of the groups, and what names that were never given draw from."""
-    rngs = {
-        name: rng.Sequence(root, tree.rngs[name].since)
-        for group in groups
-        for name, root in group.items()
-        if not name.startswith(_ALIAS)
-    }
-    fallbacks: list[tuple[Predicate, rng.Sequence]] = []
-    for rule, group in zip(rng_filters, groups, strict=True):
-        for number, (matches, sequence) in enumerate(tree.fallbacks):
-            root = group.get(f"{_ALIAS}{number}", group.get(rng.DEFAULT))
-            if root is not None:
-                fallbacks.append((filters.All(rule, matches), rng.Sequence(root, sequence.since)))
-    if rng.DEFAULT in rngs:
-        fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
-    return rngs, fallbacks

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .errors import InvalidRngError
@@ -33,7 +34,7 @@ def word(items: Iterable[str | int]) -> np.uint32:
 
     Example:
         >>> int(word(("Dense_0", 1)))
-        3129389640
+        4288924255
     """
     digest = hashlib.sha1()
     for item in items:
@@ -47,9 +48,10 @@ def is_key(value: Any) -> bool:
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None:
         return False
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return bool(shape == ())
-    return bool(dtype == np.uint32 and shape == _raw_shape(jax.config.jax_default_prng_impl))
+    impl: str = jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
+    return bool(dtype == np.uint32 and shape == _raw_shape(impl))
 
 
 @functools.lru_cache

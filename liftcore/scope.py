@@ -1,166 +1,28 @@
 """Scopes: places in a tree of variables that own collections, PRNG sequences and names.
 
-`Tree` is what all scopes of one `init`, `apply` or lift share, `Node` is what all scopes at one path share, and a
-`Scope` is one view of a node. Variables that were given in are never changed: the dicts on the way to a written
-variable are copied on the first write, the others stay shared with the caller.
+A `Scope` is one view of a node of a tree. Variables that were given in are never changed: the dicts on the way to a
+written variable are copied on the first write, the others stay shared with the caller.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
-from . import rng
-from ._compat import raw_transformation, tag, trace_state
-from .errors import (
-    InvalidRngError,
-    InvalidScopeError,
-    JaxTransformError,
-    ModifyScopeVariableError,
-    NameInUseError,
-    ScopeCollectionNotFound,
-    ScopeParamNotFoundError,
-    ScopeParamShapeError,
-    ScopeVariableNotFoundError,
-    UnliftedCollectionError,
-    UnliftedSequenceError,
-)
-from .filters import Everything, Nothing, matches_collection
-from .typing import Collection, Path, Predicate, Variables
+from . import problems, rng
+from ._compat import tag, trace_state
+from .tree import Node, Sown, Tree
+from .typing import Collection, Path, Variables
+
+__all__ = ["Scope", "Variable"]
 
 _MISSING: Any = object()
 _EMPTY: Mapping[str, Any] = {}
-
-
-class Node:
-    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there."""
-
-    __slots__ = ("children", "counts", "dicts", "owned")
-
-    def __init__(self, counts: Mapping[str, int] = _EMPTY) -> None:
-        self.children: dict[str, Node] = {}
-        self.counts = dict(counts)
-        self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.owned: set[str] = set()
-
-    def child(self, name: str) -> Node:
-        found = self.children.get(name)
-        if found is None:
-            found = self.children[name] = Node()
-        return found
-
-    def copy_counts(self) -> Node:
-        """A new node, and new nodes below it, that go on counting where these stand."""
-        copy = Node(self.counts)
-        copy.children = {name: child.copy_counts() for name, child in self.children.items()}
-        return copy
-
-    def advance(self, other: Node) -> None:
-        """Raises each count here and below to that of another node."""
-        for name, count in other.counts.items():
-            self.counts[name] = max(count, self.counts.get(name, 0))
-        for name, child in other.children.items():
-            self.child(name).advance(child)
-
-
-class Sown(NamedTuple):
-    """A captured value that no group of a lift lists: it is sown again outside, on the other side of the lift."""
-
-    path: Path
-    collection: str
-    name: str
-    init_fn: Callable[[], Any]
-    reduce_fn: Callable[[Any, Any], Any]
-
-
-class Lift(NamedTuple):
-    """How a tree inside a lift hangs together with the scope outside that it stands for."""
-
-    outer: Scope
-    name: str
-    taken: Predicate
-    captures: bool
-    hoisted: bool
-
-
-def _word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
-    return rng.word((*path[sequence.since :], count))
-
-
-class Tree:
-    """What every scope of one `init`, `apply` or lift shares."""
-
-    __slots__ = (
-        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "mutable", "root",
-        "rngs", "sown", "trace", "variables", "word", "writes", "written",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        variables: Mapping[str, Any],
-        rngs: Mapping[str, rng.Sequence],
-        mutable: Predicate,
-        *,
-        base: Path = (),
-        root: Node | None = None,
-        fallbacks: Sequence[tuple[Predicate, rng.Sequence]] | None = None,
-        initializing: bool = False,
-        lift: Lift | None = None,
-        word: Callable[[Path, rng.Sequence, str, int], Any] = _word,
-    ) -> None:
-        self.variables = dict(variables)
-        self.rngs = rngs
-        self.mutable = mutable
-        self.base = base
-        self.root = Node() if root is None else root
-        if fallbacks is None:
-            fallbacks = [(Everything(), rngs[rng.DEFAULT])] if rng.DEFAULT in rngs else []
-        self.fallbacks = fallbacks
-        self.initializing = initializing
-        self.lift = lift
-        self.word = word
-        self.trace = trace_state()
-        self.alive = True
-        self.created: dict[Path, Any] = {}
-        self.written: dict[Path, None] = {}
-        self.sown: list[tuple[Sown, Any]] = []
-        self.writes: bool = mutable != Nothing() or (lift is not None and lift.captures and lift.outer.tree.writes)
-        self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
-        self._writable: dict[str, bool | None] = {}
-
-    def writable(self, collection: str) -> bool | None:
-        """Whether a collection may be written: all of it, none of it, or (None) as single variables tell."""
-        if collection not in self._writable:
-            self._writable[collection] = matches_collection(self.mutable, collection)
-        return self._writable[collection]
-
-    def sequence(self, name: str) -> tuple[str, rng.Sequence] | None:
-        """The sequence that draws under a name come from, and the name that they are counted under."""
-        if name not in self._resolved:
-            self._resolved[name] = self._resolve(name)
-        return self._resolved[name]
-
-    def _resolve(self, name: str) -> tuple[str, rng.Sequence] | None:
-        if name in self.rngs:
-            return name, self.rngs[name]
-        if name in self.given_sequences():
-            return None
-        return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
-
-    @property
-    def surroundings(self) -> tuple[Any, ...]:
-        """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules = tuple(rule for rule, _ in self.fallbacks)
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given_sequences()
-
-    def given_sequences(self) -> tuple[str, ...]:
-        """The names of the sequences that `init` or `apply` were given, lifted here or not."""
-        return tuple(self.rngs) if self.lift is None else self.lift.outer.tree.given_sequences()
 
 
 class Variable:
@@ -341,12 +203,7 @@ class Scope:
             NameInUseError: where it is taken.
         """
         if self.name_reserved(name, collection):
-            kind = "a scope" if None in self._reserved[name] else f"a variable of {sorted(map(str, self._reserved[name]))}"
-            raise NameInUseError(
-                f'"{name}" at {self.path_text}',
-                f"the name is taken by {kind}.",
-                f'Give one of them another name, such as "{name}_2".',
-            )
+            raise problems.name_taken(self, name, sorted(held for held in self._reserved[name] if held is not None))
         self._reserved.setdefault(name, set()).add(collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
@@ -385,7 +242,7 @@ class Scope:
 
     def variables(self) -> Variables:
         """The variables here and below, as plain dicts, without empty collections."""
-        return _copied(self.collections_below())
+        return dict(_copied(self.collections_below()))
 
     def value_at(self, path: Path) -> Any:
         """The value at `(collection, *modules below this scope, name)`."""
@@ -397,7 +254,9 @@ class Scope:
     def mutable_variables(self) -> Variables:
         """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
         every = self.variables()
-        return {name: _mutable_part(self, name, dicts) for name, dicts in every.items() if self.is_mutable_collection(name)}
+        return {
+            name: _mutable_part(self, name, dicts) for name, dicts in every.items() if self.is_mutable_collection(name)
+        }
 
     def is_mutable_collection(self, collection: str) -> bool:
         """Whether variables of a collection may be written here."""
@@ -451,11 +310,18 @@ class Scope:
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
 
-    def create_variable(self, collection: str, name: str, value: Any) -> None:
-        """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it."""
+    def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+        """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
+
+        Args:
+            collection: its collection.
+            name: its name.
+            value: its first value.
+            settled: whether `Pure.settle` has seen the value.
+        """
         self.check_live(f'creating "{collection}/{name}"')
         self._check_writable(collection, name, value)
-        if self.tree.lift is not None and self.tree.lift.hoisted:
+        if self.tree.hoisted and not settled:
             value = tag(value)
         self._own(collection)[name] = value
         self.tree.created[(collection, *self.relative_path, name)] = value
@@ -485,7 +351,7 @@ class Scope:
         self.check_valid()
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
-            self._check_shape(name, value, functools.partial(init_fn, *init_args, **init_kwargs), init_args)
+            self._check_shape(name, value, functools.partial(init_fn, *init_args, **init_kwargs))
         return value
 
     def variable(
@@ -562,7 +428,7 @@ class Scope:
         self.check_live(f'drawing from "{name}"')
         found = self.tree.sequence(name)
         if found is None:
-            raise self._no_sequence(name)
+            raise problems.no_sequence(self, name)
         counted, sequence = found
         counts = self._node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
@@ -575,7 +441,7 @@ class Scope:
         found = self._node.dicts.get(collection)
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent._read(collection)
-            found = above.get(collection if self.parent is None else self.name)
+            found = above.get(collection if self.parent is None else self.path[-1])
             if not isinstance(found, Mapping):
                 return _EMPTY
             self._node.dicts[collection] = found
@@ -595,67 +461,45 @@ class Scope:
         return node.dicts[collection]  # type: ignore[return-value]
 
     def _captures(self, collection: str, name: str, value: Any) -> bool:
-        """Whether a sown value leaves the lift in its implicit last group."""
-        lift = self.tree.lift
-        if lift is None or not lift.captures or lift.taken((collection, *self.path, name), value):
+        """Whether a sown value leaves the lift in its last group: it may be written outside, and no other group takes it."""
+        path = (collection, *self.path, name)
+        tree = self.tree
+        if tree.lift is None or tree.mutable(path, value):
             return False
-        outer: Scope | None = lift.outer
-        while outer is not None and outer.tree.lift is not None and outer.tree.writable(collection) is False:
-            outer = outer.tree.lift.outer if outer.tree.lift.captures else None
-        return outer is not None and outer.is_mutable_collection(collection)
+        while tree.lift is not None and tree.lift.captures:
+            tree = tree.lift.outer.tree
+        return tree.mutable(path, value)
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
     def check_valid(self) -> None:
+        """Checks that the scope has not ended."""
         if self._ended or not self.tree.alive:
-            raise InvalidScopeError(
-                f"scope at {self.path_text}",
-                "it was used after the lift, `init` or `apply` that it belonged to had ended.",
-                "Return what you need from the function instead of keeping its scope (or a module bound to it).",
-            )
+            raise problems.ended(self)
 
     def check_live(self, act: str) -> None:
+        """Checks that the scope has not ended, and that no raw JAX transformation lies between it and the caller."""
         self.check_valid()
         if trace_state() != self.tree.trace:
-            name = raw_transformation()
-            raw, lifted = (f"jax.{name}", f"liftcore.{name}") if name else ("a raw JAX transformation", "its lifted form")
-            raise JaxTransformError(
-                f"{act} at {self.path_text}",
-                f"{raw} was applied to a function that uses a live scope or module, whose state cannot cross it.",
-                f"Use the lifted transformation: `{lifted}` (over a module: `nn.{name or 'vmap'}`).",
-            )
+            raise problems.raw_transformed(self, act)
 
     def _check_writable(self, collection: str, name: str, value: Any) -> None:
-        decided = self.tree.writable(collection)
-        if decided or (decided is None and self.tree.mutable((collection, *self.path, name), value)):
+        decided, path = self.tree.writable(collection), (collection, *self.path, name)
+        if decided or (decided is None and self.tree.mutable(path, value)):
             return
-        where = f'"{collection}/{name}" at {self.path_text}'
         lift = self.tree.lift
-        if lift is not None and not lift.taken((collection, *self.path, name), value):
-            raise UnliftedCollectionError(
-                where,
-                f'collection "{collection}" was written, but no output group of {lift.name} takes it '
-                f"(output groups: {lift.taken!r}).",
-                f'Add "{collection}" to the variables that the lift takes, such as `variable_axes={{"{collection}": 0}}`.',
-            )
-        raise ModifyScopeVariableError(
-            where,
-            f'collection "{collection}" is immutable here (mutable: {self.tree.mutable!r}).',
-            f'Ask for it: `apply(..., mutable=["{collection}"])`.',
-        )
+        if lift is not None and not lift.taken(path, value):
+            raise problems.not_taken(self, collection, name, lift)
+        raise problems.immutable(self, collection, name)
 
     def _check_lifted(self, collection: str, name: str) -> None:
         """Raises where a variable is missing only since the lift does not take it in."""
         lift = self.tree.lift
-        if lift is None:
-            return
-        if name in lift.outer.below(self.relative_path)._read(collection):
-            raise UnliftedCollectionError(
-                f'"{collection}/{name}" at {self.path_text}',
-                f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(self.tree.variables)}).",
-                f'Add "{collection}" to the variables that the lift takes, such as `variable_axes={{"{collection}": 0}}`.',
-            )
-        lift.outer.below(self.relative_path)._check_lifted(collection, name)
+        if lift is not None:
+            outside = lift.outer.below(self.relative_path)
+            if name in outside._read(collection):
+                raise problems.not_lifted(self, collection, name, lift)
+            outside._check_lifted(collection, name)
 
     def _check_creatable(self, collection: str, name: str, made: bool = True) -> None:
         self.check_valid()
@@ -664,51 +508,16 @@ class Scope:
             return
         if self.tree.lift is not None and made:
             self._check_writable(collection, name, None)
-        raise self._not_found(collection, name)
+        raise problems.not_found(self, collection, name, list(self._read(collection)))
 
-    def _not_found(self, collection: str, name: str) -> Exception:
-        where = f'"{collection}/{name}" at {self.path_text}'
-        if self.is_collection_empty(collection):
-            return ScopeCollectionNotFound(
-                where,
-                f'there is no collection "{collection}" (given: {list(self.tree.variables)}), and it is immutable.',
-                f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
-            )
-        kind = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
-        return kind(
-            where,
-            f"there is no such variable (available there: {sorted(self._read(collection))}), and nothing may make it.",
-            f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
-        )
-
-    def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any], init_args: tuple[Any, ...]) -> None:
+    def _check_shape(self, name: str, value: Any, made: functools.partial[Any]) -> None:
         def create(key: Any) -> Any:
-            return made.func(key, *made.args, **made.keywords)  # type: ignore[attr-defined]
+            return made.func(key, *made.args, **made.keywords)
 
         expected = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(create, jax.random.key(0)))]
         given = [np.shape(leaf) for leaf in jax.tree.leaves(value)]
         if given != expected:
-            text = [" and ".join(map(str, shapes)) for shapes in (given, expected)]
-            raise ScopeParamShapeError(
-                f'param "{name}" at {self.path_text}',
-                f"the stored value has shape {text[0]}, its initializer makes {text[1]}.",
-                "Check the sizes of the module and of its inputs, or call `init` again for this model.",
-            )
-
-    def _no_sequence(self, name: str) -> Exception:
-        given = self.tree.given_sequences()
-        if name in given or (rng.DEFAULT in given and self.tree.lift is not None):
-            lift = self.tree.lift.name if self.tree.lift is not None else "the lift"
-            return UnliftedSequenceError(
-                f'make_rng("{name}") at {self.path_text}',
-                f"the sequence was given, but {lift} does not pass it in (lifted: {list(self.tree.rngs)}).",
-                f'Add `split_rngs={{"{name}": True}}` for other keys in each lane or iteration, False for the same ones.',
-            )
-        return InvalidRngError(
-            f'make_rng("{name}") at {self.path_text}',
-            f'no PRNG sequence "{name}" was given, nor "params" (given: {list(given)}).',
-            f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
-        )
+            raise problems.wrong_shape(self, name, given, expected)
 
 
 def _copied(value: Any) -> Any:

@@ -26,6 +26,9 @@ class Context(threading.local):
         self.modules: list[Any] = [None]
         self.captures: list[CaptureFilter | None] = [None]
 
+    def __reduce__(self) -> str:
+        return "context"  # a pickled class refers to it by this name
+
 
 context = Context()
 

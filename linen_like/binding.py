@@ -8,7 +8,6 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from liftcore.scope import Scope
@@ -58,15 +57,17 @@ class State:
     # Defaults live in the class, so that the state of a module costs nothing until something is put there.
     in_setup = in_compact = ready = reuse = False
     open = True
-    names: Names
     children: dict[str, Base] | None = None
     adopted: Adopted
+
+    def __init__(self) -> None:
+        self.names = Names()
 
     def follow(self, other: State) -> None:
         """Goes on where another module stands: given to a clone before a lift runs one of its methods, and back."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
-        self.names = Names(other.names) if other.in_compact else Names()
+        self.names.counts = dict(other.names.counts)
 
 
 NEW = State()
@@ -264,35 +265,3 @@ def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, A
     arguments = {**constructor_arguments(module), **updates}
     fields = {name: map_modules(value, below) for name, value in arguments.items()}
     return type(module)(parent=parent, **fields)
-
-
-def rebind(module: Any, scope: Scope, replace: Callable[[Any], Any] = lambda module: module) -> Any:
-    """A clone of a bound module on another scope, together with the submodules that its fields adopted.
-
-    Those are adopted again, so they get the same names below the new scope. `setup` runs again at the first use.
-
-    Args:
-        module: a bound module.
-        scope: the scope of the clone.
-        replace: given each module that lies in a field and is bound elsewhere, above or beside; returns the one to use.
-    """
-    known: dict[int, Any] = {}
-    owners = {id(module)}
-
-    def below(inner: Any) -> Any:
-        if id(inner) in known:
-            return known[id(inner)]
-        if inner.scope is None:
-            return inner
-        if id(inner.parent) not in owners:
-            found = replace(inner)
-        else:
-            owners.add(id(inner))
-            found = type(inner)(parent=None, **{**fields(inner), "name": None})
-        known[id(inner)] = found
-        return found
-
-    def fields(module: Any) -> dict[str, Any]:
-        return {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
-
-    return type(module)(parent=scope, **fields(module))

@@ -18,7 +18,6 @@ from ._context import context
 from .binding import ensure_setup, place
 from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .fields import Base
-from .naming import Names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,15 +95,13 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if begins:
             _check_bound(self, name)
             state.in_compact = True
-            state.names = Names()
         stack = context.modules
         stack.append(self)
         try:
             with jax.named_scope((self.name or type(self).__name__) + suffix):
                 y = fun(self, *args, **kwargs)
-            capture = context.captures[-1]
-            if capture is not None and capture(self, name):
-                self.sow("intermediates", name, y)
+            if context.captures[-1] is not None:
+                _keep(self, name, y)
             return y
         finally:
             stack.pop()
@@ -112,6 +109,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
                 self.__dict__["scope"] = self.scope.rewound()
                 if begins:
                     state.in_compact = False
+                    state.names.counts.clear()
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
@@ -133,12 +131,20 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with jax.named_scope(f"{self.name or type(self).__name__}.setup"):
                 fun(self)
+            if context.captures[-1] is not None:
+                _keep(self, "setup", None)
         finally:
             stack.pop()
             state.in_setup = was_in_setup
 
     setup.is_module_method = True  # type: ignore[attr-defined]
     return setup
+
+
+def _keep(module: Any, name: str, y: Any) -> None:
+    capture = context.captures[-1]
+    if capture is not None and capture(module, name):
+        module.sow("intermediates", name, y)
 
 
 def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
-from . import dtypes, initializers
-from .initializers import Initializer
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .initializers import Initializer, variance_scaling
 from .module import Module
 
 __all__ = ["Embed"]
@@ -35,8 +35,8 @@ class Embed(Module):
     features: int
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
-    embedding_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
-    promote_dtype: dtypes.PromoteDtypeFn = dtypes.promote_dtype
+    embedding_init: Initializer = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+    promote_dtype: PromoteDtypeFn = promote_dtype
 
     def setup(self) -> None:
         """Makes the table, which both methods use."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 from .errors import ReservedModuleAttributeError, UnhashableModuleError
 
 if TYPE_CHECKING:
-    from liftcore.scope import Scope
-
     from .binding import State
 
 _NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
@@ -28,12 +26,14 @@ class Base:
     """What type checkers, and the files that `Module` is made of, know about a module.
 
     Attributes:
-        scope: the scope that holds its variables, or None while it is unbound.
+        scope: the `liftcore.Scope` that holds its variables, or None while it is unbound.
     """
+
+    scope: Any = None
+    _has_setup: ClassVar[bool] = False
 
     if TYPE_CHECKING:
         name: str | None
-        scope: Scope | None
         _state: State
         _field_names: ClassVar[tuple[str, ...]]
         _frozen_names: ClassVar[frozenset[str]]

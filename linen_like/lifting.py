@@ -23,7 +23,8 @@ from .binding import State, bound_scope
 from .calling import function_name
 from .fields import fingerprint
 from .module import Module
-from .template import Template, detach, instantiate
+from .naming import map_modules
+from .template import Parts, Place, Template, detach, instantiate
 
 __all__ = ["checkpoint", "jit", "remat", "scan", "vmap"]
 
@@ -296,15 +297,20 @@ jax.tree_util.register_static(After)
 
 
 class Call:
-    """A method or function of a module, as a function of scopes."""
+    """A method or function of a module, as a function of scopes.
 
-    def __init__(self, fn: Callable[..., Any], templates: Sequence[Template], state: State | None) -> None:
-        self.fn, self.templates, self.state = fn, templates, state
-        self.__name__ = _name(fn, templates[0])
+    Modules among the arguments are taken out and stand with those that the fields of the module lead to.
+    """
+
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State | None) -> None:
+        self.fn, self.parts, self.state = fn, parts, state
+        self.__name__ = _name(fn, parts.templates[0])
         self.__signature__ = inspect.signature(fn)
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> tuple[Any, After]:
-        module = instantiate(self.templates, scopes)
+        module, others = instantiate(self.parts, scopes)
+        if others:
+            args, kwargs = map_modules((args, kwargs), lambda place: others[place.index])
         if self.state is None:
             return self.fn(module, *args, **kwargs), After({})
         module._state.follow(self.state)
@@ -318,8 +324,8 @@ class Call:
 class EqualCall(Call):
     """A `Call` that equals those of equal modules, so that they share what is compiled."""
 
-    def __init__(self, fn: Callable[..., Any], templates: Sequence[Template], state: State | None, value: Any) -> None:
-        super().__init__(fn, templates, state)
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State | None, value: Any) -> None:
+        super().__init__(fn, parts, state)
         standing = None
         if state is not None:
             standing = state.in_setup, state.in_compact, state.reuse, tuple(state.names.counts.items())
@@ -332,15 +338,41 @@ class EqualCall(Call):
         return hash(self._key)
 
 
-def _call(fn: Callable[..., Any], templates: Sequence[Template], running: Module | None = None) -> Call:
+def _run(
+    core: Core, fn: Callable[..., Any], module: Any, cls: type[Module], running: bool, args: Any, kwargs: Any
+) -> tuple[Any, After]:
+    """Runs a function of a module inside a lift.
+
+    Args:
+        core: makes a lifted function of a function of scopes.
+        fn: the function.
+        module: the module outside.
+        cls: the class that it is made again with inside.
+        running: whether `fn` is a part of the module's method that runs, and so goes on with its names.
+        args: the arguments after the module.
+        kwargs: the keyword arguments.
+    """
+    scope = bound_scope(module, function_name(fn))
+    arguments: dict[int, Any] = {}
+    if any(isinstance(leaf, Module) for leaf in jax.tree.leaves((args, kwargs))):
+        args, kwargs = map_modules((args, kwargs), lambda found: _place(arguments, found))
+    parts = detach(module, cls, list(arguments.values()))
     state = None
-    if running is not None:
+    if running:
         state = State()
-        state.follow(running._state)
-    values = tuple(map(fingerprint, templates))
-    if None in values:  # a field cannot be hashed, an array say: then nothing is shared with other modules
-        return Call(fn, templates, state)
-    return EqualCall(fn, templates, state, values)
+        state.follow(module._state)
+    values = [fingerprint(part) for part in (*parts.templates, *parts.arguments)]
+    # A field that cannot be hashed, an array say, makes a call that shares nothing with those of other modules.
+    call = Call(fn, parts, state) if None in values else EqualCall(fn, parts, state, tuple(values))
+    scopes = [scope if running else scope.rewound(), *(other.scope.rewound() for other in parts.others)]
+    result: tuple[Any, After] = core(call)(scopes, *args, **kwargs)
+    return result
+
+
+def _place(arguments: dict[int, Any], module: Module) -> Place:
+    """What stands for a module among the arguments."""
+    arguments.setdefault(id(module), module)
+    return Place(list(arguments).index(id(module)))
 
 
 def _name(fn: Callable[..., Any], template: Template) -> str:
@@ -369,7 +401,9 @@ def _lifted_class(core: Core, cls: type[Module], methods: Sequence[str], class_p
     missing = [name for name in methods if not callable(getattr(cls, name, None))]
     if missing:
         raise LiftArgumentError(
-            f"methods={list(methods)}", f"{cls.__name__} has no method {missing}.", 'Name methods: `methods=["encode"]`.'
+            f"methods={list(methods)}",
+            f"{cls.__name__} has no method {missing}.",
+            'Name methods: `methods=["encode"]`.',
         )
     namespace = {
         "__doc__": cls.__doc__,
@@ -384,11 +418,7 @@ def _lifted_class(core: Core, cls: type[Module], methods: Sequence[str], class_p
 def _lifted_method(core: Core, cls: type[Module], fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scope = bound_scope(self, function_name(fn))
-        templates, others = detach(self, cls)
-        lifted = core(_call(fn, templates))
-        result, _ = lifted([scope.rewound(), *_scopes(others)], *args, **kwargs)
-        return result
+        return _run(core, fn, self, cls, False, args, kwargs)[0]
 
     return method
 
@@ -402,16 +432,8 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
                 f"expected a module as the first argument, given {type(module).__name__}.",
                 "Pass the module whose variables are lifted, such as `self`.",
             )
-        scope = bound_scope(module, function_name(fn))
-        templates, others = detach(module, type(module))
-        run = core(_call(fn, templates, module))
-        result, after = run([scope, *_scopes(others)], *args, **kwargs)
+        result, after = _run(core, fn, module, type(module), True, args, kwargs)
         module._state.names.counts.update(after.counts)
         return result
 
     return lifted
-
-
-def _scopes(modules: Sequence[Module]) -> list[Any]:
-    """The scopes of modules that a lifted one uses: each of its calls begins with their names free, as any call does."""
-    return [bound_scope(module, "a field").rewound() for module in modules]

@@ -11,9 +11,9 @@ from jax import lax
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
-from . import dtypes, initializers
 from .calling import compact
-from .initializers import Initializer
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .initializers import Initializer, lecun_normal, zeros_init
 from .module import Module
 
 __all__ = ["Dense"]
@@ -40,9 +40,9 @@ class Dense(Module):
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = initializers.lecun_normal()
-    bias_init: Initializer = initializers.zeros_init()
-    promote_dtype: dtypes.PromoteDtypeFn = dtypes.promote_dtype
+    kernel_init: Initializer = lecun_normal()
+    bias_init: Initializer = zeros_init()
+    promote_dtype: PromoteDtypeFn = promote_dtype
     dot_general: Callable[..., Array] | None = None
     dot_general_cls: Callable[[], Any] | None = None
 

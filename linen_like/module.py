@@ -4,13 +4,11 @@ What a module does is spread over files by idea: `fields` (the dataclass), `nami
 clones), `calling` (what surrounds a method), `entry` (`init`, `apply`). This file is the class that users see.
 
 What lifting builds on:
-    - `clone(parent=scope)` of a bound module, or `binding.rebind(module, scope, replace)`: the same module on another
-      scope. Submodules that its fields adopted come along under their names; `setup` runs again there; modules in its
-      fields that are bound elsewhere are given to `replace`.
+    - `Module(…, parent=scope)`: a module made on a scope. It adopts the unbound modules in its fields, and runs `setup`
+      there at the first use; `binding.constructor_arguments(module)` are the fields to make an equal one.
     - `naming.map_modules(tree, fn)`: visits the modules in fields and arguments, in any pytree.
-    - `module._state.follow(other._state)`: goes on where another module stands, with its automatic names and with
-      whether a compact method is running; given to the clone before the lifted method and back afterwards. Names that
-      the clone's scope took are in `clone.scope.reservations`.
+    - `module._state.follow(other._state)`: goes on where another module stands, with its automatic names (`names`) and
+      with whether `setup` or a compact method is running.
     - `fields.fingerprint(module)`: class and fields as one hashable value, or None.
     - `_name_prefix`: a class attribute; what automatic names of its instances begin with, by default the class's name.
     - `method.__wrapped__`: a method as the user wrote it; `is_module_method` marks those that were wrapped.
@@ -26,7 +24,7 @@ import liftcore
 from liftcore.scope import Scope, Variable
 from liftcore.typing import Filter, RNGs, Variables
 
-from . import binding, calling, entry, fields
+from . import binding, calling, entry, fields, naming
 from ._context import CaptureFilter
 from .binding import NEW, UNSPECIFIED, bound_scope
 from .entry import NO_INTERMEDIATES
@@ -76,9 +74,7 @@ class Module(fields.Base):
     parent: Module | Scope | None = dataclasses.field(default=UNSPECIFIED, repr=False, kw_only=True)  # type: ignore[assignment]
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
-    scope = None
     _state = NEW
-    _has_setup = False
 
     if TYPE_CHECKING:
 
@@ -92,7 +88,7 @@ class Module(fields.Base):
         calling.wrap_methods(cls)
         cls._has_setup = cls.setup is not Module.setup
 
-    __post_init__ = binding.attach
+    __post_init__ = binding.attach  # type: ignore[misc]
 
     def setup(self) -> None:
         """Defines submodules and variables as attributes; a subclass may write it. It runs at the first use.
@@ -109,10 +105,10 @@ class Module(fields.Base):
         return fields.hashed(self)
 
     def __repr__(self) -> str:
-        in_fields = {id(value) for value in self.__dict__.values()}
-        children = self._state.children or {}
-        children = {name: child for name, child in children.items() if id(child) not in in_fields}
-        return fields.represented(self, children)
+        shown: list[Module] = []
+        naming.map_modules([self.__dict__.get(name) for name in type(self)._field_names], shown.append)
+        children = (self._state.children or {}).items()
+        return fields.represented(self, {name: child for name, child in children if child not in shown})
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = self._state
@@ -161,15 +157,13 @@ class Module(fields.Base):
         """A module with the same fields, unbound unless a parent is given.
 
         Args:
-            parent: the parent of the clone. A scope binds the clone there, with the submodules in its fields.
+            parent: the parent of the clone: a module, or a scope that the clone is put on.
             _deep_clone: whether modules in the fields are cloned too; otherwise they are the same ones.
             _reset_names: whether the clones of those lose their names.
             **updates: fields to change, `name` among them.
         """
         if _deep_clone:
             return binding.deep_clone(self, parent, _reset_names, updates, {})
-        if isinstance(parent, Scope) and self.scope is not None and not updates:
-            return binding.rebind(self, parent)
         return type(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
 
     def copy(self, *, parent: Any = UNSPECIFIED, name: str | None = None, **updates: Any) -> Self:

@@ -22,8 +22,8 @@ PLAIN = frozenset(
 )  # fmt: skip
 
 
-class Names(dict[str, int]):
-    """The automatic names that a compact method has given out so far: a count for each prefix.
+class Names:
+    """The automatic names that a compact method has given out so far.
 
     Example:
         >>> names = Names()
@@ -31,12 +31,15 @@ class Names(dict[str, int]):
         ['Dense_0', 'Conv_0', 'Dense_1']
     """
 
-    __slots__ = ()
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
 
     def next(self, prefix: str) -> str:
         """The next automatic name that begins with a prefix."""
-        count = self.get(prefix, 0)
-        self[prefix] = count + 1
+        count = self.counts.get(prefix, 0)
+        self.counts[prefix] = count + 1
         return f"{prefix}_{count}"
 
 

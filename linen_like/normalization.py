@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
-from . import initializers
 from .calling import compact
-from .initializers import Initializer
+from .initializers import Initializer, ones, zeros
 from .module import Module, merge_param
 
 __all__ = ["BatchNorm", "LayerNorm"]
@@ -43,8 +42,8 @@ class BatchNorm(Module):
     param_dtype: Dtype = jnp.float32
     use_bias: bool = True
     use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
+    bias_init: Initializer = zeros
+    scale_init: Initializer = ones
     axis_name: Any = None
     axis_index_groups: Any = None
     use_fast_variance: bool = True
@@ -93,8 +92,8 @@ class LayerNorm(Module):
     param_dtype: Dtype = jnp.float32
     use_bias: bool = True
     use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
+    bias_init: Initializer = zeros
+    scale_init: Initializer = ones
     reduction_axes: int | Sequence[int] = -1
     feature_axes: int | Sequence[int] = -1
     axis_name: Any = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from .binding import constructor_arguments
 from .fields import Base
 from .naming import map_modules
 
-__all__ = ["Template", "detach", "instantiate"]
+__all__ = ["Parts", "Place", "Template", "detach", "instantiate"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,15 +41,35 @@ class Shared(Base):
     index: int
 
 
-def detach(module: Any, cls: type) -> tuple[tuple[Template, ...], list[Any]]:
-    """The templates of a bound module and of the modules bound elsewhere that its fields lead to.
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Place(Base):
+    """Stands among the arguments of a call for a module, by its number; to JAX it is a pytree without leaves."""
+
+    index: int
+
+
+class Parts(NamedTuple):
+    """What a module is made of, apart from where it stands.
+
+    Attributes:
+        templates: that of the module, then those of `others`.
+        arguments: for each module among the arguments of a call its template, or `Shared` where it is one of `others`.
+        others: the modules bound elsewhere that the fields and arguments lead to; not known to what is compiled.
+    """
+
+    templates: tuple[Template, ...]
+    arguments: tuple[Base, ...]
+    others: list[Any]
+
+
+def detach(module: Any, cls: type, arguments: Sequence[Any]) -> Parts:
+    """Takes a bound module apart.
 
     Args:
         module: a bound module.
         cls: the class that it is made again with.
-
-    Returns:
-        The templates, that of the module first; and the other modules.
+        arguments: other modules, bound or not, that come along.
     """
     known: dict[int, Base] = {}
     owners = {id(module)}
@@ -67,33 +89,35 @@ def detach(module: Any, cls: type) -> tuple[tuple[Template, ...], list[Any]]:
 
     def template(module: Any, cls: type) -> Template:
         index = len(known) + len(others)
-        arguments = {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
+        values = {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
         if module.scope is not None:  # what it is called is told by where it is put
-            arguments["name"] = None
-        return Template(index, cls, arguments)
+            values["name"] = None
+        return Template(index, cls, values)
 
     templates = [template(module, cls)]
+    owners.clear()  # a module of its own among the arguments is one that lies elsewhere
+    given = tuple(map(below, arguments))
     for other in others:  # grows while it is walked
         owners.add(id(other))
         templates.append(template(other, type(other)))
-    return tuple(templates), others
+    return Parts(tuple(templates), given, others)
 
 
-def instantiate(templates: Sequence[Template], scopes: Sequence[Any]) -> Any:
-    """The module that templates were made of, on other scopes."""
+def instantiate(parts: Parts, scopes: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The module that parts were taken from, and the modules among the arguments, on other scopes."""
     made: dict[Any, Any] = {}
 
     def build(template: Template, parent: Any) -> Any:
-        arguments = {name: map_modules(value, below) for name, value in template.arguments.items()}
+        values = {name: map_modules(value, below) for name, value in template.arguments.items()}
         if parent is not None:
-            arguments["name"] = parent.name
-        return template.cls(parent=parent, **arguments)
+            values["name"] = parent.name
+        return template.cls(parent=parent, **values)
 
     def below(inner: Any) -> Any:
         key = inner.index, type(inner)
         if key not in made:
             shared = isinstance(inner, Shared)
-            made[key] = build(templates[inner.index], scopes[inner.index]) if shared else build(inner, None)
+            made[key] = build(parts.templates[inner.index], scopes[inner.index]) if shared else build(inner, None)
         return made[key]
 
-    return build(templates[0], scopes[0])
+    return build(parts.templates[0], scopes[0]), [below(one) for one in parts.arguments]

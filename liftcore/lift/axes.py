@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
@@ -31,6 +32,8 @@ __all__ = [
     "slice_type",
     "split_keys",
     "split_rules",
+    "to_axis",
+    "to_front",
 ]
 
 NO_AXES: Mapping[Any, Any] = MappingProxyType({})
@@ -139,7 +142,7 @@ def split_keys(rng_groups: Sequence[PyTree], flags: Sequence[bool], size: int) -
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     """One axis for each leaf of a tree, from a pytree prefix of axes; None and `broadcast` stand for no axis."""
-    prefix, treedef = jax.tree.flatten(axes, is_leaf=_no_axis)
+    prefix, treedef = _flatten(axes)
     try:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
@@ -152,6 +155,10 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     for axis, part in zip(prefix, parts, strict=True):
         flat += [None if _no_axis(axis) else axis] * len(jax.tree.leaves(part))
     return flat
+
+
+def _flatten(axes: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(axes, is_leaf=_no_axis)
 
 
 def _no_axis(axis: Any) -> bool:
@@ -236,3 +243,13 @@ def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
     leaves = jax.tree.leaves(dict(kwargs))
     return [axis if isinstance(leaf, jax.Array | np.ndarray) else None for axis, leaf in zip(flat, leaves, strict=True)]
+
+
+def to_front(tree: PyTree, axis: Axis) -> PyTree:
+    """Arrays with an axis moved to the front."""
+    return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), tree)
+
+
+def to_axis(tree: PyTree, axis: Axis) -> PyTree:
+    """Arrays with their first axis moved elsewhere."""
+    return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), tree)

@@ -42,13 +42,17 @@ def promoted(before: PyTree, after: PyTree) -> PyTree | None:
 
     JAX does so too: a Python number that goes into a loop as a weak `int32` may come out as a `float32`.
     """
-    leaves, treedef = jax.tree.flatten(before)
-    if treedef != jax.tree.structure(after):
+    leaves, treedef = _flatten(before)
+    if treedef != _flatten(after)[1]:
         return None
     cast = [_promote(leaf, new) for leaf, new in zip(leaves, jax.tree.leaves(after), strict=True)]
     if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
         return None
     return jax.tree.unflatten(treedef, cast)
+
+
+def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree)
 
 
 def _promote(leaf: Any, new: Any) -> Any:
@@ -64,7 +68,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     Raises:
         CarryTypeError: where structure, shape or dtype differ.
     """
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    if _flatten(before)[1] != _flatten(after)[1]:
         raise CarryTypeError(
             where,
             f"{what} goes in with structure {jax.tree.structure(before)} "

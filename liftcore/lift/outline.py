@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..hoist import trace
-from ..pack import Changes, Pure
+from ..layout import Changes
+from ..pack import Pure
 
 __all__ = ["outline", "with_created", "without_created"]
 
@@ -36,7 +37,7 @@ def outline(
         return transformation(lambda *operands: body(pure, *operands))(*operands)
     hoisted = pure.hoisted()
     traced = trace(lambda *operands: without_created(*body(hoisted, *operands)), *operands)
-    created = traced.create(None, *operands)
+    created = pure.settle(traced.create(None, *operands))
     run = transformation(lambda created, *operands: traced.rest(None, created, *operands)[1])
     return with_created(created, *run(created, *operands))
 

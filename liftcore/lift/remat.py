@@ -8,12 +8,16 @@ from typing import Any
 
 import jax
 
-from ..pack import Captured, Pure, lift
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
 from ..typing import Filter
 from .arguments import choose, fixed_arguments, join_arguments, name_arguments
 from .outline import outline
 
 __all__ = ["checkpoint", "remat"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
 
 
 def remat(
@@ -65,7 +69,7 @@ def remat(
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
         return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat")
+    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat", _ADVICE)
 
 
 checkpoint = remat

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.tree import leaves_with_path as leaves_of
 
 from ..errors import LoopInvarianceError
 from ..hoist import trace
-from ..pack import Captured, Pure, lift
-from ..typing import Axis, InOutAxes
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,
     VariableAxes,
@@ -24,8 +25,14 @@ from .axes import (
     split_keys,
     split_rules,
 )
+from .outline import with_created, without_created
 
 __all__ = ["vmap"]
+
+_ADVICE = Advice(
+    '`variable_axes={{"{}": 0}}`, or None for one value in all lanes',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all lanes',
+)
 
 
 def vmap(
@@ -85,66 +92,109 @@ def vmap(
         size = infer_size(pure.where, axis_size, mapped, "Give it: `axis_size=…`.")
         leaves, treedef = jax.tree.flatten((args, kwargs))
         leaf_axes = [*arg_axes, *kwarg_axes]
+        keys = split_keys(rng_groups, flags, size)
 
-        def lane(variable_groups: Any, rng_groups: Any, slices: list[Any]) -> Any:
-            now = iter(slices)
+        def lane(pure: Pure, slices: Any) -> tuple[Any, Any]:
+            groups, split, now = map(iter, slices)
+            variables = [
+                group if axis is None else next(groups)
+                for group, axis in zip(variable_groups, axes.in_axes, strict=True)
+            ]
+            rngs = [next(split) if flag else group for group, flag in zip(keys, flags, strict=True)]
             full = [leaf if axis is None else next(now) for leaf, axis in zip(leaves, leaf_axes, strict=True)]
             args, kwargs = jax.tree.unflatten(treedef, full)
-            return pure(variable_groups, rng_groups, *args, **kwargs)
+            return pure(variables, rngs, *args, **kwargs)
 
         operands = (
-            list(variable_groups),
-            split_keys(rng_groups, flags, size),
+            [group for group, axis in zip(variable_groups, axes.in_axes, strict=True) if axis is not None],
+            [group for group, flag in zip(keys, flags, strict=True) if flag],
             [leaf for leaf, axis in zip(leaves, leaf_axes, strict=True) if axis is not None],
         )
         operand_axes = (
-            axes.in_axes,
-            [0 if flag else None for flag in flags],
+            [axis for axis in axes.in_axes if axis is not None],
+            0,
             [axis for axis in leaf_axes if axis is not None],
         )
-        mapping = jax.vmap(
-            lane,
-            in_axes=operand_axes,
-            out_axes=(out_axes, (*axes.out_axes, 0)),
-            axis_name=axis_name,
-            axis_size=size,
-            spmd_axis_name=spmd_axis_name,
+        lanes = Lanes(size, operand_axes, (*axes.out_axes, 0), axis_name, spmd_axis_name)
+        return lanes.run(pure, lane, operands, out_axes)
+
+    return lift(transform, fn, axes.in_filters, (*axes.out_filters, Captured()), rules, "vmap", _ADVICE)
+
+
+class Lanes(NamedTuple):
+    """How a body is mapped: `jax.vmap` less its function and `out_axes`."""
+
+    size: int
+    in_axes: PyTree
+    group_axes: tuple[Axis, ...]
+    axis_name: Any
+    spmd_axis_name: Any
+
+    def map(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        """`jax.vmap`."""
+        return jax.vmap(
+            fn,
+            in_axes,
+            out_axes,
+            axis_size=self.size,
+            axis_name=self.axis_name,
+            spmd_axis_name=self.spmd_axis_name,
+        )
+
+    def run(
+        self, pure: Pure, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
+    ) -> tuple[PyTree, tuple[PyTree, ...]]:
+        """Maps `lane(pure, slices) -> (result, groups)`."""
+        if not pure.writes:
+            run = self.map(lambda slices: lane(pure, slices), (self.in_axes,), (out_axes, self.group_axes))
+            return run(operands)  # type: ignore[no-any-return]
+        axes, hoisted = list(self.group_axes), pure.hoisted()
+
+        def flat(slices: Any) -> tuple[tuple[Any, Any], Any]:
+            created, (result, values) = without_created(*lane(hoisted, slices))
+            shared = [group if axis is None else () for group, axis in zip(values, axes, strict=True)]
+            mapped = [() if axis is None else group for group, axis in zip(values, axes, strict=True)]
+            return (created, shared), (result, mapped)
+
+        named = [] if self.axis_name is None else [(self.axis_name, self.size)]
+        traced = trace(flat, self._slices(operands), axes=named)
+        created, shared = traced.created
+        chosen = jax.tree.map(lambda _: True, created), jax.tree.map(lambda _: False, shared)
+        make = self.map(lambda slices: traced.create(chosen, slices)[0], (self.in_axes,), axes)
+        run = self.map(
+            lambda created, slices: traced.rest(chosen, (created, chosen[1]), slices),
+            (axes, self.in_axes),
+            (None, (out_axes, axes)),
         )
         try:
-            return mapping(*operands)
+            made = pure.settle(make(operands)[:-1])
+            (_, shared), (result, mapped) = run([*made, ()], operands)
         except ValueError as error:
-            differing = _differing(lane, axes.out_axes, operands, operand_axes)
-            if differing:
-                raise _not_shared(pure.where, differing) from error
+            _check_shared(pure.where, traced.reads(), axes, error)
             raise
+        values = [one if axis is None else other for one, other, axis in zip(shared, mapped, axes, strict=True)]
+        return with_created([*made, ()], result, values)
 
-    return lift(transform, fn, axes.in_filters, (*axes.out_filters, Captured()), rules, "vmap")
-
-
-def _differing(lane: Callable[..., Any], out_axes: Sequence[Axis], operands: Any, operand_axes: Any) -> list[str]:
-    """The shared variables whose new value differs between lanes, as far as a trace of one lane can tell."""
-    leaves, treedef = jax.tree.flatten(operands)
-    flat_axes = flatten_axes("operands", operand_axes, operands)
-    slices = {i: slice_type(leaves[i], axis) for i, axis in enumerate(flat_axes) if axis is not None}
-
-    def shared(slices: dict[int, Any]) -> Any:
-        full = [slices.get(index, leaf) for index, leaf in enumerate(leaves)]
-        _, groups = lane(*jax.tree.unflatten(treedef, full))
-        return [group for group, axis in zip(groups, out_axes, strict=False) if axis is None], ()
-
-    try:
-        reads = trace(shared, slices).reads()
-    except Exception:  # the lane cannot be traced alone, say for a collective over its axis: JAX's own error stands
-        return []
-    named = ((jax.tree_util.keystr(path[3:], simple=True, separator="/"), read) for path, read in leaves_of(reads))
-    return sorted({name for name, read in named if read})
+    def _slices(self, operands: PyTree) -> PyTree:
+        """The types of one lane's slices."""
+        leaves, treedef = jax.tree.flatten(operands)
+        axes = flatten_axes("operands", self.in_axes, operands)
+        return jax.tree.unflatten(treedef, [slice_type(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)])
 
 
-def _not_shared(where: str, differing: Sequence[str]) -> LoopInvarianceError:
-    collection = differing[0].split("/")[0]
-    return LoopInvarianceError(
-        where,
-        f"{list(differing)} is shared by all lanes (axis None), but its new value differs between them.",
-        f'Give it an axis, `variable_axes={{"{collection}": 0}}`, or do not split the sequence that its initializer '
-        "draws from.",
-    )
+def _check_shared(where: str, reads: PyTree, axes: Sequence[Axis], error: ValueError) -> None:
+    """Raises where a shared variable, created or written, depends on the lane."""
+    names = set()
+    for part in reads:
+        shared = [group if axis is None else () for group, axis in zip(part, axes, strict=True)]
+        for path, read in jax.tree.leaves_with_path(shared):
+            if read:
+                names.add(jax.tree_util.keystr(path[2:], simple=True, separator="/"))
+    if names:
+        collection = min(names).split("/")[0]
+        raise LoopInvarianceError(
+            where,
+            f"{sorted(names)} is shared by all lanes (axis None), but its new value differs between them.",
+            f'Give it an axis, `variable_axes={{"{collection}": 0}}`, or do not split the sequence that its '
+            "initializer draws from.",
+        ) from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from .. import struct
 from ..errors import LiftArgumentError
 from ..scope import Scope
+from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
 
@@ -16,7 +16,7 @@ __all__ = ["Embedding", "embedding"]
 _UNIT_VECTORS = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)  # of expected length 1
 
 
-@struct.dataclass
+@dataclass
 class Embedding:
     """A table of vectors, with the two ways to use it.
 
@@ -36,9 +36,9 @@ class Embedding:
     """
 
     table: Array
-    dtype: Dtype | None = struct.field(pytree_node=False, default=None)
-    promote_dtype: PromoteDtypeFn = struct.field(pytree_node=False, default=promote_dtype)
-    where: str = struct.field(pytree_node=False, default="embedding")
+    dtype: Dtype | None = field(pytree_node=False, default=None)
+    promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
+    where: str = field(pytree_node=False, default="embedding")
 
     def lookup(self, indices: ArrayLike) -> Array:
         """The vectors at integer indices: `(...)` to `(..., features)`.

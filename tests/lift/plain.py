@@ -169,9 +169,9 @@ class Rule:
         results: dict[int, Any] = {}
         names = set(scope.names)
         for index in reversed(range(self.size)) if self.reverse else range(self.size):
-            values = {path: self._slice(path, value, index, scope.path) for path, value in outer.values.items()}
-            values = {path: value for path, value in values.items() if value is not None}
+            values = self._slices(outer.values, index, scope.path)
             here = outer.inside(values, self.root(outer.root, index), self.axes)
+            here.pending = self._slices(outer.pending, index, scope.path)
             for path, value in carried.items():
                 (here.values if path in values else here.pending)[path] = value
             inner = Plain(here, scope.path, names)
@@ -181,13 +181,14 @@ class Rule:
         self._put_back(scope, [worlds[index] for index in range(self.size)], carried)
         return [results[index] for index in range(self.size)]
 
-    def _slice(self, path: Path, value: Any, index: int, below: Path) -> Any:
-        if path[0] not in self.axes or path[1 : 1 + len(below)] != below:
-            return None
-        axis = self.axes[path[0]]
-        if axis in (None, CARRY):
-            return value
-        return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis), value)
+    def _slices(self, values: Mapping[Path, Any], index: int, below: Path) -> dict[Path, Any]:
+        slices = {}
+        for path, value in values.items():
+            if path[0] in self.axes and path[1 : 1 + len(below)] == below:
+                axis = self.axes[path[0]]
+                shared = axis in (None, CARRY)
+                slices[path] = value if shared else jax.tree.map(lambda leaf, at=axis: jnp.take(leaf, index, at), value)
+        return slices
 
     def _put_back(self, scope: Plain, worlds: list[World], carried: dict[Path, Any]) -> None:
         for path in worlds[0].changed:

@@ -18,8 +18,8 @@ from linen_like.embedding import Embed
 from linen_like.linear import Dense
 from linen_like.normalization import BatchNorm, LayerNorm
 from linen_like.stochastic import Dropout
+from tests.nn.bits import assert_same_bits, quick
 from tests.nn.layer_table import IMAGE, Row, everything, modular
-from tests.parity.test_nn import assert_same_bits, quick
 
 linen = pytest.importorskip("flax.linen")
 

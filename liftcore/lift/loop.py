@@ -1,0 +1,243 @@
+"""A loop over a body that is traced once, and may create variables of every kind.
+
+`hoist` cuts out what makes them:
+
+    shared     is made once, before the loop; it may depend on neither carry nor slices
+    carried    is made once, as iteration 0 would make it, and is what the loop begins with
+    stacked    is made by a loop of its own, unless it depends on the carry: then it is made in the loop itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from .._compat import tag
+from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, LoopInvarianceError
+from ..filters import leaves_of, merge
+from ..hoist import Traced, trace
+from ..layout import Changes
+from ..pack import Pure
+from ..typing import InOutAxes, PyTree
+from .axes import flatten_axes, slice_type, to_axis
+from .carry import check_carry, overlay, promoted, select
+
+__all__ = ["Loop"]
+
+
+class Created(NamedTuple):
+    """The initial values that a body makes, by how the loop treats them; `constant` are outputs, not variables."""
+
+    shared: PyTree
+    carried: PyTree
+    stacked: PyTree
+    constant: PyTree
+
+
+class Loop(NamedTuple):
+    """How a body is run: `jax.lax.scan` less its function."""
+
+    size: int
+    reverse: bool
+    unroll: int | bool
+
+    def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
+        """`jax.lax.scan`."""
+        return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll)
+
+    def run(
+        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+    ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
+        """Runs `body(pure, (carried variables, carry), slices) -> (carry, ys, groups)` in a loop."""
+        if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes)):
+            return self._run_hoisted(pure, body, state, xs, out_axes)
+
+        def step(carry: Any, slices: Any) -> Any:
+            carry, ys, groups = body(pure, (state[0], carry), slices)
+            return carry, (ys, groups)
+
+        try:
+            carry, (ys, groups) = self.scan(step, state[1], xs)
+        except TypeError as error:
+            if "carry" not in str(error):
+                raise
+            raise CarryTypeError(pure.where, str(error), "Return a carry of the type that came in.") from error
+        return carry, Outputs(out_axes).join(ys, ()), groups
+
+    def _run_hoisted(
+        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+    ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
+        outputs = Outputs(out_axes)
+        hoisted = pure.hoisted()
+
+        def flat(state: Any, slices: Any) -> Any:
+            carry, ys, (shared, carried, *stacked, captured) = body(hoisted, state, slices)
+            _check_unwritten(pure.where, shared.values)
+            stackable, constant = outputs.split(ys)
+            created = Created(shared.created, carried.created, [one.created for one in stacked], tag(constant))
+            return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
+
+        traced, (carried, carry) = _trace(flat, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
+        made, chosen = self._create(pure, traced, (carried, carry), xs)
+        begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
+        for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
+            check_carry(pure.where, what, now, after)
+        _check_separate(pure, begin[0])
+
+        def step(now: Any, slices: Any) -> Any:
+            (written, carry), (slices, stacked) = now, slices
+            given = Created(made.shared, overlay(made.carried, written), stacked, made.constant)
+            left, (now, ys) = traced.rest(chosen, given, (overlay(carried, written), carry), slices)
+            return now, (left.stacked, ys)
+
+        (written, carry), (left, (values, captured, ys)) = self.scan(step, begin, (xs, made.stacked))
+        pure.crossing.mix(zip(left, values, strict=True))
+        stacked = _either(made.stacked, left)
+        groups = (
+            Changes(tuple({} for _ in made.shared), made.shared),
+            Changes(written, made.carried),
+            *(Changes(*pair) for pair in zip(values, stacked, strict=True)),
+            captured,
+        )
+        return carry, outputs.join(ys, made.constant), groups
+
+    def _create(self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree) -> tuple[Created, Created]:
+        """Makes the initial values, but those of stacked variables that depend on the carry.
+
+        Returns:
+            The values, and for each whether it was made.
+        """
+        reads = traced.reads()
+        _check_constant(pure.where, reads)
+        nothing = Created(*(jax.tree.map(lambda _: False, part) for part in reads))
+        everything = Created(*(jax.tree.map(lambda _: True, part) for part in reads))
+        first = None
+        if any(_SLICES in read for read in jax.tree.leaves(reads.carried)):
+            first = _first(pure.where, xs, self.size, self.reverse)
+        chosen = everything._replace(stacked=jax.tree.map(lambda read: _STATE not in read, reads.stacked))
+        once = traced.create(nothing._replace(shared=everything.shared, constant=everything.constant), None, None)
+        carried = traced.create(nothing._replace(carried=everything.carried), state, first).carried
+        stacked = self._stack(traced, nothing._replace(stacked=chosen.stacked), state, xs, pure.nested)
+        shared, carried, *stacked = pure.settle([once.shared, carried, *stacked])
+        return Created(shared, carried, stacked, once.constant), chosen
+
+    def _stack(self, traced: Traced, chosen: Created, state: PyTree, xs: PyTree, apart: bool) -> PyTree:
+        """Makes stacked initial values in a loop of their own.
+
+        Where an enclosing lift has to see what each of them depends on (`apart`), there is a loop for those alike.
+        """
+        leaves = jax.tree.leaves((state, xs))
+        stacked = jax.tree.map(lambda _: None, traced.created.stacked)
+        for part in traced.alike(chosen) if apart else [chosen]:
+            make, places = traced.maker(part)
+            _, made = self.scan(lambda _, slices, make=make: (None, make(*slices)), None, [leaves[at] for at in places])
+            stacked = _either(stacked, made.stacked)
+        return stacked
+
+
+_STATE, _SLICES = 0, 1
+"""The operands of a traced body, as `Traced.reads` numbers them."""
+
+
+class Outputs:
+    """What a body gives to be stacked, along the axes that `out_axes` says."""
+
+    def __init__(self, out_axes: InOutAxes) -> None:
+        self._out_axes = out_axes
+
+    def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
+        """The leaves to stack, and those that are the same in all iterations."""
+        axes = flatten_axes("out_axes", self._out_axes, ys)
+        leaves, self._treedef = jax.tree.flatten(ys)
+        pairs = list(zip(leaves, axes, strict=True))
+        return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
+
+    def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
+        """The pytree again, from stacked and constant leaves; or from the stacked pytree, if that was never split."""
+        treedef = getattr(self, "_treedef", jax.tree.structure(stacked))
+        axes = flatten_axes("out_axes", self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
+        leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
+        each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in axes]
+        return jax.tree.unflatten(treedef, each)
+
+
+def _trace(body: Callable[..., Any], state: Any, slices: Any) -> tuple[Traced, Any]:
+    """Traces a body, and again where a weakly typed carry must be cast, as `jax.lax.scan` does."""
+    while True:
+        traced = trace(body, state, slices)
+        carried, carry = state
+        written, after = traced.outputs[0]
+        cast = promoted((select(carried, written), carry), (select(written, carried), after))
+        if cast is None:
+            return traced, state
+        state = overlay(carried, cast[0]), cast[1]
+
+
+def _merged(group: PyTree, other: PyTree) -> PyTree:
+    return tuple(merge(*trees) for trees in zip(group, other, strict=True))
+
+
+def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
+    """The slices of the iteration that runs first."""
+    if size == 0:
+        raise AxisSizeError(
+            where,
+            "a carried variable is made from the slices of iteration 0, and there is none.",
+            "Create it outside the loop, or loop at least once.",
+        )
+    return jax.tree.map(lambda leaf: leaf[size - 1 if reverse else 0], xs)
+
+
+def _check_unwritten(where: str, shared: PyTree) -> None:
+    names = _variable_names(shared)
+    if names:
+        raise LoopInvarianceError(
+            where,
+            f"{names} is shared by all iterations (variable_broadcast), but the body writes it.",
+            f'Carry it from one iteration to the next: `variable_carry="{names[0].split("/")[0]}"`.',
+        )
+
+
+def _check_separate(pure: Pure, carried: PyTree) -> None:
+    """Checks that of each carried variable what it begins with can be told from what an iteration makes of it."""
+    for index, path in sorted(pure.crossing.records[-1].mixed):
+        if path in dict(leaves_of(carried[index])):
+            raise LiftArgumentError(
+                f'"{"/".join(path)}" in {pure.where}',
+                "it is carried, and a lift inside the body both created and wrote it, so that the loop cannot tell "
+                "what it begins with.",
+                "Create it before that lift, or write the lift with `liftcore.vmap`, `scan`, `remat` or `jit`.",
+            )
+
+
+def _either(some: PyTree, others: PyTree) -> PyTree:
+    return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
+
+
+def _check_constant(where: str, reads: Created) -> None:
+    """Checks that what all iterations share depends on none of them."""
+    names = _variable_names(jax.tree.map(lambda read: read or None, reads.shared))
+    if names:
+        raise LoopInvarianceError(
+            where,
+            f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on "
+            "the carry, on a slice or on a key that is split.",
+            f'Stack it, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or do not split the sequence it draws from.',
+        )
+    if any(reads.constant):
+        raise LoopInvarianceError(
+            where,
+            "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
+            "Give it an axis, and take one of the stacked values.",
+        )
+
+
+def _variable_names(group: PyTree) -> list[str]:
+    paths = (path for path, _ in jax.tree.leaves_with_path(group))
+    return sorted({jax.tree_util.keystr(path[1:], simple=True, separator="/") for path in paths})
+
+
+def _is_none(value: Any) -> bool:
+    return value is None

@@ -1,0 +1,147 @@
+"""What a scope says when it is misused: each function returns the error to raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import rng
+from ._compat import raw_transformation
+from .errors import (
+    InvalidRngError,
+    InvalidScopeError,
+    JaxTransformError,
+    LiftError,
+    ModifyScopeVariableError,
+    NameInUseError,
+    ScopeCollectionNotFound,
+    ScopeParamNotFoundError,
+    ScopeParamShapeError,
+    ScopeVariableNotFoundError,
+    UnliftedCollectionError,
+    UnliftedSequenceError,
+)
+
+if TYPE_CHECKING:
+    from .scope import Scope
+    from .tree import Lift
+
+__all__ = [
+    "ended",
+    "immutable",
+    "name_taken",
+    "no_sequence",
+    "not_found",
+    "not_lifted",
+    "not_taken",
+    "raw_transformed",
+    "wrong_shape",
+]
+
+
+def ended(scope: Scope) -> LiftError:
+    """The scope is used after its time."""
+    return InvalidScopeError(
+        f"scope at {scope.path_text}",
+        "it was used after the lift, `init` or `apply` that it belonged to had ended.",
+        "Return what you need from the function instead of keeping its scope (or a module bound to it).",
+    )
+
+
+def raw_transformed(scope: Scope, act: str) -> LiftError:
+    """The scope is used under a JAX transformation that it does not cross."""
+    if scope.tree.lifts:
+        lift = scope.tree.lifts[-1]
+        return JaxTransformError(
+            f"{act} at {scope.path_text}",
+            f"it belongs outside {lift}, and was used inside, where it cannot change.",
+            "Use the scope (or module) that the lifted function is given; hand others over as arguments or fields.",
+        )
+    name = raw_transformation()
+    raw, lifted = (f"jax.{name}", f"liftcore.{name}") if name else ("a raw JAX transformation", "its lifted form")
+    return JaxTransformError(
+        f"{act} at {scope.path_text}",
+        f"{raw} was applied to a function that uses a live scope or module, whose state cannot cross it.",
+        f"Use the lifted transformation: `{lifted}` (over a module: `nn.{name or 'vmap'}`).",
+    )
+
+
+def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
+    """A name is asked for twice; `held` are the collections of the variables that have it."""
+    return NameInUseError(
+        f'"{name}" at {scope.path_text}',
+        f"the name is taken by {f'a variable of {list(held)}' if held else 'a scope'}.",
+        f'Give one of them another name, such as "{name}_2".',
+    )
+
+
+def not_taken(scope: Scope, collection: str, name: str, lift: Lift) -> LiftError:
+    """A variable is written that no output group of the lift takes."""
+    return UnliftedCollectionError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f'collection "{collection}" was written, but no output group of {lift.name} takes it '
+        f"(output groups: {lift.taken!r}).",
+        f"Add {lift.advice.collection.format(collection)}.",
+    )
+
+
+def not_lifted(scope: Scope, collection: str, name: str, lift: Lift) -> LiftError:
+    """A variable is asked for that the lift does not take in."""
+    return UnliftedCollectionError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(scope.tree.variables)}).",
+        f"Add {lift.advice.collection.format(collection)}.",
+    )
+
+
+def immutable(scope: Scope, collection: str, name: str) -> LiftError:
+    """A variable of an immutable collection is written."""
+    return ModifyScopeVariableError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f'collection "{collection}" is immutable here (mutable: {scope.tree.outermost().mutable!r}).',
+        f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+    )
+
+
+def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]) -> LiftError:
+    """A variable is asked for that does not exist and may not be made."""
+    where = f'"{collection}/{name}" at {scope.path_text}'
+    if scope.is_collection_empty(collection):
+        return ScopeCollectionNotFound(
+            where,
+            f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
+            f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
+        )
+    kind = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
+    return kind(
+        where,
+        f"there is no such variable (available there: {sorted(available)}), and nothing may make it.",
+        f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
+    )
+
+
+def wrong_shape(scope: Scope, name: str, given: Sequence[Any], expected: Sequence[Any]) -> LiftError:
+    """A stored parameter has other shapes (one for each of its leaves) than its initializer makes."""
+    stored, made = (" and ".join(map(str, shapes)) for shapes in (given, expected))
+    return ScopeParamShapeError(
+        f'param "{name}" at {scope.path_text}',
+        f"the stored value has shape {stored}, its initializer makes {made}.",
+        "Check the sizes of the module and of its inputs, or call `init` again for this model.",
+    )
+
+
+def no_sequence(scope: Scope, name: str) -> LiftError:
+    """A key is drawn from a sequence that was not given, or not lifted."""
+    where = f'make_rng("{name}") at {scope.path_text}'
+    given, lift = scope.tree.given_sequences(), scope.tree.lift
+    if lift is not None and (name in given or rng.DEFAULT in given):
+        return UnliftedSequenceError(
+            where,
+            f"the sequence was given, but {lift.name} does not pass it in (lifted: {list(scope.tree.rngs)}).",
+            f"Add {lift.advice.sequence.format(name)}.",
+        )
+    return InvalidRngError(
+        where,
+        f'no PRNG sequence "{name}" was given, nor "params" (given: {list(given)}).',
+        f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
+    )

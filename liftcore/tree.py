@@ -1,0 +1,176 @@
+"""What scopes share: a `Node` for all scopes at one path, a `Tree` for all scopes of one `init`, `apply` or lift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import rng
+from ._compat import trace_state
+from .filters import Everything, Nothing, matches_collection
+from .typing import Path, Predicate
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["Advice", "Lift", "Node", "Sown", "Tree"]
+
+_NOTHING: Mapping[str, int] = {}
+
+
+class Node:
+    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there."""
+
+    __slots__ = ("children", "counts", "dicts", "owned")
+
+    def __init__(self, counts: Mapping[str, int] = _NOTHING) -> None:
+        self.children: dict[str, Node] = {}
+        self.counts = dict(counts)
+        self.dicts: dict[str, Mapping[str, Any]] = {}
+        self.owned: set[str] = set()
+
+    def child(self, name: str) -> Node:
+        """The node below, made where there is none."""
+        found = self.children.get(name)
+        if found is None:
+            found = self.children[name] = Node()
+        return found
+
+    def copy_counts(self) -> Node:
+        """A new node, and new nodes below it, that go on counting where these stand."""
+        copy = Node(self.counts)
+        copy.children = {name: child.copy_counts() for name, child in self.children.items()}
+        return copy
+
+    def advance(self, other: Node) -> None:
+        """Raises each count here and below to that of another node."""
+        for name, count in other.counts.items():
+            self.counts[name] = max(count, self.counts.get(name, 0))
+        for name, child in other.children.items():
+            self.child(name).advance(child)
+
+
+class Sown(NamedTuple):
+    """A captured value that no group of a lift lists: it is sown again outside, on the other side of the lift."""
+
+    path: Path
+    collection: str
+    name: str
+    init_fn: Callable[[], Any]
+    reduce_fn: Callable[[Any, Any], Any]
+
+
+class Advice(NamedTuple):
+    """How a lift is told to take a collection, or a PRNG sequence, for the text of errors: `{}` stands for its name."""
+
+    collection: str
+    sequence: str
+
+
+class Lift(NamedTuple):
+    """How a tree inside a lift hangs together with the scope outside that it stands for.
+
+    Attributes:
+        outer: that scope.
+        name: how the lift shows in paths, such as `vmap(block)`.
+        taken: what its output groups take.
+        captures: whether sown values that they do not take come out all the same.
+        hoisted: whether created values are marked, so that `hoist` can cut them out.
+        advice: how to make it take more.
+    """
+
+    outer: Scope
+    name: str
+    taken: Predicate
+    captures: bool
+    hoisted: bool
+    advice: Advice
+
+
+def _word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+    return rng.word((*path[sequence.since :], count))
+
+
+class Tree:
+    """What every scope of one `init`, `apply` or lift shares."""
+
+    __slots__ = (
+        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "lifts", "mixed",
+        "mutable", "rngs", "root", "sown", "trace", "variables", "word", "writes", "written",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        rngs: Mapping[str, rng.Sequence],
+        mutable: Predicate,
+        *,
+        base: Path = (),
+        root: Node | None = None,
+        fallbacks: Sequence[tuple[Predicate, rng.Sequence]] | None = None,
+        initializing: bool = False,
+        lift: Lift | None = None,
+        word: Callable[[Path, rng.Sequence, str, int], Any] = _word,
+    ) -> None:
+        self.variables = dict(variables)
+        self.rngs = rngs
+        self.mutable = mutable
+        self.base = base
+        self.root = Node() if root is None else root
+        if fallbacks is None:
+            fallbacks = [(Everything(), rngs[rng.DEFAULT])] if rng.DEFAULT in rngs else []
+        self.fallbacks = fallbacks
+        self.initializing = initializing
+        self.lift = lift
+        self.word = word
+        self.trace = trace_state()
+        self.alive = True
+        self.created: dict[Path, Any] = {}
+        self.written: dict[Path, None] = {}
+        self.sown: list[tuple[Sown, Any]] = []
+        self.mixed: set[Path] = set()
+        self.lifts: list[str] = []
+        self.writes: bool = mutable != Nothing() or (lift is not None and lift.captures and lift.outer.tree.writes)
+        self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
+        self._writable: dict[str, bool | None] = {}
+
+    @property
+    def hoisted(self) -> bool:
+        """Whether the values created here are marked, so that the lift can cut out what makes them."""
+        return self.lift is not None and self.lift.hoisted
+
+    def writable(self, collection: str) -> bool | None:
+        """Whether a collection may be written: all of it, none of it, or (None) as single variables tell."""
+        if collection not in self._writable:
+            self._writable[collection] = matches_collection(self.mutable, collection)
+        return self._writable[collection]
+
+    def sequence(self, name: str) -> tuple[str, rng.Sequence] | None:
+        """The sequence that draws under a name come from, and the name that they are counted under."""
+        if name not in self._resolved:
+            self._resolved[name] = self._resolve(name)
+        return self._resolved[name]
+
+    def _resolve(self, name: str) -> tuple[str, rng.Sequence] | None:
+        if name in self.rngs:
+            return name, self.rngs[name]
+        if name in self.given_sequences():
+            return None
+        return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
+
+    @property
+    def surroundings(self) -> tuple[Any, ...]:
+        """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
+        rules = tuple(rule for rule, _ in self.fallbacks)
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given_sequences()
+
+    def given_sequences(self) -> tuple[str, ...]:
+        """The names of the sequences that `init` or `apply` were given, lifted here or not."""
+        return tuple(self.outermost().rngs)
+
+    def outermost(self) -> Tree:
+        """The tree that `init` or `apply` made, outside all lifts."""
+        tree = self
+        while tree.lift is not None:
+            tree = tree.lift.outer.tree
+        return tree

@@ -1,0 +1,148 @@
+"""Words, keys and sequences: which numbers they are, what they are drawn from, and what is no key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import rng
+from liftcore.errors import InvalidRngError
+
+
+@pytest.mark.parametrize(
+    ("items", "word"),
+    [
+        ((1,), 1059673188),
+        ((0,), 1537817757),  # a count of no bytes at all
+        (("Dense_0", 1), 4288924255),
+        (("a", "b", 1), 2122571125),
+        (("ab", 1), 1779601546),
+        (("a", 97), 1289887878),
+        (("a", 256), 3645798498),  # a count of two bytes
+        (("été", 2), 242481787),
+    ],
+)
+def test_a_word_is_the_head_of_a_hash(items: tuple[Any, ...], word: int) -> None:
+    assert int(rng.word(items)) == word
+    assert rng.word(items).dtype == np.uint32
+
+
+def test_the_key_of_a_draw_folds_in_the_word_of_path_and_count() -> None:
+    def draws(scope: Any) -> list[Any]:
+        top = [scope.make_rng(), scope.make_rng()]
+        return [*top, scope.push("Dense_0").make_rng(), scope.push("a").push("b").make_rng()]
+
+    key = jax.random.key(0)
+    found = liftcore.apply(draws)({}, rngs=key)
+    words = [rng.word(items) for items in [(1,), (2,), ("Dense_0", 1), ("a", "b", 1)]]
+    assert found == [jax.random.fold_in(key, word) for word in words]
+    assert jax.random.key_data(found[0]).tolist() == [1543086838, 3704909070]
+    assert jax.random.key_data(found[2]).tolist() == [243693010, 2466960572]
+    assert jax.random.key_data(found[3]).tolist() == [685440748, 4031007777]
+
+
+def test_raw_keys_draw_what_typed_keys_draw() -> None:
+    def draw(scope: Any) -> Any:
+        return scope.push("a").make_rng("dropout")
+
+    typed = liftcore.apply(draw)({}, rngs={"dropout": jax.random.key(3)})
+    raw = liftcore.apply(draw)({}, rngs={"dropout": jax.random.PRNGKey(3)})
+    assert raw.dtype == jnp.uint32
+    assert (jax.random.key_data(typed) == raw).all()
+
+
+def test_each_sequence_counts_for_itself_at_each_place() -> None:
+    def draws(scope: Any) -> list[Any]:
+        below = scope.push("below")
+        return [scope.make_rng("a"), scope.make_rng("b"), below.make_rng("a"), scope.make_rng("a"), below.make_rng("a")]
+
+    a, b = jax.random.key(1), jax.random.key(2)
+    words = [(a, (1,)), (b, (1,)), (a, ("below", 1)), (a, (2,)), (a, ("below", 2))]
+    expected = [jax.random.fold_in(key, rng.word(items)) for key, items in words]
+    assert liftcore.apply(draws)({}, rngs={"a": a, "b": b}) == expected
+
+
+def test_a_single_key_is_the_sequence_params() -> None:
+    def draw(scope: Any) -> Any:
+        return scope.make_rng(), scope.has_rng("params"), scope.has_rng("dropout")
+
+    key = jax.random.key(5)
+    assert liftcore.apply(draw)({}, rngs=key) == liftcore.apply(draw)({}, rngs={"params": key})
+    assert liftcore.apply(draw)({}, rngs=key)[1:] == (True, False)
+
+
+def test_a_sequence_that_was_never_given_draws_from_params_with_its_counts() -> None:
+    def draws(scope: Any) -> list[Any]:
+        return [scope.make_rng("params"), scope.make_rng("dropout"), scope.make_rng("params"), scope.make_rng("noise")]
+
+    key = jax.random.key(0)
+    assert liftcore.apply(draws)({}, rngs=key) == [jax.random.fold_in(key, rng.word((count,))) for count in (1, 2, 3, 4)]
+
+
+def test_a_given_sequence_never_falls_back() -> None:
+    def draws(scope: Any) -> Any:
+        return scope.make_rng("dropout")
+
+    found = liftcore.apply(draws)({}, rngs={"params": jax.random.key(0), "dropout": jax.random.key(1)})
+    assert found == jax.random.fold_in(jax.random.key(1), rng.word((1,)))
+
+
+def test_a_missing_sequence_names_those_that_were_given() -> None:
+    def draw(scope: Any) -> Any:
+        return scope.push("a").make_rng("dropout")
+
+    with pytest.raises(InvalidRngError) as caught:
+        liftcore.apply(draw)({}, rngs={"noise": jax.random.key(0)})
+    assert caught.value.where == 'make_rng("dropout") at /a'
+    assert "['noise']" in caught.value.what
+    assert 'rngs={"dropout": jax.random.key(0)}' in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (0, "int"),
+        (jnp.zeros((2,)), "float32"),
+        (jax.random.split(jax.random.key(0), 3), "(3,)"),
+        (jnp.zeros((3, 2), jnp.uint32), "(3, 2)"),
+    ],
+)
+def test_what_is_no_key_is_refused(given: Any, shown: str) -> None:
+    for enter in (liftcore.init(lambda scope: 0), lambda rngs: liftcore.apply(lambda scope: 0)({}, rngs=rngs)):
+        with pytest.raises(InvalidRngError, match="expected one PRNG key") as caught:
+            enter({"params": given})
+        assert caught.value.where == 'rngs["params"]'
+        assert shown in caught.value.what
+
+
+@pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0), jax.random.key(0, impl="rbg")])
+def test_typed_and_raw_keys_are_keys(key: Any) -> None:
+    assert rng.is_key(key)
+    assert rng.is_key(jax.eval_shape(lambda: key))
+
+
+def test_keys_may_be_tracers() -> None:
+    def draw(key: Any) -> Any:
+        return liftcore.apply(lambda scope: scope.make_rng())({}, rngs=key)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert jax.vmap(draw)(keys)[1] == jax.jit(draw)(keys[1]) == draw(keys[1])
+
+
+def test_rewinding_draws_again_what_was_drawn() -> None:
+    def draws(scope: Any) -> Any:
+        first = scope.make_rng(), scope.push("a").make_rng()
+        again = scope.rewound()
+        on = again.make_rng(), again.push("a").make_rng()
+        back = scope.rewound(rewind_rngs=True)
+        return first, on, (back.make_rng(), back.push("a").make_rng())
+
+    first, on, back = liftcore.apply(draws)({}, rngs=jax.random.key(0))
+    assert first == back
+    assert first[0] != on[0]
+    assert first[1] != on[1]

@@ -1,0 +1,483 @@
+"""Scopes: places, names, variables, captured values, and what each misuse says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import Scope, Variable
+from liftcore.errors import (
+    InvalidRngError,
+    InvalidScopeError,
+    JaxTransformError,
+    LiftError,
+    ModifyScopeVariableError,
+    NameInUseError,
+    ScopeCollectionNotFound,
+    ScopeParamNotFoundError,
+    ScopeParamShapeError,
+    ScopeVariableNotFoundError,
+)
+
+KEY = jax.random.key(0)
+
+
+def bound(variables: dict[str, Any] | None = None, mutable: Any = True, rngs: Any = KEY) -> Scope:
+    return liftcore.bind(variables or {}, rngs, mutable)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pushed_scope_lies_one_level_below() -> None:
+    root = bound()
+    inner = root.push("encoder").push("dense")
+    assert inner.path == ("encoder", "dense")
+    assert inner.name == "dense"
+    assert inner.path_text == "/encoder/dense"
+    assert inner.parent is not None
+    assert inner.parent.path == ("encoder",)
+    assert (root.path, root.name, root.parent, root.path_text) == ((), None, None, "/")
+
+
+def test_automatic_names_count_up_for_each_prefix() -> None:
+    root = bound()
+    names = [root.push(prefix=prefix).name for prefix in ("dense_", "dense_", "conv_", "", "dense_")]
+    assert names == ["dense_0", "dense_1", "conv_0", "0", "dense_2"]
+
+
+def test_automatic_names_pass_by_taken_ones() -> None:
+    root = bound()
+    root.push("dense_0")
+    root.param("dense_1", lambda key: 1)
+    assert root.default_name("dense_") == "dense_2"
+    assert root.push(prefix="dense_").name == "dense_2"
+
+
+def test_child_runs_a_function_in_a_scope_below() -> None:
+    def layer(scope: Scope, x: Any, *, by: float = 1.0) -> Any:
+        return scope.path, x * by
+
+    root = bound()
+    assert root.child(layer, "a")(2) == (("a",), 2)
+    assert root.child(layer)(2, by=3) == (("layer_0",), 6)
+    assert root.child(layer, prefix="other")(2) == (("other0",), 2)
+    assert root.child(layer, by=5.0)(2) == (("layer_1",), 10)
+    assert root.child(layer, "b", by=5.0)(2, by=7) == (("b",), 14)
+
+
+def test_child_called_twice_uses_the_same_variables() -> None:
+    def layer(scope: Scope) -> Any:
+        return scope.param("w", jax.random.normal, (2,))
+
+    shared = bound().child(layer, "a")
+    np.testing.assert_array_equal(shared(), shared())
+
+
+def test_child_names_its_operations_for_profiles() -> None:
+    def layer(scope: Scope, x: Any) -> Any:
+        return jnp.sin(x)
+
+    def text(**options: Any) -> str:
+        def model(scope: Scope, x: Any) -> Any:
+            return scope.child(layer, "encoder", **options)(x)
+
+        return jax.jit(liftcore.apply(model)).lower({}, 1.0).as_text(debug_info=True)
+
+    assert "encoder" in text()
+    assert "encoder" not in text(named_call=False)
+
+
+def test_rewound_frees_the_names_and_keeps_the_variables() -> None:
+    scope = bound().push("a")
+    first = scope.param("w", jax.random.normal, (2,))
+    again = scope.rewound()
+    assert again.path == scope.path
+    np.testing.assert_array_equal(again.param("w", jax.random.normal, (2,)), first)
+    assert scope.name_reserved("w")
+    assert not scope.rewound().name_reserved("w")
+
+
+def test_temporary_ends_the_scope_and_those_below() -> None:
+    root = bound({"s": {"a": {"v": 1}}})
+    with root.temporary() as scope:
+        below = scope.push("a")
+        assert below.get_variable("s", "v") == 1
+        assert below.is_valid
+    assert not scope.is_valid
+    assert not below.is_valid
+    with pytest.raises(InvalidScopeError, match=r"scope at /a: it was used after"):
+        below.get_variable("s", "v")
+
+
+def test_an_ended_scope_refuses_every_use() -> None:
+    scope = bound({"s": {"v": 1}})
+    held = scope.variable("s", "v")
+    scope.invalidate()
+    uses: list[Callable[[], Any]] = [
+        lambda: scope.push("a"),
+        lambda: scope.child(lambda scope: 0, "b"),
+        lambda: scope.rewound(),
+        lambda: scope.param("w", lambda key: 0),
+        lambda: scope.variable("s", "v2", lambda: 0),
+        lambda: scope.get_variable("s", "v"),
+        lambda: scope.has_variable("s", "v"),
+        lambda: scope.put_variable("s", "v", 2),
+        lambda: scope.sow("s", "v", 2),
+        lambda: scope.make_rng(),
+        lambda: scope.variables(),
+        lambda: scope.mutable_variables(),
+        lambda: held.value,
+        lambda: setattr(held, "value", 2),
+        lambda: liftcore.vmap(lambda scope: 0, axis_size=2)(scope),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidScopeError, match="Return what you need from the function"):
+            use()
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_taken_once() -> None:
+    root = bound()
+    root.push("a")
+    with pytest.raises(NameInUseError) as caught:
+        root.push("a")
+    assert caught.value.where == '"a" at /'
+    assert "taken by a scope" in caught.value.what
+    assert 'another name, such as "a_2"' in caught.value.fix
+    assert root.push("a", reuse=True).path == ("a",)
+
+
+def test_a_parameter_and_a_scope_cannot_share_a_name() -> None:
+    root = bound()
+    root.param("w", lambda key: 1)
+    with pytest.raises(NameInUseError, match=r'"w" at /: the name is taken by a variable of \[\'params\'\]'):
+        root.push("w")
+    root.push("b")
+    with pytest.raises(NameInUseError, match="taken by a scope"):
+        root.param("b", lambda key: 1)
+    with pytest.raises(NameInUseError, match='"w" at /'):
+        root.param("w", lambda key: 1)
+
+
+def test_variables_of_two_collections_may_share_a_name() -> None:
+    root = bound()
+    root.param("w", lambda key: 1)
+    root.variable("state", "w", lambda: 2)
+    with pytest.raises(NameInUseError, match="'params', 'state'"):
+        root.push("w")
+    assert root.name_reserved("w")
+    assert root.name_reserved("w", "state")
+    assert not root.name_reserved("w", "other")
+    assert not root.name_reserved("v")
+
+
+def test_reserve_takes_a_name_and_free_gives_it_back() -> None:
+    root = bound()
+    root.reserve("a")
+    with pytest.raises(NameInUseError):
+        root.push("a")
+    root.free("a")
+    assert not root.name_reserved("a")
+    root.push("a")
+
+
+def test_a_failed_creation_changes_no_variable() -> None:
+    def broken(key: Any) -> Any:
+        raise RuntimeError("broken")
+
+    root = bound()
+    with pytest.raises(RuntimeError, match="broken"):
+        root.param("w", broken)
+    assert root.variables() == {}
+
+
+# -- variables ---------------------------------------------------------------------------------------------------------
+
+
+def test_param_calls_its_initializer_with_a_key_and_the_arguments() -> None:
+    seen: list[Any] = []
+
+    def init(key: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append((key, args, kwargs))
+        return jnp.ones((2, 3))
+
+    root = bound()
+    value = root.push("a").param("w", init, (2, 3), dtype=float)
+    expected = liftcore.apply(lambda scope: scope.push("a").make_rng())({}, rngs=KEY)
+    assert seen == [(expected, ((2, 3),), {"dtype": float})]
+    assert root.variables()["params"]["a"]["w"] is value
+
+
+def test_param_that_exists_with_the_right_shape_calls_nothing() -> None:
+    def never(key: Any, shape: Any) -> Any:
+        raise AssertionError("called")
+
+    stored = jnp.ones((2, 3))
+    assert bound({"params": {"w": stored}}, mutable=False, rngs=None).param("w", never, (2, 3)) is stored
+    assert bound({"params": {"w": stored}}, mutable=False, rngs=None).param("w", never, shape=(2, 3)) is stored
+
+
+def test_param_of_another_shape_shows_both_and_the_path() -> None:
+    root = bound({"params": {"dense": {"w": jnp.ones((3, 4))}}}, mutable=False)
+    with pytest.raises(ScopeParamShapeError) as caught:
+        root.push("dense").param("w", jax.random.normal, (5, 4))
+    assert caught.value.where == 'param "w" at /dense'
+    assert "(3, 4)" in caught.value.what
+    assert "(5, 4)" in caught.value.what
+    assert caught.value.what.index("(3, 4)") < caught.value.what.index("(5, 4)")
+
+
+def test_param_is_checked_against_what_its_initializer_makes_not_what_it_is_called_with() -> None:
+    def transposed(key: Any, shape: tuple[int, int]) -> Any:
+        return jnp.zeros(shape[::-1])
+
+    root = bound({"params": {"w": jnp.ones((3, 2)), "v": jnp.ones((2, 3))}}, mutable=False)
+    assert root.param("w", transposed, (2, 3)).shape == (3, 2)
+
+
+def test_param_without_a_shape_is_checked_too() -> None:
+    root = bound({"params": {"w": jnp.ones(3), "pair": (jnp.ones(2), jnp.ones(3))}}, mutable=False)
+    with pytest.raises(ScopeParamShapeError, match=r"\(3,\).*\(4,\)"):
+        root.param("w", lambda key: jnp.zeros(4))
+    with pytest.raises(ScopeParamShapeError, match=r"\(2,\) and \(3,\).*\(2,\) and \(5,\)"):
+        root.param("pair", lambda key: (jnp.zeros(2), jnp.zeros(5)))
+
+
+def test_a_missing_collection_names_those_that_were_given() -> None:
+    scope = bound({"stats": {"n": 1}}, mutable=False).push("a")
+    with pytest.raises(ScopeCollectionNotFound) as caught:
+        scope.param("w", jax.random.normal, (2,))
+    assert caught.value.where == '"params/w" at /a'
+    assert "no collection \"params\" (given: ['stats'])" in caught.value.what
+    assert 'apply({"params": …})' in caught.value.fix
+    assert 'mutable=["params"]' in caught.value.fix
+
+
+def test_a_missing_variable_names_what_there_is() -> None:
+    scope = bound({"params": {"a": {"kernel": 1, "bias": 2}}, "s": {"v": 1}}, mutable=False)
+    with pytest.raises(ScopeParamNotFoundError, match=r"available there: \['bias', 'kernel'\]") as caught:
+        scope.push("a").param("w", jax.random.normal, (2,))
+    assert caught.value.where == '"params/w" at /a'
+    with pytest.raises(ScopeVariableNotFoundError, match=r'"s/u" at /: .*available there: \[\'v\'\]'):
+        scope.variable("s", "u", lambda: 0)
+    with pytest.raises(ScopeVariableNotFoundError):
+        bound({"s": {"v": 1}}).variable("s", "u")
+
+
+def test_a_missing_sequence_says_what_was_given() -> None:
+    with pytest.raises(InvalidRngError, match=r'make_rng\("params"\) at /a: .*given: \[\]'):
+        bound(rngs=None).push("a").param("w", jax.random.normal, (2,))
+
+
+def test_variable_reads_and_writes() -> None:
+    root = bound({"state": {"n": 1}})
+    held = root.variable("state", "n", lambda: 0)
+    assert isinstance(held, Variable)
+    assert held.value == 1
+    held.value = 5
+    assert held.value == root.get_variable("state", "n") == 5
+    assert held.is_mutable()
+    made = root.push("a").variable("state", "m", lambda x, y: x + y, 1, y=2)
+    assert made.value == 3
+    assert root.variables() == {"state": {"n": 5, "a": {"m": 3}}}
+    assert repr(made) == "Variable(state/a/m)"
+
+
+def test_an_immutable_variable_cannot_be_written() -> None:
+    root = bound({"state": {"a": {"n": 1}}}, mutable=["other"])
+    held = root.push("a").variable("state", "n")
+    assert not held.is_mutable()
+    with pytest.raises(ModifyScopeVariableError) as caught:
+        held.value = 2
+    assert caught.value.where == '"state/n" at /a'
+    assert 'collection "state" is immutable' in caught.value.what
+    assert "other" in caught.value.what
+    assert 'mutable=["state"]' in caught.value.fix
+    assert held.value == 1
+
+
+def test_get_put_and_has() -> None:
+    root = bound({"state": {"n": None}})
+    assert root.get_variable("state", "n", 7) is None
+    assert root.get_variable("state", "m", 7) == 7
+    assert root.get_variable("other", "m") is None
+    assert root.has_variable("state", "n")
+    assert not root.has_variable("state", "m")
+    assert not root.has_variable("other", "n")
+    root.put_variable("other", "m", 1)
+    assert root.has_variable("other", "m")
+    assert set(root.collections) == {"state", "other"}
+
+
+def test_collections_are_empty_until_something_is_in_them() -> None:
+    root = bound({"state": {}})
+    assert root.is_collection_empty("state")
+    assert root.is_collection_empty("other")
+    root.push("a").put_variable("state", "n", 1)
+    assert not root.is_collection_empty("state")
+
+
+def test_variables_are_those_of_the_subtree() -> None:
+    root = bound({"params": {"a": {"w": 1, "b": {"v": 2}}, "c": {"w": 3}}, "state": {"c": {"n": 1}}}, mutable=["params"])
+    a = root.push("a")
+    assert a.variables() == {"params": {"w": 1, "b": {"v": 2}}}
+    assert a.mutable_variables() == {"params": {"w": 1, "b": {"v": 2}}}
+    assert root.mutable_variables() == {"params": {"a": {"w": 1, "b": {"v": 2}}, "c": {"w": 3}}}
+    assert root.push("c").variables() == {"params": {"w": 3}, "state": {"n": 1}}
+
+
+def test_what_is_read_is_never_copied_and_what_is_given_never_written() -> None:
+    class ReadOnly(dict[str, Any]):
+        def __setitem__(self, name: str, value: Any) -> None:
+            raise AssertionError("written")
+
+    inner = ReadOnly(w=1)
+    given = ReadOnly(params=ReadOnly(a=inner, b=ReadOnly(w=2)))
+    root = bound(given)
+    assert root.push("a").param("w", lambda key: 0) == 1
+    assert root.collections_below()["params"]["a"] is inner
+    root.push("b").put_variable("params", "w", 3)
+    root.push("new").put_variable("params", "w", 4)
+    assert root.variables() == {"params": {"a": {"w": 1}, "b": {"w": 3}, "new": {"w": 4}}}
+    assert given == {"params": {"a": {"w": 1}, "b": {"w": 2}}}
+
+
+def test_two_views_of_one_place_see_each_others_writes() -> None:
+    root = bound({"state": {"a": {"n": 1}}})
+    one, other = root.push("a"), root.push("a", reuse=True)
+    assert other.get_variable("state", "n") == 1
+    one.put_variable("state", "n", 2)
+    assert other.get_variable("state", "n") == 2
+    other.push("deep").put_variable("state", "m", 3)
+    assert one.push("deep", reuse=True).get_variable("state", "m") == 3
+
+
+def test_a_value_may_be_any_pytree_even_a_mapping_like_thing() -> None:
+    root = bound()
+    value = root.param("pair", lambda key: (jnp.zeros(2), [jnp.ones(3)]))
+    assert jax.tree.structure(root.get_variable("params", "pair")) == jax.tree.structure(value)
+
+
+# -- captured values ---------------------------------------------------------------------------------------------------
+
+
+def test_sow_appends_where_the_caller_asked_for_it() -> None:
+    root = bound(mutable=["intermediates"])
+    assert root.sow("intermediates", "y", 1)
+    assert root.sow("intermediates", "y", 2)
+    assert not root.sow("other", "y", 3)
+    assert root.variables() == {"intermediates": {"y": (1, 2)}}
+
+
+def test_sow_reduces_as_told() -> None:
+    root = bound()
+    for value in (1, 2, 3):
+        root.sow("sums", "y", value, init_fn=lambda: 10, reduce_fn=lambda total, new: total + new)
+    assert root.get_variable("sums", "y") == 16
+
+
+def test_sow_takes_the_name() -> None:
+    root = bound()
+    root.sow("intermediates", "y", 1)
+    with pytest.raises(NameInUseError):
+        root.push("y")
+
+
+def test_sow_from_two_views_of_one_place_adds_up() -> None:
+    root = bound()
+    assert root.push("a").sow("intermediates", "y", 1)
+    assert root.push("a", reuse=True).sow("intermediates", "y", 2)
+    assert root.variables() == {"intermediates": {"a": {"y": (1, 2)}}}
+
+
+# -- under a raw JAX transformation ------------------------------------------------------------------------------------
+
+ACTS: dict[str, Callable[[Scope], Any]] = {
+    'naming "a"': lambda scope: scope.push("a"),
+    'naming "b_"': lambda scope: scope.child(lambda scope: 0, prefix="b_"),
+    'drawing from "params"': lambda scope: scope.make_rng(),
+    'creating "params/w"': lambda scope: scope.create_variable("params", "w", 0.0),
+    'writing "state/n"': lambda scope: scope.put_variable("state", "n", 0.0),
+    'sowing "intermediates/y"': lambda scope: scope.sow("intermediates", "y", 0.0),
+}
+
+RAW: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "vmap": lambda fn: jax.vmap(fn)(jnp.ones(2)),
+    "grad": lambda fn: jax.grad(fn)(1.0),
+    "value_and_grad": lambda fn: jax.value_and_grad(fn)(1.0),
+    "jit": lambda fn: jax.jit(fn)(1.0),
+    "scan": lambda fn: jax.lax.scan(lambda carry, x: (carry, fn(x)), 0.0, jnp.ones(2)),
+    "checkpoint": lambda fn: jax.checkpoint(fn)(1.0),
+    "cond": lambda fn: jax.lax.cond(True, fn, lambda x: x, 1.0),
+    "while_loop": lambda fn: jax.lax.while_loop(lambda x: x < 1, fn, 1.0),
+    "jvp": lambda fn: jax.jvp(fn, (1.0,), (1.0,)),
+    "eval_shape": lambda fn: jax.eval_shape(fn, 1.0),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_live_scope_refuses_to_change_under_a_raw_transformation(act: str) -> None:
+    root = bound({"state": {"inner": {"n": 1.0}}})
+    scope = root.push("inner")
+
+    def body(x: Any) -> Any:
+        ACTS[act](scope)
+        return x
+
+    with pytest.raises(JaxTransformError) as caught:
+        jax.vmap(body)(jnp.ones(2))
+    assert caught.value.where == f"{act} at /inner"
+    assert root.variables() == {"state": {"inner": {"n": 1.0}}}
+    assert not scope.name_reserved("a")
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_the_error_names_the_lifted_form_of_the_raw_transformation(name: str) -> None:
+    root = bound({"params": {"w": 2.0}})
+
+    def body(x: Any) -> Any:
+        return x * root.push("layer").param("w", lambda key: 1.0)
+
+    with pytest.raises(JaxTransformError) as caught:
+        RAW[name](body)
+    known = {name, "grad"} if name == "value_and_grad" else {name, "remat"} if name == "checkpoint" else {name}
+    assert any(f"jax.{one}" in caught.value.what for one in known), caught.value.what
+    assert any(f"`liftcore.{one}`" in caught.value.fix for one in known), caught.value.fix
+    assert 'naming "layer" at /' in caught.value.where
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_reading_under_a_raw_transformation_is_fine(name: str) -> None:
+    root = bound({"params": {"w": 2.0, "a": {"w": 3.0}}})
+    below = root.push("a")
+
+    def body(x: Any) -> Any:
+        assert root.has_variable("params", "w")
+        return x * root.get_variable("params", "w") * below.variables()["params"]["w"]
+
+    if name != "while_loop":
+        RAW[name](body)
+    assert jax.grad(body)(1.0) == 6.0
+
+
+def test_a_scope_made_inside_a_raw_transformation_lives_there() -> None:
+    def layer(scope: Scope, x: Any) -> Any:
+        return x * scope.push("a").param("w", lambda key: 3.0)
+
+    assert jax.grad(lambda x: liftcore.init(layer)(KEY, x)[0])(2.0) == 3.0
+    assert jax.vmap(lambda x: liftcore.init(layer)(KEY, x)[0])(jnp.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_every_error_of_a_scope_is_a_lift_error_and_a_value_error() -> None:
+    for kind in (InvalidScopeError, NameInUseError, ScopeParamShapeError, ModifyScopeVariableError, JaxTransformError):
+        assert issubclass(kind, LiftError)
+        assert issubclass(kind, ValueError)

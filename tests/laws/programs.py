@@ -1,0 +1,161 @@
+"""Small programs over a scope, made by hypothesis: each runs lifted, and in plain Python.
+
+A program is a tuple of statements; `meaning` turns it into a body `(scope, x) -> x`. What it leaves open is `way`:
+"lifted" takes the transformations of liftcore, "plain" the loops that must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from hypothesis import strategies as st
+
+from tests.lift.quick import uniform
+from tests.lift.table import TABLE
+
+MUTABLE = ("state", "counter", "intermediates")
+"""What `apply` may be asked to give back."""
+
+
+class Param(NamedTuple):
+    """A parameter."""
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        return x * scope.param(name, uniform) + 0.1
+
+
+class Const(NamedTuple):
+    """A variable that is never written."""
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        return x + scope.variable("consts", name, lambda: jnp.arange(3.0)).value
+
+
+class State(NamedTuple):
+    """A variable that is written where it may be.
+
+    Attributes:
+        source: what its initial value is made of.
+    """
+
+    source: str
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        makers: dict[str, Callable[[], Any]] = {
+            "nothing": lambda: jnp.zeros(3),
+            "input": lambda: 0.5 * x,
+            "params": lambda: uniform(scope.make_rng("params")),
+            "dropout": lambda: uniform(scope.make_rng("dropout")),
+        }
+        state = scope.variable("state", name, makers[self.source])
+        if scope.is_mutable_collection("state"):
+            state.value = 0.5 * state.value + jnp.tanh(x)
+        return x + state.value
+
+
+class Count(NamedTuple):
+    """A number that goes up."""
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        count = scope.variable("counter", name, lambda: jnp.zeros(()))
+        if scope.is_mutable_collection("counter"):
+            count.value += 1
+        return x * jnp.cos(count.value)
+
+
+class Peek(NamedTuple):
+    """A look at what may be there, made by statements before this one or not."""
+
+    collection: str
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        prefix, _, index = name.rpartition("v")
+        there = [f"{prefix}v{other}" for other in range(int(index) + 2)]
+        found = [scope.get_variable(self.collection, one) for one in there if scope.has_variable(self.collection, one)]
+        return x + len(found) + sum(jnp.sum(value) for value in found) + scope.is_initializing()
+
+
+class Draw(NamedTuple):
+    """A draw, with its key for all to see."""
+
+    sequence: str
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        key = scope.make_rng(self.sequence)
+        scope.sow("intermediates", f"{name}_key", jax.random.key_data(key))
+        return x + 0.1 * uniform(key)
+
+
+class Sow(NamedTuple):
+    """A captured value."""
+
+    def __call__(self, scope: Any, x: Any, name: str) -> Any:
+        scope.sow("intermediates", name, x)
+        return x
+
+
+class Child(NamedTuple):
+    """Statements in a scope below, run once or twice over the same variables."""
+
+    body: tuple[Any, ...]
+    twice: bool
+
+    def run(self, way: str, scope: Any, x: Any, name: str) -> Any:
+        fn = scope.child(meaning(self.body, way), f"child_{name}")
+        return fn(fn(x)) if self.twice else fn(x)
+
+
+class Lift(NamedTuple):
+    """Statements under a transformation, on the same scope or on one below."""
+
+    row: str
+    body: tuple[Any, ...]
+    below: bool
+
+    def run(self, way: str, scope: Any, x: Any, name: str) -> Any:
+        body = meaning(self.body, way, "" if self.below else f"{name}_")
+        lifted = getattr(TABLE[self.row], way)(body)
+        return lifted(scope.push(f"lift_{name}") if self.below else scope, x)
+
+
+def meaning(program: tuple[Any, ...], way: str, prefix: str = "") -> Callable[[Any, Any], Any]:
+    """The body that a program stands for."""
+
+    def body(scope: Any, x: Any) -> Any:
+        for index, statement in enumerate(program):
+            name = f"{prefix}v{index}"
+            nested = isinstance(statement, Child | Lift)
+            x = jnp.tanh(statement.run(way, scope, x, name) if nested else statement(scope, x, name))
+        return x
+
+    return body
+
+
+SIMPLE = st.one_of(
+    st.just(Param()),
+    st.just(Const()),
+    st.builds(State, st.sampled_from(["nothing", "input", "params", "dropout"])),
+    st.just(Count()),
+    st.builds(Peek, st.sampled_from(["params", "consts", "state", "counter"])),
+    st.builds(Draw, st.sampled_from(["params", "dropout", "noise"])),
+    st.just(Sow()),
+)
+
+
+def programs(rows: tuple[str, ...] = tuple(TABLE), depth: int = 2, size: int = 3) -> st.SearchStrategy[Any]:
+    """Programs of up to `size` statements at each level, of which the first is a lift."""
+
+    def lift(depth: int) -> st.SearchStrategy[Lift]:
+        return st.builds(Lift, st.sampled_from(rows), body(depth - 1), st.booleans())
+
+    def body(depth: int) -> st.SearchStrategy[tuple[Any, ...]]:
+        simple = st.lists(SIMPLE, min_size=1, max_size=size)
+        if not depth:
+            return simple.map(tuple)
+        deeper = st.one_of(lift(depth), st.builds(Child, body(depth - 1), st.booleans()))
+        return st.tuples(deeper, simple).map(lambda parts: (parts[1][0], parts[0], *parts[1][1:]))
+
+    return st.tuples(st.lists(SIMPLE, max_size=1), lift(depth)).map(lambda parts: (*parts[0], parts[1]))
