@@ -12,7 +12,7 @@ from jax.extend import core as jex
 try:
     from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
 except ImportError:  # JAX 0.8
-    from jax.core import get_opaque_trace_state as _opaque_trace_state  # type: ignore
+    from jax.core import get_opaque_trace_state as _opaque_trace_state
 
 try:
     from jax.extend.core import mapped_aval

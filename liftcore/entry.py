@@ -148,7 +148,8 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
                     "its initial value depends on the numbers of an argument that is given as a shape only.",
                     "Pass an array for that argument, or call `init`.",
                 )
-        return traced.create(None, rngs, arrays, None)
+        variables: Variables = traced.create(None, rngs, arrays, None)
+        return variables
 
     return initialized
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from .tree import Advice, Sown
+from .tree import Advice, Names, Sown
 from .typing import Path, Predicate, PyTree
 
 __all__ = ["Captured", "Changes", "Layout", "Record"]
@@ -33,13 +33,13 @@ class Record:
 
     Attributes:
         draws: how many keys were drawn, as `((index of the scope, relative path, sequence), count)`.
-        names: the names that each given scope took.
+        names: the names of each given scope afterwards.
         sown: the captured values of each outermost scope.
         mixed: the variables that a lift created and wrote without telling the first value from what came of it.
     """
 
     draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
-    names: tuple[frozenset[tuple[str, str | None]], ...] = ()
+    names: tuple[Names, ...] = ()
     sown: tuple[tuple[Sown, ...], ...] = ()
     mixed: frozenset[tuple[int, Path]] = frozenset()
 
@@ -58,7 +58,7 @@ class Layout:
         rng_filters: those of the groups of PRNG sequences.
         captures: whether captured values come out in a last group.
         trees: for each outermost scope, what of its surroundings a body can see.
-        names: the names that are taken in each given scope.
+        names: the names of each given scope.
         advice: how to make the lift take more, for the text of errors.
     """
 
@@ -71,5 +71,5 @@ class Layout:
     rng_filters: tuple[Predicate, ...]
     captures: bool
     trees: tuple[Any, ...]
-    names: tuple[Any, ...]
+    names: tuple[Names, ...]
     advice: Advice

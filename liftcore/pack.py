@@ -230,7 +230,7 @@ class Crossing:
             for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
             for path, name, count in _advances(root.node, outer.node)
         }
-        names = tuple(inner.names() - outer.names() for inner, outer in zip(scopes, self.given, strict=True))
+        names = tuple(inner.names() for inner in scopes)
         mixed = frozenset((index, path) for index, root in enumerate(roots) for path in root.tree.mixed)
         return Record(tuple(draws.items()), names, sown, mixed)
 

@@ -38,6 +38,9 @@ __all__ = [
     "wrong_shape",
 ]
 
+_LIFTED = ("checkpoint", "jit", "remat", "scan", "vmap")
+"""The transformations that have a lifted form of the same name."""
+
 
 def ended(scope: Scope) -> LiftError:
     """The scope is used after its time."""
@@ -58,11 +61,15 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
             "Use the scope (or module) that the lifted function is given; hand others over as arguments or fields.",
         )
     name = raw_transformation()
-    raw, lifted = (f"jax.{name}", f"liftcore.{name}") if name else ("a raw JAX transformation", "its lifted form")
+    if name in _LIFTED:
+        fix = f"Use the lifted transformation: `liftcore.{name}` (over a module: `nn.{name}`)."
+    else:
+        fix = "Transform a pure function instead: `liftcore.apply(fn)`, or `module.apply`, given its variables."
     return JaxTransformError(
         f"{act} at {scope.path_text}",
-        f"{raw} was applied to a function that uses a live scope or module, whose state cannot cross it.",
-        f"Use the lifted transformation: `{lifted}` (over a module: `nn.{name or 'vmap'}`).",
+        f"{f'jax.{name}' if name else 'a raw JAX transformation'} was applied to a function that uses a live scope or "
+        "module, whose state cannot cross it.",
+        fix,
     )
 
 

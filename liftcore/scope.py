@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,8 @@ import numpy as np
 
 from . import problems, rng
 from ._compat import tag, trace_state
-from .tree import Node, Sown, Tree
+from .filters import partition
+from .tree import Names, Node, Sown, Tree
 from .typing import Collection, Path, Variables
 
 __all__ = ["Scope", "Variable"]
@@ -72,13 +73,14 @@ class Scope:
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
     """
 
-    __slots__ = ("_ended", "_node", "_reserved", "name", "parent", "path", "tree")
+    __slots__ = ("_ended", "_node", "_numbers", "_reserved", "name", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
         self.tree, self.path, self.parent = tree, path, parent
         self.name = path[-1] if path else None
         self._node = node
         self._reserved: dict[str, set[str | None]] = {}
+        self._numbers: dict[str, int] = {}
         self._ended = False
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -170,17 +172,21 @@ class Scope:
 
         return call
 
-    def rewound(self, rewind_rngs: bool = False) -> Scope:
+    def rewound(self, rewind_rngs: bool = False, *, rewind_numbers: bool = True) -> Scope:
         """The same place with all names free again.
 
         Args:
             rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before.
+            rewind_numbers: whether `number` begins from 0 again.
         """
         self.check_valid()
         if rewind_rngs:
             self._node.counts.clear()
             self._node.children.clear()
-        return Scope(self.tree, self._node, self.path, self.parent)
+        scope = Scope(self.tree, self._node, self.path, self.parent)
+        if not rewind_numbers:
+            scope._numbers = self._numbers
+        return scope
 
     def below(self, path: Path) -> Scope:
         """The scope at a path from here, without taking a name."""
@@ -212,14 +218,22 @@ class Scope:
         if not self._reserved.get(name, True):
             del self._reserved[name]
 
-    def names(self) -> frozenset[tuple[str, str | None]]:
-        """The taken names, each with the collection of the variable that has it, or None for a scope."""
-        return frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
+    def names(self) -> Names:
+        """The names that were taken and given out so far."""
+        taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
+        return Names(taken, tuple(self._numbers.items()))
 
-    def take_names(self, names: Iterable[tuple[str, str | None]]) -> None:
-        """Takes names that another scope of the same place had taken."""
-        for name, collection in names:
+    def take_names(self, names: Names) -> None:
+        """Goes on with its names where another scope of the same place stands."""
+        for name, collection in names.taken:
             self._reserved.setdefault(name, set()).add(collection)
+        self._numbers.update(names.numbers)
+
+    def number(self, prefix: str) -> int:
+        """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
+        number = self._numbers.get(prefix, 0)
+        self._numbers[prefix] = number + 1
+        return number
 
     def default_name(self, prefix: str) -> str:
         """The first of `{prefix}0`, `{prefix}1`, … that is free."""
@@ -253,10 +267,8 @@ class Scope:
 
     def mutable_variables(self) -> Variables:
         """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
-        every = self.variables()
-        return {
-            name: _mutable_part(self, name, dicts) for name, dicts in every.items() if self.is_mutable_collection(name)
-        }
+        trees, _ = partition(self.collections_below(), [self.tree.mutable], self.path)
+        return dict(_copied(trees[0]))
 
     def is_mutable_collection(self, collection: str) -> bool:
         """Whether variables of a collection may be written here."""
@@ -461,7 +473,7 @@ class Scope:
         return node.dicts[collection]  # type: ignore[return-value]
 
     def _captures(self, collection: str, name: str, value: Any) -> bool:
-        """Whether a sown value leaves the lift in its last group: it may be written outside, and no other group takes it."""
+        """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
         path = (collection, *self.path, name)
         tree = self.tree
         if tree.lift is None or tree.mutable(path, value):
@@ -525,17 +537,3 @@ def _copied(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {name: _copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
-
-
-def _mutable_part(scope: Scope, collection: str, dicts: Variables) -> Variables:
-    """What of a collection may be written, where single variables tell."""
-    if scope.tree.writable(collection):
-        return dicts
-
-    def select(value: Any, path: Path) -> Any:
-        if isinstance(value, Mapping):
-            kept = {name: select(below, (*path, name)) for name, below in value.items()}
-            return {name: below for name, below in kept.items() if below is not _MISSING}
-        return value if scope.tree.mutable(path, value) else _MISSING
-
-    return select(dicts, (collection, *scope.path))

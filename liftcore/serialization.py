@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import ml_dtypes
-import msgpack  # type: ignore[import-untyped]  # it has neither stubs nor a py.typed marker
+import msgpack
 import numpy as np
 
 from . import struct

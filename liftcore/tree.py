@@ -13,7 +13,7 @@ from .typing import Path, Predicate
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["Advice", "Lift", "Node", "Sown", "Tree"]
+__all__ = ["Advice", "Lift", "Names", "Node", "Sown", "Tree"]
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -48,6 +48,19 @@ class Node:
             self.counts[name] = max(count, self.counts.get(name, 0))
         for name, child in other.children.items():
             self.child(name).advance(child)
+
+
+class Names(NamedTuple):
+    """The names of one scope.
+
+    Attributes:
+        taken: the names that may not be taken again, each with the collection of the variable that has it, or None for
+            that of a scope.
+        numbers: how many automatic names of each prefix were given out.
+    """
+
+    taken: frozenset[tuple[str, str | None]] = frozenset()
+    numbers: tuple[tuple[str, int], ...] = ()
 
 
 class Sown(NamedTuple):

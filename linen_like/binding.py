@@ -21,7 +21,7 @@ from .errors import (
     UnboundModuleError,
 )
 from .fields import Base
-from .naming import PLAIN, Names, map_modules, named_modules
+from .naming import PLAIN, map_modules, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
 
@@ -49,8 +49,8 @@ class State:
         ready: whether `setup` has run.
         open: whether attributes may be set freely, as long as the module is not bound.
         reuse: whether `setup` may find its names taken, since it ran on the module that this is a clone of.
-        names: the automatic names given out by the compact method that runs.
         children: the bound submodules by name, if there are any.
+        inside: the lifts of its class that it is inside of.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
 
@@ -59,15 +59,16 @@ class State:
     open = True
     children: dict[str, Base] | None = None
     adopted: Adopted
+    inside: frozenset[Any] = frozenset()
 
-    def __init__(self) -> None:
-        self.names = Names()
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
 
     def follow(self, other: State) -> None:
-        """Goes on where another module stands: given to a clone before a lift runs one of its methods, and back."""
+        """Goes on where another module stands, for a clone of it inside a lift."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
-        self.names.counts = dict(other.names.counts)
+        self.inside = other.inside
 
 
 NEW = State()
@@ -163,13 +164,18 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
         )
     name = module.name
     if name is None:
-        name = module.__dict__["name"] = above.names.next(type(module)._name_prefix)
+        name = module.__dict__["name"] = _automatic_name(module, parent.scope)
     scope: Scope = parent.scope.push(name, reuse=above.in_setup and above.reuse)
     if above.children is None:
         above.children = {}
     above.children[name] = module
     state.adopted = above.adopted
     return scope
+
+
+def _automatic_name(module: Any, scope: Scope) -> str:
+    prefix = type(module)._name_prefix
+    return f"{prefix}_{scope.number(prefix)}"
 
 
 def adopt(owner: Any, name: str, value: Any) -> None:
@@ -179,7 +185,7 @@ def adopt(owner: Any, name: str, value: Any) -> None:
     def take(module: Any, name: str) -> Base:
         kept = None
         if module.parent is None:
-            kept = module.name if getattr(owner, "preserve_adopted_names", False) else None
+            kept = module.name if type(owner).preserve_adopted_names else None
             module = _clone_in_tree(module, owner._state.adopted)
         if module.name is None:
             module.__dict__.update(_parent=owner, name=kept or name)
@@ -208,7 +214,7 @@ def _clone_in_tree(module: Any, adopted: Adopted) -> Any:
 def ensure_setup(module: Any) -> None:
     """Runs `setup` of a bound module, unless it ran or is running; one that raised will run again."""
     state = module._state
-    if module.scope is None or state.ready or state.in_setup:
+    if state.open or state.ready or state.in_setup:
         return
     state.in_setup = True
     try:

@@ -8,6 +8,7 @@ may also define submodules and variables, and begins with all automatic names fr
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -103,13 +104,15 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             if context.captures[-1] is not None:
                 _keep(self, name, y)
             return y
+        except TypeError as error:
+            note_raw_argument(error)
+            raise
         finally:
             stack.pop()
             if is_compact:
-                self.__dict__["scope"] = self.scope.rewound()
+                self.__dict__["scope"] = self.scope.rewound(rewind_numbers=begins)
                 if begins:
                     state.in_compact = False
-                    state.names.counts.clear()
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
@@ -180,3 +183,18 @@ def function_name(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def note_raw_argument(error: TypeError) -> None:
+    """Adds to JAX's error about a module among the arguments of a raw transformation what to do about it."""
+    if _NO_ARRAY.search(str(error)) and _NOTE not in getattr(error, "__notes__", ()):
+        error.add_note(_NOTE)
+
+
+_NO_ARRAY = re.compile(
+    r"interpreting argument|is not a valid JAX type|as an abstract array|Tracer' object is not callable"
+)
+_NOTE = (
+    "A module cannot be an argument of a raw JAX transformation. Use the lifted one, whose first argument is a module: "
+    "`nn.vmap`, `nn.scan`, `nn.remat` (`nn.checkpoint`), `nn.jit`."
+)

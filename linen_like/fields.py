@@ -27,9 +27,11 @@ class Base:
 
     Attributes:
         scope: the `liftcore.Scope` that holds its variables, or None while it is unbound.
+        preserve_adopted_names: whether a module that is given to the constructor keeps the name that it has.
     """
 
     scope: Any = None
+    preserve_adopted_names: ClassVar[bool] = False
     _has_setup: ClassVar[bool] = False
 
     if TYPE_CHECKING:
@@ -109,7 +111,9 @@ def hashed(module: Any) -> int:
         raise UnhashableModuleError(
             f"hash of {cls.__name__} at {module.scope.path_text}",
             "a module that is bound to variables has no hash.",
-            "Use the unbound module: `module, variables = module.unbind()`.",
+            "To give a bound module to a JAX transformation, lift its class: `nn.vmap`, `nn.scan`, `nn.remat` "
+            "(`nn.checkpoint`), `nn.jit`. "
+            "To keep it in a dict or set, use the unbound one: `module, variables = module.unbind()`.",
         )
     values = {name: getattr(module, name) for name in cls._compared_names}
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from .template import Parts, Place, Template, detach, instantiate
 __all__ = ["checkpoint", "jit", "remat", "scan", "vmap"]
 
 Target = TypeVar("Target", bound=Callable[..., Any])
-Core = Callable[[Callable[..., Any]], Callable[..., Any]]
+Core = Callable[["Call"], Callable[..., Any]]
 
 
 def vmap(
@@ -69,18 +70,17 @@ def vmap(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    core = functools.partial(
-        liftcore.vmap,
-        in_axes=in_axes,
-        out_axes=(out_axes, 0),
-        axis_name=axis_name,
-        axis_size=axis_size,
-        spmd_axis_name=spmd_axis_name,
-        kw_axes=kw_axes,
-        variable_axes=variable_axes,
-        split_rngs=split_rngs,
-    )
-    return _lift(core, target, methods, "Vmap", "Vmap")
+    options = {
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "axis_name": axis_name,
+        "axis_size": axis_size,
+        "spmd_axis_name": spmd_axis_name,
+        "kw_axes": kw_axes,
+        "variable_axes": variable_axes,
+        "split_rngs": split_rngs,
+    }
+    return _lift("vmap", liftcore.vmap, options, target, methods, "Vmap")
 
 
 def scan(
@@ -130,34 +130,19 @@ def scan(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-
-    def core(call: Call) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def body(scopes: Any, carry: Any, *slices: Any, **kwargs: Any) -> Any:
-            (carry, ys), after = call(scopes, carry, *slices, **kwargs)
-            return carry, (ys, after)
-
-        lifted = liftcore.scan(
-            body,
-            length,
-            reverse,
-            unroll,
-            in_axes=in_axes,
-            out_axes=(out_axes, 0),
-            kw_axes=kw_axes,
-            variable_axes=variable_axes,
-            variable_broadcast=variable_broadcast,
-            variable_carry=variable_carry,
-            split_rngs=split_rngs,
-        )
-
-        def run(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-            carry, (ys, after) = lifted(scopes, *args, **kwargs)
-            return (carry, ys), after
-
-        return run
-
-    return _lift(core, target, methods, "Scan", "Scan")
+    options = {
+        "length": length,
+        "reverse": reverse,
+        "unroll": unroll,
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "kw_axes": kw_axes,
+        "variable_axes": variable_axes,
+        "variable_broadcast": variable_broadcast,
+        "variable_carry": variable_carry,
+        "split_rngs": split_rngs,
+    }
+    return _lift("scan", liftcore.scan, options, target, methods, "Scan")
 
 
 def remat(
@@ -195,16 +180,15 @@ def remat(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    core = functools.partial(
-        liftcore.remat,
-        prevent_cse=prevent_cse,
-        policy=policy,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        variables=variables,
-        rngs=rngs,
-    )
-    return _lift(core, target, methods, "Checkpoint", "")
+    options = {
+        "prevent_cse": prevent_cse,
+        "policy": policy,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "variables": variables,
+        "rngs": rngs,
+    }
+    return _lift("remat", liftcore.remat, options, target, methods)
 
 
 checkpoint = remat
@@ -260,40 +244,23 @@ def jit(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    core = functools.partial(
-        liftcore.jit,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        compiler_options=compiler_options,
-        variables=variables,
-        rngs=rngs,
-    )
-    return _lift(core, target, methods, "Jit", "")
+    options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
+        "inline": inline,
+        "compiler_options": compiler_options,
+        "variables": variables,
+        "rngs": rngs,
+    }
+    return _lift("jit", liftcore.jit, options, target, methods)
 
 
 # --- from a module to scopes and back ---------------------------------------------------------------------------------
-
-
-class After:
-    """What a lifted body leaves to the module outside: the automatic names it gave out. A pytree without leaves."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self.counts = tuple(counts.items())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, After) and self.counts == other.counts
-
-    def __hash__(self) -> int:
-        return hash(self.counts)
-
-
-jax.tree_util.register_static(After)
 
 
 class Call:
@@ -302,21 +269,19 @@ class Call:
     Modules among the arguments are taken out and stand with those that the fields of the module lead to.
     """
 
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State | None) -> None:
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State) -> None:
         self.fn, self.parts, self.state = fn, parts, state
         self.__name__ = _name(fn, parts.templates[0])
         self.__signature__ = inspect.signature(fn)
 
-    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> tuple[Any, After]:
+    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         module, others = instantiate(self.parts, scopes)
         if others:
             args, kwargs = map_modules((args, kwargs), lambda place: others[place.index])
-        if self.state is None:
-            return self.fn(module, *args, **kwargs), After({})
         module._state.follow(self.state)
         context.modules.append(module)
         try:
-            return self.fn(module, *args, **kwargs), After(module._state.names.counts)
+            return self.fn(module, *args, **kwargs)
         finally:
             context.modules.pop()
 
@@ -324,12 +289,9 @@ class Call:
 class EqualCall(Call):
     """A `Call` that equals those of equal modules, so that they share what is compiled."""
 
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State | None, value: Any) -> None:
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, value: Any) -> None:
         super().__init__(fn, parts, state)
-        standing = None
-        if state is not None:
-            standing = state.in_setup, state.in_compact, state.reuse, tuple(state.names.counts.items())
-        self._key = fn, value, standing, context.captures[-1]
+        self._key = fn, value, state.in_setup, state.in_compact, state.reuse, state.inside, context.captures[-1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key
@@ -338,17 +300,14 @@ class EqualCall(Call):
         return hash(self._key)
 
 
-def _run(
-    core: Core, fn: Callable[..., Any], module: Any, cls: type[Module], running: bool, args: Any, kwargs: Any
-) -> tuple[Any, After]:
+def _run(core: Core, fn: Callable[..., Any], module: Any, state: State, args: Any, kwargs: Any) -> Any:
     """Runs a function of a module inside a lift.
 
     Args:
         core: makes a lifted function of a function of scopes.
         fn: the function.
         module: the module outside.
-        cls: the class that it is made again with inside.
-        running: whether `fn` is a part of the module's method that runs, and so goes on with its names.
+        state: where the module inside begins: that of `module` goes on with its names, another one begins anew.
         args: the arguments after the module.
         kwargs: the keyword arguments.
     """
@@ -356,17 +315,14 @@ def _run(
     arguments: dict[int, Any] = {}
     if any(isinstance(leaf, Module) for leaf in jax.tree.leaves((args, kwargs))):
         args, kwargs = map_modules((args, kwargs), lambda found: _place(arguments, found))
-    parts = detach(module, cls, list(arguments.values()))
-    state = None
-    if running:
-        state = State()
-        state.follow(module._state)
+    parts = detach(module, list(arguments.values()))
     values = [fingerprint(part) for part in (*parts.templates, *parts.arguments)]
+    begin = State()
+    begin.follow(state)
     # A field that cannot be hashed, an array say, makes a call that shares nothing with those of other modules.
-    call = Call(fn, parts, state) if None in values else EqualCall(fn, parts, state, tuple(values))
-    scopes = [scope if running else scope.rewound(), *(other.scope.rewound() for other in parts.others)]
-    result: tuple[Any, After] = core(call)(scopes, *args, **kwargs)
-    return result
+    call = Call(fn, parts, begin) if None in values else EqualCall(fn, parts, begin, tuple(values))
+    first = scope if state is module._state else scope.rewound()
+    return core(call)([first, *(other.scope.rewound() for other in parts.others)], *args, **kwargs)
 
 
 def _place(arguments: dict[int, Any], module: Module) -> Place:
@@ -376,54 +332,120 @@ def _place(arguments: dict[int, Any], module: Module) -> Place:
 
 
 def _name(fn: Callable[..., Any], template: Template) -> str:
-    name, cls = function_name(fn), template.cls.__name__
-    return cls if name == "__call__" else f"{cls}.{name}" if hasattr(template.cls, name) else name
+    name, cls = function_name(fn), template.cls
+    shown = vars(cls).get("_lifted_class", cls).__name__
+    return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name
 
 
-def _lift(core: Core, target: Any, methods: str | Iterable[str] | None, class_prefix: str, name_prefix: str) -> Any:
+def _lift(
+    name: str,
+    transformation: Callable[..., Any],
+    options: dict[str, Any],
+    target: Any,
+    methods: str | Iterable[str] | None,
+    prefix: str = "",
+) -> Any:
+    """The lifted class or function.
+
+    Args:
+        name: that of the transformation.
+        transformation: that of liftcore.
+        options: what it is called with.
+        target: a Module class or a function of a module.
+        methods: which methods of a class are lifted.
+        prefix: what the automatic names of a lifted class begin with, before that of the class itself.
+    """
     if isinstance(target, type) and issubclass(target, Module):
         names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
-        return _lifted_class(core, target, names, class_prefix, name_prefix)
-    if isinstance(target, Module) or not callable(target):
-        given = f"an instance of {type(target).__name__}" if isinstance(target, Module) else repr(target)
+        try:
+            return _known_class(name, transformation, Options(options), target, names, prefix)  # type: ignore[arg-type]
+        except TypeError:  # an option cannot be hashed
+            return _lifted_class(name, transformation, options, target, names, prefix)
+    if isinstance(target, Module | type) or not callable(target):
+        known = isinstance(target, Module)
+        given, cls = (
+            (f"an instance of {type(target).__name__}", type(target).__name__) if known else (target, "MyModule")
+        )
         raise LiftArgumentError(
-            f"nn.{class_prefix.lower()}",
+            f"nn.{name}",
             f"expected a Module class or a function of a module, given {given}.",
-            f"Lift the class: `nn.{class_prefix.lower()}({type(target).__name__}, …)(…)`.",
+            f"Lift the class: `nn.{name}({cls}, …)(…)`.",
         )
     if methods is not None:
-        raise LiftArgumentError("methods", "it chooses methods of a class, given a function.", "Leave it out.")
-    return _lifted_function(core, target)
-
-
-def _lifted_class(core: Core, cls: type[Module], methods: Sequence[str], class_prefix: str, name_prefix: str) -> Any:
-    """A subclass whose methods run on clones of the class itself, inside the lift."""
-    missing = [name for name in methods if not callable(getattr(cls, name, None))]
-    if missing:
         raise LiftArgumentError(
-            f"methods={list(methods)}",
-            f"{cls.__name__} has no method {missing}.",
-            'Name methods: `methods=["encode"]`.',
+            f"nn.{name}, methods", "it chooses methods of a class, given a function.", "Leave it out."
         )
+    return _lifted_function(functools.partial(transformation, **options), target)
+
+
+class Options(dict[str, Any]):
+    """The options of a lift, compared and hashed by value, type and order."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Options) and _frozen(self) == _frozen(other)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(_frozen(self))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(below)) for key, below in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_frozen, value))
+    return type(value), value
+
+
+def _lifted_class(
+    name: str,
+    transformation: Callable[..., Any],
+    options: dict[str, Any],
+    cls: type[Module],
+    methods: Sequence[str],
+    prefix: str,
+) -> Any:
+    """A subclass whose methods run on clones inside the lift."""
+    missing = [method for method in methods if not callable(getattr(cls, method, None))]
+    if missing:
+        known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
+        raise LiftArgumentError(
+            f"nn.{name}, methods={list(methods)}",
+            f"{cls.__name__} has no method {missing} (available: {known}).",
+            f"Choose among those: `methods={known[:1]}`.",
+        )
+    core = functools.partial(transformation, **options)
+    class_name = f"{(prefix or name.capitalize())}{cls.__name__}"
     namespace = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
-        "__qualname__": f"{class_prefix}{cls.__qualname__}",
-        "_name_prefix": f"{name_prefix}{cls._name_prefix}",
-        **{name: _lifted_method(core, cls, getattr(cls, name)) for name in methods},
+        "__qualname__": class_name,
+        "_name_prefix": f"{prefix}{cls._name_prefix}",
+        "_lifted_class": vars(cls).get("_lifted_class", cls),
+        **{method: _lifted_method(core, getattr(cls, method)) for method in methods},
     }
-    return type(cls)(f"{class_prefix}{cls.__name__}", (cls,), namespace)
+    return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
 
-def _lifted_method(core: Core, cls: type[Module], fn: Callable[..., Any]) -> Callable[..., Any]:
+_known_class = functools.lru_cache(256)(_lifted_class)
+"""The same class for the same options: what was compiled for its instances is found again."""
+
+
+def _lifted_method(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
+
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _run(core, fn, self, cls, False, args, kwargs)[0]
+        inside = self._state.inside
+        if core in inside:
+            return fn(self, *args, **kwargs)
+        return _run(core, fn, self, State(inside=inside | {core}), args, kwargs)
 
     return method
 
 
 def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that goes on where the running method of its module stands, with its names and definitions."""
+
     @functools.wraps(fn)
     def lifted(module: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(module, Module):
@@ -432,8 +454,6 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
                 f"expected a module as the first argument, given {type(module).__name__}.",
                 "Pass the module whose variables are lifted, such as `self`.",
             )
-        result, after = _run(core, fn, module, type(module), True, args, kwargs)
-        module._state.names.counts.update(after.counts)
-        return result
+        return _run(core, fn, module, module._state, args, kwargs)
 
     return lifted

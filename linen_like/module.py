@@ -105,14 +105,18 @@ class Module(fields.Base):
         return fields.hashed(self)
 
     def __repr__(self) -> str:
-        shown: list[Module] = []
-        naming.map_modules([self.__dict__.get(name) for name in type(self)._field_names], shown.append)
+        in_fields: set[int] = set()
+
+        def note(module: Module) -> Module:
+            in_fields.add(id(module))
+            return module
+
+        naming.map_modules([self.__dict__.get(name) for name in type(self)._field_names], note)
         children = (self._state.children or {}).items()
-        return fields.represented(self, {name: child for name, child in children if child not in shown})
+        return fields.represented(self, {name: child for name, child in children if id(child) not in in_fields})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        state = self._state
-        if not state.in_setup and (state.open or name.startswith("__")):
+        if self._state.open or name.startswith("__"):
             object.__setattr__(self, name, value)
         else:
             binding.set_attribute(self, name, value)

@@ -22,27 +22,6 @@ PLAIN = frozenset(
 )  # fmt: skip
 
 
-class Names:
-    """The automatic names that a compact method has given out so far.
-
-    Example:
-        >>> names = Names()
-        >>> [names.next("Dense"), names.next("Conv"), names.next("Dense")]
-        ['Dense_0', 'Conv_0', 'Dense_1']
-    """
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-
-    def next(self, prefix: str) -> str:
-        """The next automatic name that begins with a prefix."""
-        count = self.counts.get(prefix, 0)
-        self.counts[prefix] = count + 1
-        return f"{prefix}_{count}"
-
-
 class _Members(NamedTuple):
     """The members of a container, each with its key, and what makes the container from other ones."""
 

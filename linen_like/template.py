@@ -63,12 +63,11 @@ class Parts(NamedTuple):
     others: list[Any]
 
 
-def detach(module: Any, cls: type, arguments: Sequence[Any]) -> Parts:
+def detach(module: Any, arguments: Sequence[Any]) -> Parts:
     """Takes a bound module apart.
 
     Args:
         module: a bound module.
-        cls: the class that it is made again with.
         arguments: other modules, bound or not, that come along.
     """
     known: dict[int, Base] = {}
@@ -80,26 +79,26 @@ def detach(module: Any, cls: type, arguments: Sequence[Any]) -> Parts:
             return known[id(inner)]
         if inner.scope is None or id(inner.parent) in owners:
             owners.add(id(inner))
-            found: Base = template(inner, type(inner))
+            found: Base = template(inner)
         else:
             others.append(inner)
             found = Shared(len(others))
         known[id(inner)] = found
         return found
 
-    def template(module: Any, cls: type) -> Template:
+    def template(module: Any) -> Template:
         index = len(known) + len(others)
         values = {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
         if module.scope is not None:  # what it is called is told by where it is put
             values["name"] = None
-        return Template(index, cls, values)
+        return Template(index, type(module), values)
 
-    templates = [template(module, cls)]
+    templates = [template(module)]
     owners.clear()  # a module of its own among the arguments is one that lies elsewhere
     given = tuple(map(below, arguments))
     for other in others:  # grows while it is walked
         owners.add(id(other))
-        templates.append(template(other, type(other)))
+        templates.append(template(other))
     return Parts(tuple(templates), given, others)
 
 

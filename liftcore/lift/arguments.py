@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import jax
 
 from ..errors import LiftArgumentError
 
-__all__ = ["choose", "fixed_arguments", "join_arguments", "name_arguments"]
+__all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "parameter_names"]
+
+_DECLARE = (
+    'One that Python has to see, a flag or a text, must be declared: `static_argnames="…"`, or `static_argnums`, where '
+    "the scope (or module) is number 0."
+)
 
 
 def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> set[str]:
@@ -22,7 +30,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     """
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
-    parameters = _parameters(fn) if nums or names else []
+    parameters = parameter_names(fn) if nums or names else []
     nums = tuple(num % len(parameters) if num < 0 and parameters else num for num in nums)
     if 0 in nums:
         raise LiftArgumentError(
@@ -66,7 +74,19 @@ def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[s
     return fixed
 
 
-def _parameters(fn: Callable[..., Any]) -> list[str]:
+@contextlib.contextmanager
+def advising(where: str) -> Iterator[None]:
+    """Adds to JAX's errors about an argument that Python has to see how to declare it static."""
+    try:
+        yield
+    except (jax.errors.ConcretizationTypeError, TypeError) as error:
+        traced = isinstance(error, jax.errors.ConcretizationTypeError) or "not a valid JAX type" in str(error)
+        if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{where} traces its arguments. {_DECLARE}")
+        raise
+
+
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
     """The names of the parameters that may be given by position."""
     try:
         parameters = inspect.signature(fn).parameters.values()

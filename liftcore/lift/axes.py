@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -16,6 +15,7 @@ import numpy as np
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError
 from ..typing import Axis, Filter, PyTree
+from .arguments import parameter_names
 
 __all__ = [
     "NO_AXES",
@@ -149,7 +149,7 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
         raise LiftArgumentError(
             where,
             f"{axes!r} is no prefix of the value's structure, {jax.tree.structure(tree)}.",
-            "Give one axis for all of it, or a pytree of axes of the same structure.",
+            "Give one axis for all of it, or one for each part; the scope (or module) itself is not counted.",
         ) from error
     flat: list[Any] = []
     for axis, part in zip(prefix, parts, strict=True):
@@ -212,12 +212,7 @@ def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterato
 
 def named_arguments(fn: Callable[..., Any], skip: int, args: Sequence[Any], axes: Sequence[Axis]) -> Iterator[Named]:
     """Positional arguments, which come after the first `skip` ones of the signature, with their names and axes."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [one.name for one in parameters if one.kind in kinds][skip:]
+    names = parameter_names(fn)[skip:]
     names += [f"args[{index}]" for index in range(len(names), len(args))]
     left = iter(axes)
     for name, arg in zip(names, args, strict=False):

@@ -115,6 +115,9 @@ class Body:
     def __name__(self) -> str:
         return name_of(self.fn)
 
+    def __repr__(self) -> str:
+        return self.__name__  # JAX's errors show it
+
     def __call__(self, here: Here, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         crossing = here.crossing

@@ -12,7 +12,7 @@ from ..layout import Captured
 from ..pack import Crossing, Pure, lift
 from ..tree import Advice
 from ..typing import Filter, Path
-from .arguments import choose, fixed_arguments, name_arguments
+from .arguments import advising, choose, fixed_arguments, name_arguments
 from .compiled import Body, Compiled
 
 __all__ = ["jit"]
@@ -91,7 +91,8 @@ def jit(
         gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
         kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
         compiled = find(Body(fn, pure.crossing.layout, _hashable(fixed), _paths(pure.crossing)), options)
-        return compiled(pure.crossing, gone, (variable_groups, rng_groups, kept))
+        with advising(pure.where):
+            return compiled(pure.crossing, gone, (variable_groups, rng_groups, kept))
 
     return lift(transform, fn, [variables], [variables, Captured()], [rngs], "jit", _ADVICE)
 
@@ -104,7 +105,8 @@ def _is_shareable(fn: Callable[..., Any]) -> bool:
     """Whether a function can be kept without keeping arrays alive: it has no closure, or it compares by value."""
     if isinstance(fn, types.FunctionType):
         return fn.__closure__ is None
-    return not isinstance(fn, types.MethodType | functools.partial) and type(fn).__eq__ is not object.__eq__
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 def _options(**given: Any) -> tuple[tuple[str, Any], ...]:

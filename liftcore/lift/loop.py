@@ -64,12 +64,12 @@ class Loop(NamedTuple):
             if "carry" not in str(error):
                 raise
             raise CarryTypeError(pure.where, str(error), "Return a carry of the type that came in.") from error
-        return carry, Outputs(out_axes).join(ys, ()), groups
+        return carry, Outputs(pure.where, out_axes).join(ys, ()), groups
 
     def _run_hoisted(
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        outputs = Outputs(out_axes)
+        outputs = Outputs(pure.where, out_axes)
         hoisted = pure.hoisted()
 
         def flat(state: Any, slices: Any) -> Any:
@@ -144,20 +144,21 @@ _STATE, _SLICES = 0, 1
 class Outputs:
     """What a body gives to be stacked, along the axes that `out_axes` says."""
 
-    def __init__(self, out_axes: InOutAxes) -> None:
-        self._out_axes = out_axes
+    def __init__(self, where: str, out_axes: InOutAxes) -> None:
+        self._where, self._out_axes = f"{where}, out_axes", out_axes
+        self._treedef: Any = None
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
         """The leaves to stack, and those that are the same in all iterations."""
-        axes = flatten_axes("out_axes", self._out_axes, ys)
+        axes = flatten_axes(self._where, self._out_axes, ys)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
         """The pytree again, from stacked and constant leaves; or from the stacked pytree, if that was never split."""
-        treedef = getattr(self, "_treedef", jax.tree.structure(stacked))
-        axes = flatten_axes("out_axes", self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
+        treedef = jax.tree.structure(stacked) if self._treedef is None else self._treedef
+        axes = flatten_axes(self._where, self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
         leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
         each = [next(constants) if axis is None else to_axis(next(leaves), axis) for axis in axes]
         return jax.tree.unflatten(treedef, each)

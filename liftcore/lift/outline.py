@@ -34,7 +34,8 @@ def outline(
         The result and the output groups.
     """
     if not pure.writes:
-        return transformation(lambda *operands: body(pure, *operands))(*operands)
+        result: tuple[Any, tuple[Any, ...]] = transformation(lambda *operands: body(pure, *operands))(*operands)
+        return result
     hoisted = pure.hoisted()
     traced = trace(lambda *operands: without_created(*body(hoisted, *operands)), *operands)
     created = pure.settle(traced.create(None, *operands))

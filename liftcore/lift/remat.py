@@ -12,7 +12,7 @@ from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
-from .arguments import choose, fixed_arguments, join_arguments, name_arguments
+from .arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
 from .outline import outline
 
 __all__ = ["checkpoint", "remat"]
@@ -67,7 +67,8 @@ def remat(
             return pure(variable_groups, rng_groups, *args, **kwargs)
 
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
+        with advising(pure.where):
+            return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
 
     return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat", _ADVICE)
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 
+from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, InOutAxes
+from .arguments import parameter_names
 from .axes import (
     NO_AXES,
     VariableAxes,
@@ -93,8 +95,9 @@ def scan(
     rules, flags = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, carry: Any, *args: Any, **kwargs: Any) -> Any:
-        arg_axes, kwarg_axes = flatten_axes("in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        carry, args, kwargs = _carry(pure, args, kwargs)
+        arg_axes, kwarg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
         shared, carried, *stacked = variable_groups
         mapped = [
             *named_arguments(pure.fn, 2, args, arg_axes),
@@ -112,8 +115,8 @@ def scan(
             rng_groups = [next(split) if flag else group for group, flag in zip(keys, flags, strict=True)]
             full = [leaf if axis is None else next(now) for leaf, axis in zip(leaves, leaf_axes, strict=True)]
             args, kwargs = jax.tree.unflatten(treedef, full)
-            (carry, ys), groups = pure([shared, carried, *stacked], rng_groups, carry, *args, **kwargs)
-            return carry, ys, groups
+            result, groups = pure([shared, carried, *stacked], rng_groups, carry, *args, **kwargs)
+            return *_pair(pure.where, result), groups
 
         xs = (
             [to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)],
@@ -128,3 +131,23 @@ def scan(
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     return lift(transform, fn, into, out, rules, "scan", _ADVICE)
+
+
+def _carry(pure: Pure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The carry, given by position or by the name of the first parameter after the scopes; and the other arguments."""
+    if args:
+        return args[0], args[1:], kwargs
+    names = parameter_names(pure.fn)[1:2]
+    if not names or names[0] not in kwargs:
+        raise LiftArgumentError(pure.where, "it was called without a carry.", "Call it as `lifted(scope, carry, *xs)`.")
+    return kwargs[names[0]], (), {name: value for name, value in kwargs.items() if name != names[0]}
+
+
+def _pair(where: str, result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise LiftArgumentError(
+            where,
+            f"the body must return a pair, the next carry and what is stacked; given {type(result).__name__}.",
+            "Write `return carry, ys`, or `return carry, None`.",
+        )
+    return result[0], result[1]

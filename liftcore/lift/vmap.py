@@ -83,7 +83,7 @@ def vmap(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arg_axes, kwarg_axes = flatten_axes("in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
+        arg_axes, kwarg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
         mapped = [
             *named_arguments(pure.fn, 1, args, arg_axes),
             ("keyword arguments", kwargs, kwarg_axes),
@@ -103,7 +103,9 @@ def vmap(
             rngs = [next(split) if flag else group for group, flag in zip(keys, flags, strict=True)]
             full = [leaf if axis is None else next(now) for leaf, axis in zip(leaves, leaf_axes, strict=True)]
             args, kwargs = jax.tree.unflatten(treedef, full)
-            return pure(variables, rngs, *args, **kwargs)
+            result, groups = pure(variables, rngs, *args, **kwargs)
+            flatten_axes(f"{pure.where}, out_axes", out_axes, result)
+            return result, groups
 
         operands = (
             [group for group, axis in zip(variable_groups, axes.in_axes, strict=True) if axis is not None],

@@ -72,8 +72,7 @@ class Peek(NamedTuple):
     collection: str
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
-        prefix, _, index = name.rpartition("v")
-        there = [f"{prefix}v{other}" for other in range(int(index) + 2)]
+        there = [f"v{index}" for index in range(int(name[1:]) + 2)]
         found = [scope.get_variable(self.collection, one) for one in there if scope.has_variable(self.collection, one)]
         return x + len(found) + sum(jnp.sum(value) for value in found) + scope.is_initializing()
 
@@ -109,24 +108,21 @@ class Child(NamedTuple):
 
 
 class Lift(NamedTuple):
-    """Statements under a transformation, on the same scope or on one below."""
+    """Statements under a transformation, in a scope below."""
 
     row: str
     body: tuple[Any, ...]
-    below: bool
 
     def run(self, way: str, scope: Any, x: Any, name: str) -> Any:
-        body = meaning(self.body, way, "" if self.below else f"{name}_")
-        lifted = getattr(TABLE[self.row], way)(body)
-        return lifted(scope.push(f"lift_{name}") if self.below else scope, x)
+        return getattr(TABLE[self.row], way)(meaning(self.body, way))(scope.push(f"lift_{name}"), x)
 
 
-def meaning(program: tuple[Any, ...], way: str, prefix: str = "") -> Callable[[Any, Any], Any]:
+def meaning(program: tuple[Any, ...], way: str) -> Callable[[Any, Any], Any]:
     """The body that a program stands for."""
 
     def body(scope: Any, x: Any) -> Any:
         for index, statement in enumerate(program):
-            name = f"{prefix}v{index}"
+            name = f"v{index}"
             nested = isinstance(statement, Child | Lift)
             x = jnp.tanh(statement.run(way, scope, x, name) if nested else statement(scope, x, name))
         return x
@@ -149,7 +145,7 @@ def programs(rows: tuple[str, ...] = tuple(TABLE), depth: int = 2, size: int = 3
     """Programs of up to `size` statements at each level, of which the first is a lift."""
 
     def lift(depth: int) -> st.SearchStrategy[Lift]:
-        return st.builds(Lift, st.sampled_from(rows), body(depth - 1), st.booleans())
+        return st.builds(Lift, st.sampled_from(rows), body(depth - 1))
 
     def body(depth: int) -> st.SearchStrategy[tuple[Any, ...]]:
         simple = st.lists(SIMPLE, min_size=1, max_size=size)

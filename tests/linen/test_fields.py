@@ -81,7 +81,9 @@ def test_mutable_default_is_refused_as_in_any_dataclass() -> None:
 
 @pytest.mark.parametrize(("field", "kind"), [("parent", "int"), ("scope", "Any"), ("name", "int")])
 def test_reserved_field_is_an_error(field: str, kind: str) -> None:
-    with pytest.raises(ReservedModuleAttributeError, match=rf'class Bad: it declares a field "{field}".*ename the field'):
+    with pytest.raises(
+        ReservedModuleAttributeError, match=rf'class Bad: it declares a field "{field}".*ename the field'
+    ):
         type("Bad", (nn.Module,), {"__annotations__": {field: kind}})
 
 
@@ -122,7 +124,7 @@ def test_hash_of_bound_module_is_an_error() -> None:
 
 def test_bound_modules_in_different_places_differ() -> None:
     one, other = Model(1).bind({}), Model(1).bind({})
-    assert one == one  # noqa: PLR0124
+    assert one == one
     assert one != other
 
 
@@ -134,7 +136,8 @@ def test_fingerprint_is_the_value_wherever_a_module_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(Model(1), Model(True)), (Model(1), Model(2)), (Model(0.0), Model(-0.0)), (Model(1), nn.Dense(1))]  # type: ignore[arg-type]
+    ("one", "other"),
+    [(Model(1), Model(True)), (Model(1), Model(2)), (Model(0.0), Model(-0.0)), (Model(1), nn.Dense(1))],  # type: ignore[arg-type]
 )
 def test_fingerprints_of_different_values_differ(one: nn.Module, other: nn.Module) -> None:
     assert fingerprint(one) != fingerprint(other)
@@ -200,10 +203,7 @@ def test_repr_of_bound_module_shows_its_submodules() -> None:
 
     text, _ = Net().init_with_output(jax.random.key(0), jnp.ones(3))
     assert text == (
-        "Net(\n"
-        "    + head: Dense(features=2, name='head'),\n"
-        "    + Dense_0: Dense(features=3, name='Dense_0'),\n"
-        ")"
+        "Net(\n    + head: Dense(features=2, name='head'),\n    + Dense_0: Dense(features=3, name='Dense_0'),\n)"
     )
 
 

@@ -1,0 +1,234 @@
+"""Hoisting: a body is traced once and cut into what makes its initial values, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from liftcore._compat import tag
+from liftcore.hoist import trace
+
+KEY = jax.random.key(0)
+
+
+def body(key: Any, carry: Any, x: Any) -> Any:
+    """Three initial values, of which one depends on a key alone, one on the carry and one on nothing."""
+    w = tag(jax.random.normal(key, (3,)))
+    start = tag(carry * 2)
+    const = tag(jnp.arange(3.0))
+    return {"w": w, "start": start, "const": const}, (carry * w + start, x @ w + const.sum())
+
+
+OPERANDS = KEY, jnp.full(3, 2.0), jnp.ones((2, 3))
+
+
+def primitives(jaxpr: Any) -> list[str]:
+    return [eqn.primitive.name for eqn in jaxpr.eqns]
+
+
+def test_a_trace_runs_the_function_once_and_computes_nothing() -> None:
+    runs: list[int] = []
+
+    def counted(*operands: Any) -> Any:
+        runs.append(1)
+        return body(*operands)
+
+    traced = trace(counted, *OPERANDS)
+    assert len(runs) == 1
+    assert {name: aval.shape for name, aval in traced.created.items()} == {"w": (3,), "start": (3,), "const": (3,)}
+    assert [aval.shape for aval in traced.outputs] == [(3,), (2,)]
+    traced.rest(None, traced.create(None, *OPERANDS), *OPERANDS)
+    assert len(runs) == 1
+
+
+def test_operands_may_be_types() -> None:
+    types = jax.tree.map(jax.typeof, OPERANDS)
+    assert trace(body, *types).created["w"].shape == (3,)
+
+
+def test_reads_tells_which_operands_a_value_depends_on() -> None:
+    reads = trace(body, *OPERANDS).reads()
+    assert reads == {"w": {0}, "start": {1}, "const": set()}
+
+
+def test_reads_counts_an_operand_of_many_leaves_as_one() -> None:
+    def fn(first: Any, none: Any, second: Any) -> Any:
+        return [first["b"] + second[1], second[0], first["a"], jnp.ones(())], ()
+
+    traced = trace(fn, {"a": 1.0, "b": 2.0}, (), [3.0, 4.0])
+    assert traced.reads() == [{0, 2}, {2}, {0}, set()]
+
+
+def test_reads_follows_a_value_through_equations() -> None:
+    def fn(key: Any, x: Any) -> Any:
+        inner = jax.jit(lambda x: jnp.sin(x).sum())(x)
+        return [tag(jax.random.normal(key) * inner), tag(jax.random.normal(key))], ()
+
+    assert trace(fn, KEY, jnp.ones(2)).reads() == [{0, 1}, {0}]
+
+
+def test_create_makes_the_values_and_rest_takes_them() -> None:
+    traced = trace(body, *OPERANDS)
+    expected, rest = body(*OPERANDS)
+    made = traced.create(None, *OPERANDS)
+    np.testing.assert_allclose(made["w"], expected["w"])
+    left, outputs = traced.rest(None, made, *OPERANDS)
+    assert left == {"w": None, "start": None, "const": None}
+    jax.tree.map(np.testing.assert_allclose, outputs, rest)
+
+
+def test_rest_uses_the_values_that_it_is_given() -> None:
+    traced = trace(body, *OPERANDS)
+    other = {"w": jnp.ones(3), "start": jnp.zeros(3), "const": jnp.full(3, 5.0)}
+    _, (carry, y) = traced.rest(None, other, *OPERANDS)
+    assert carry.tolist() == [2.0, 2.0, 2.0]
+    assert y.tolist() == [18.0, 18.0]
+
+
+def test_some_values_may_be_chosen() -> None:
+    traced = trace(body, *OPERANDS)
+    chosen = {"w": True, "start": False, "const": False}
+    made = traced.create(chosen, KEY, None, None)
+    assert made["start"] is None
+    assert made["const"] is None
+    np.testing.assert_allclose(made["w"], body(*OPERANDS)[0]["w"])
+    left, _ = traced.rest(chosen, {**made, "w": jnp.zeros(3)}, *OPERANDS)
+    assert left["w"] is None
+    assert left["start"].tolist() == [4.0, 4.0, 4.0]
+    assert left["const"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_create_needs_only_the_operands_that_are_read() -> None:
+    traced = trace(body, *OPERANDS)
+    start = traced.create({"w": False, "start": True, "const": False}, None, OPERANDS[1], None)["start"]
+    assert start.tolist() == [4.0, 4.0, 4.0]
+    const = traced.create({"w": False, "start": False, "const": True}, None, None, None)["const"]
+    assert const.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:
+    traced = trace(body, *OPERANDS)
+    chosen = {"w": True, "start": True, "const": True}
+    prologue = jax.make_jaxpr(lambda *operands: traced.create(chosen, *operands))(*OPERANDS)
+    rest = jax.make_jaxpr(lambda made, *operands: traced.rest(chosen, made, *operands))(
+        traced.create(chosen, *OPERANDS), *OPERANDS
+    )
+    assert "dot_general" not in primitives(prologue)
+    assert "dot_general" in primitives(rest)
+    assert not [eqn for eqn in rest.eqns if "random" in str(eqn) or "threefry" in str(eqn)]
+
+
+def test_no_tag_is_left_in_what_is_run() -> None:
+    traced = trace(body, *OPERANDS)
+    jaxpr = jax.make_jaxpr(lambda *operands: traced.rest(None, traced.create(None, *operands), *operands))(*OPERANDS)
+    assert "name" not in primitives(jaxpr)
+
+
+def test_values_that_share_equations_are_told_apart() -> None:
+    def fn(x: Any) -> Any:
+        common = jnp.sin(x)
+        first, second = tag(common), tag(common)
+        return [first, second], first - second
+
+    traced = trace(fn, 1.0)
+    assert traced.rest(None, [5.0, 2.0], 1.0)[1] == 3.0
+
+
+def test_a_value_made_from_another_depends_on_what_that_one_does() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        second = tag(first * 2)
+        return [first, second], second + first
+
+    traced = trace(fn, jnp.float32(1))
+    assert traced.reads() == [{0}, {0}]
+    assert traced.create(None, jnp.float32(1)) == [2.0, 4.0]
+    assert traced.rest(None, [jnp.float32(10), jnp.float32(20)], jnp.float32(1))[1] == 30.0
+    left, rest = traced.rest([True, False], [jnp.float32(10), None], jnp.float32(1))
+    assert (left[1], rest) == (20.0, 30.0)
+
+
+def test_constants_of_the_trace_are_kept() -> None:
+    table = jnp.arange(5.0)
+    traced = trace(lambda x: ([tag(table * 2)], table + x), 1.0)
+    assert traced.reads() == [set()]
+    assert traced.create(None, None)[0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert traced.rest(None, [table], 1.0)[1].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_types_survive_the_cut() -> None:
+    def fn(key: Any, count: Any, flag: Any) -> Any:
+        return {"key": tag(jax.random.split(key)), "count": tag(count + 1)}, (key, flag, 2, count * 1.5)
+
+    operands = KEY, jnp.int32(3), jnp.array(True)
+    traced = trace(fn, *operands)
+    made = traced.create(None, *operands)
+    assert jnp.issubdtype(made["key"].dtype, jax.dtypes.prng_key)
+    assert made["count"].dtype == jnp.int32
+    _, (key, flag, number, product) = traced.rest(None, made, *operands)
+    assert key == KEY
+    assert flag.dtype == bool
+    assert number == 2
+    assert product == 4.5
+
+
+def counting(effects: list[str], name: str) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        effects.append(name)
+        return x
+
+    return lambda x: io_callback(call, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=False)
+
+
+@pytest.fixture
+def effects() -> list[str]:
+    return []
+
+
+def test_effects_of_an_initial_value_run_in_create_alone(effects: list[str]) -> None:
+    def fn(key: Any, x: Any) -> Any:
+        w = tag(counting(effects, "made")(jax.random.normal(key)))
+        return [w], x * w
+
+    traced = trace(fn, KEY, 2.0)
+    assert effects == []
+    made = traced.create(None, KEY, None)
+    jax.block_until_ready(made)
+    jax.effects_barrier()
+    assert effects == ["made"]
+    traced.rest(None, made, KEY, 2.0)
+    jax.effects_barrier()
+    assert effects == ["made"]
+
+
+def test_other_effects_stay_in_the_rest(effects: list[str]) -> None:
+    def fn(x: Any) -> Any:
+        w = tag(x * 2)
+        counting(effects, "step")(x)  # what it gives is used by nobody
+        return [w], w + 1
+
+    traced = trace(fn, jnp.float32(1))
+    made = traced.create(None, jnp.float32(1))
+    jax.effects_barrier()
+    assert effects == []
+    traced.rest(None, made, jnp.float32(1))
+    jax.effects_barrier()
+    assert effects == ["step"]
+
+
+def test_gradients_flow_through_both_parts() -> None:
+    def fn(carry: Any, x: Any) -> Any:
+        start = tag(carry**2)
+        return [start], start * x
+
+    def loss(carry: Any, x: Any) -> Any:
+        traced = trace(fn, carry, x)
+        return traced.rest(None, traced.create(None, carry, None), carry, x)[1]
+
+    assert jax.grad(loss, (0, 1))(3.0, 2.0) == (12.0, 9.0)

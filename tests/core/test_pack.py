@@ -1,0 +1,494 @@
+"""`pack`: its six stages, each on its own, and lifted transformations written with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import Captured, Changes, Scope, nn
+from liftcore.errors import (
+    InvalidScopeError,
+    LiftError,
+    ModifyScopeVariableError,
+    UnliftedCollectionError,
+    UnliftedSequenceError,
+)
+from liftcore.filters import All, PathContains, to_predicate
+from liftcore.pack import Crossing, commit, dedupe, filter_, reconstruct, repack
+
+KEY, OTHER = jax.random.key(0), jax.random.key(1)
+
+
+def bound(variables: dict[str, Any] | None = None, mutable: Any = True, rngs: Any = KEY) -> Scope:
+    return liftcore.bind(variables or {}, rngs, mutable)
+
+
+# -- dedupe ------------------------------------------------------------------------------------------------------------
+
+
+def test_dedupe_of_one_scope_is_that_scope() -> None:
+    scope = bound().push("a")
+    outers, given, routes, structure = dedupe(scope)
+    assert outers == given == [scope]
+    assert routes == ((0, ()),)
+    assert jax.tree.unflatten(structure, ["inner"]) == "inner"
+
+
+def test_dedupe_keeps_the_structure_of_the_given_scopes() -> None:
+    root = bound()
+    a, b = root.push("a"), root.push("b")
+    outers, given, routes, structure = dedupe({"x": [a], "y": (b, a)})
+    assert outers == [a, b]
+    assert given == [a, b, a]
+    assert routes == ((0, ()), (1, ()), (0, ()))
+    assert jax.tree.unflatten(structure, [1, 2, 3]) == {"x": [1], "y": (2, 3)}
+
+
+def test_dedupe_takes_two_views_of_one_place_as_one() -> None:
+    root = bound()
+    one, other = root.push("a"), root.push("a", reuse=True)
+    outers, _, routes, _ = dedupe((one, other))
+    assert outers == [one]
+    assert routes == ((0, ()), (0, ()))
+
+
+@pytest.mark.parametrize("parent_first", [True, False])
+def test_dedupe_routes_a_child_through_its_parent(parent_first: bool) -> None:
+    root = bound()
+    parent = root.push("a")
+    child = parent.push("b").push("c")
+    outers, _, routes, _ = dedupe((parent, child) if parent_first else (child, parent))
+    assert outers == [parent]
+    assert set(routes) == {(0, ()), (0, ("b", "c"))}
+    assert routes.index((0, ())) == (0 if parent_first else 1)
+
+
+def test_dedupe_goes_by_places_not_by_names() -> None:
+    root = bound()
+    a, ab = root.push("a"), root.push("ab")
+    assert dedupe((a, ab))[0] == [a, ab]
+    assert dedupe((a, bound().push("a").push("b")))[2] == ((0, ()), (1, ())), "two trees have nothing in common"
+
+
+def test_dedupe_refuses_an_ended_scope() -> None:
+    scope = bound()
+    scope.invalidate()
+    with pytest.raises(InvalidScopeError):
+        dedupe([scope])
+
+
+# -- filter_ -----------------------------------------------------------------------------------------------------------
+
+
+def grouped(outers: list[Scope], variables: list[Any], rngs: list[Any]) -> Any:
+    return filter_(outers, [to_predicate(one) for one in variables], [to_predicate(one) for one in rngs])
+
+
+def test_filter_gives_each_variable_to_the_first_that_matches() -> None:
+    scope = bound({"params": {"a": 1}, "state": {"b": 2}, "cache": {"c": 3}})
+    (params, rest), _ = grouped([scope], ["params", ["params", "state"]], [])
+    assert params == ({"params": {"a": 1}},)
+    assert rest == ({"state": {"b": 2}},), "what nobody takes is not lifted"
+
+
+def test_filter_makes_a_tree_for_each_scope() -> None:
+    root = bound({"params": {"a": {"w": 1}, "b": {"w": 2}}})
+    (group,), _ = grouped([root.push("a"), root.push("b")], [True], [])
+    assert group == ({"params": {"w": 1}}, {"params": {"w": 2}})
+
+
+def test_filter_sees_absolute_paths() -> None:
+    scope = bound({"params": {"a": {"w": 1, "b": {"w": 2}}}}).push("a")
+    (first, second), _ = grouped([scope], [lambda path, value: path == ("params", "a", "b", "w"), True], [])
+    assert first == ({"params": {"b": {"w": 2}}},)
+    assert second == ({"params": {"w": 1}},)
+
+
+def test_filter_passes_on_whole_dicts_as_they_are() -> None:
+    kernel = {"w": object()}
+    (group,), _ = grouped([bound({"params": {"deep": kernel}})], ["params"], [])
+    assert group[0]["params"]["deep"] is kernel
+
+
+def test_filter_groups_the_roots_of_sequences() -> None:
+    scope = bound(rngs={"params": KEY, "dropout": OTHER, "noise": KEY})
+    _, (first, second) = grouped([scope], [], ["dropout", ["params", "dropout"]])
+    assert first[0]["dropout"] == OTHER
+    assert "params" not in first[0]
+    assert second[0]["params"] == KEY
+    assert "noise" not in second[0]
+
+
+# -- reconstruct and repack, inside a lift that changes nothing ----------------------------------------------------------
+
+
+def crossing_of(scopes: Any, into: list[Any], out: list[Any], rngs: list[Any]) -> tuple[Crossing, Any, Any]:
+    """The use of a lift as its transformation meets it, with its groups."""
+    caught: list[Any] = []
+
+    def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+        caught.append((scope_fn.__self__, variable_groups, rng_groups))
+        return None, repack_fn(scope_fn(variable_groups, rng_groups))
+
+    liftcore.pack(transform, into, out, rngs, name="none")(scopes)
+    return caught[0]
+
+
+def test_reconstruct_makes_live_scopes_at_the_same_paths() -> None:
+    root = bound({"params": {"a": {"w": 1}}, "cache": {"a": {"c": 2}}})
+    outer = root.push("a")
+    crossing, variables, rngs = crossing_of(outer, ["params"], [True], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    assert inner.path == outer.path
+    assert inner.path_text == "/a/none"
+    assert inner.push("b").path_text == "/a/none/b"
+    assert inner.parent is None
+    assert inner.variables() == {"params": {"w": 1}}
+    assert inner.is_valid
+
+
+def test_reconstruct_goes_on_counting() -> None:
+    outer = bound().push("a")
+    outer.make_rng()
+    crossing, variables, rngs = crossing_of(outer, [True], [True], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    assert inner.make_rng() == outer.make_rng()
+    assert inner.push("b").make_rng() == outer.push("b").make_rng()
+
+
+@pytest.mark.parametrize(
+    ("outside", "out", "allowed", "writable"),
+    [
+        (True, [True], True, True),
+        (True, [True], False, False),
+        (True, [True], "params", False),
+        (True, ["params"], True, False),
+        (True, ["params", "state"], True, True),
+        (["params"], [True], True, False),
+        (["state"], [True], ["params", "state"], True),
+    ],
+)
+def test_reconstruct_allows_writing_where_all_three_allow_it(
+    outside: Any, out: list[Any], allowed: Any, writable: bool
+) -> None:
+    crossing, variables, rngs = crossing_of(bound({"state": {"n": 1}}, mutable=outside), [True], out, [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs, allowed)
+    assert inner.is_mutable_collection("state") is writable
+    if not writable:
+        with pytest.raises((ModifyScopeVariableError, UnliftedCollectionError)):
+            inner.put_variable("state", "n", 2)
+
+
+def test_repack_groups_what_was_written_and_what_was_created() -> None:
+    outer = bound({"params": {"w": 1}, "state": {"n": 1, "m": 1}}).push("a")
+    crossing, variables, rngs = crossing_of(outer, [True], ["params", "state"], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    inner.put_variable("state", "n", 2)
+    made = inner.push("b").variable("state", "k", lambda: 3)
+    made.value = 4
+    inner.param("v", lambda key: 5)
+    (params, state), sown = repack(crossing.layout, [inner])
+    assert params == Changes(({},), ({"params": {"v": 5}},))
+    assert state == Changes(({"state": {"n": 2, "b": {"k": 4}}},), ({"state": {"b": {"k": 3}}},))
+    assert sown == ((),)
+
+
+def test_repack_leaves_out_what_was_only_read() -> None:
+    crossing, variables, rngs = crossing_of(bound({"state": {"n": 1}}), [True], [True], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    assert inner.variable("state", "n").value == 1
+    assert repack(crossing.layout, [inner])[0] == (Changes(({},), ({},)),)
+
+
+def test_repack_gives_each_variable_to_the_first_output_filter_that_matches() -> None:
+    crossing, variables, rngs = crossing_of(bound(), [True], [All("params", PathContains("lora")), "params"], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    inner.param("w", lambda key: 1)
+    inner.push("lora").param("w", lambda key: 2)
+    (lora, rest), _ = repack(crossing.layout, [inner])
+    assert lora.created == ({"params": {"lora": {"w": 2}}},)
+    assert rest.created == ({"params": {"w": 1}},)
+
+
+def test_repack_puts_captured_values_last() -> None:
+    crossing, variables, rngs = crossing_of(bound(), ["params"], ["params", Captured()], [True])
+    (inner,) = reconstruct(crossing.layout, crossing.outers, variables, rngs)
+    inner.push("b").sow("intermediates", "y", 7)
+    (params, captured), sown = repack(crossing.layout, [inner])
+    assert params == Changes(({},), ({},))
+    assert captured == ([7],)
+    assert [(one.path, one.collection, one.name) for (one,) in sown] == [(("b",), "intermediates", "y")]
+
+
+def test_commit_puts_values_where_they_belong() -> None:
+    root = bound({"state": {"a": {"n": 1}}})
+    outer = root.push("a")
+    crossing, *_ = crossing_of(outer, [True], [True], [True])
+    commit(crossing, (Changes(({"state": {"n": 2, "b": {"k": 4}}},), ({"state": {"b": {"k": 3}}},)),))
+    assert root.variables() == {"state": {"a": {"n": 2, "b": {"k": 4}}}}
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+def identity(fn: Callable[..., Any], *, name: str | None = None, **groups: Any) -> Callable[..., Any]:
+    """A lift that changes nothing."""
+    filters = {"in_variable_filters": [True], "out_variable_filters": [True], "rng_filters": [True], **groups}
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        scope = scope_fn(variables, rngs)
+        return fn(scope, *args, **kwargs), repack_fn(scope)
+
+    return liftcore.pack(transform, **filters, name=name)
+
+
+def test_a_lift_that_changes_nothing_is_not_there() -> None:
+    def body(scope: Scope, x: Any, *, scale: float) -> Any:
+        w = scope.param("w", jax.random.normal, (2,))
+        inner = scope.push("b").param("w", jax.random.normal, (2,))
+        count = scope.variable("state", "n", lambda: 0)
+        count.value += 1
+        scope.sow("intermediates", "y", x)
+        return x * (w + inner) * scale + jax.random.normal(scope.make_rng("dropout"), (2,))
+
+    rngs = {"params": KEY, "dropout": OTHER}
+    plain = liftcore.init(body)(rngs, jnp.ones(2), scale=3.0)
+    lifted = liftcore.init(identity(body))(rngs, jnp.ones(2), scale=3.0)
+    assert jax.tree.structure(plain) == jax.tree.structure(lifted)
+    jax.tree.map(np.testing.assert_array_equal, plain, lifted)
+
+
+def test_draws_and_names_go_on_after_a_lift() -> None:
+    def body(scope: Scope) -> Any:
+        scope.push("a").make_rng()
+        return scope.make_rng()
+
+    def model(scope: Scope, lifted: bool) -> Any:
+        first = scope.make_rng()
+        inside = (identity(body) if lifted else body)(scope)
+        taken = scope.name_reserved("a")
+        return first, inside, taken, scope.make_rng(), scope.push("a", reuse=True).make_rng()
+
+    assert liftcore.apply(model)({}, True, rngs=KEY) == liftcore.apply(model)({}, False, rngs=KEY)
+
+
+def test_a_pytree_of_scopes_goes_through() -> None:
+    def body(scopes: dict[str, Any]) -> Any:
+        parent, (child, again) = scopes["parent"], scopes["children"]
+        assert child.path == again.path == ("a", "b")
+        again.put_variable("state", "n", child.get_variable("state", "n") + 1)
+        assert parent.push("b", reuse=True).get_variable("state", "n") == 2
+        assert child.get_variable("state", "n") == 2
+        return scopes["other"].get_variable("state", "n")
+
+    root = bound({"state": {"a": {"b": {"n": 1}}, "c": {"n": 7}}})
+    parent = root.push("a")
+    child = parent.push("b")
+    result = identity(body)({"parent": parent, "children": (child, child), "other": root.push("c")})
+    assert result == 7
+    assert root.variables()["state"] == {"a": {"b": {"n": 2}}, "c": {"n": 7}}
+
+
+def test_two_views_of_one_place_have_names_of_their_own() -> None:
+    def body(views: tuple[Scope, Scope]) -> Any:
+        return [view.param("w", jax.random.normal, ()) for view in views]
+
+    def model(scope: Scope, lifted: bool) -> Any:
+        views = scope.push("a"), scope.push("a", reuse=True)
+        return (identity(body) if lifted else body)(views)
+
+    assert liftcore.init(model)(KEY, True) == liftcore.init(model)(KEY, False)
+
+
+def test_what_is_not_lifted_cannot_be_used() -> None:
+    root = bound({"params": {"w": 1}, "cache": {"c": 2}}, rngs={"params": KEY, "dropout": OTHER})
+    only: dict[str, Any] = {"in_variable_filters": ["params"], "out_variable_filters": ["params"], "rng_filters": ["params"]}
+
+    def raises(kind: type[LiftError], body: Callable[[Scope], Any]) -> LiftError:
+        with pytest.raises(kind) as caught:
+            identity(body, name="mine", **only)(root)
+        return caught.value
+
+    for read in (
+        lambda scope: scope.get_variable("cache", "c"),
+        lambda scope: scope.has_variable("cache", "c"),
+        lambda scope: scope.variable("cache", "c", lambda: 0),
+    ):
+        error = raises(UnliftedCollectionError, read)
+        assert error.where == '"cache/c" at /mine'
+        assert "exists outside mine" in error.what
+    error = raises(UnliftedCollectionError, lambda scope: scope.put_variable("cache", "new", 0))
+    assert "no output group of mine takes it" in error.what
+    error = raises(UnliftedSequenceError, lambda scope: scope.make_rng("dropout"))
+    assert error.where == 'make_rng("dropout") at /mine'
+    assert "the sequence was given, but mine does not pass it in" in error.what
+    assert root.variables() == {"params": {"w": 1}, "cache": {"c": 2}}
+
+
+def test_if_the_body_raises_nothing_has_happened() -> None:
+    def body(scope: Scope) -> Any:
+        scope.put_variable("state", "n", 2)
+        scope.param("w", lambda key: 1)
+        scope.push("b").make_rng()
+        scope.make_rng()
+        scope.sow("intermediates", "y", 1)
+        raise KeyError("broken")
+
+    root = bound({"state": {"n": 1}})
+    with pytest.raises(KeyError, match="broken"):
+        identity(body)(root)
+    assert root.variables() == {"state": {"n": 1}}
+    assert not root.names()
+    assert root.make_rng() == bound().make_rng()
+    assert root.push("b").make_rng() == bound().push("b").make_rng()
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_inner_scopes_end_with_the_lift(raises: bool) -> None:
+    kept: list[Scope] = []
+
+    def body(scope: Scope) -> None:
+        kept.extend([scope, scope.push("b")])
+        if raises:
+            raise KeyError("broken")
+
+    root = bound().push("a")
+    try:
+        identity(body, name="mine")(root)
+    except KeyError:
+        assert raises
+    for scope, place in zip(kept, ("/a/mine", "/a/mine/b"), strict=True):
+        with pytest.raises(InvalidScopeError, match=f"scope at {place}"):
+            scope.make_rng()
+
+
+def test_a_lift_is_named_after_its_transformation() -> None:
+    def twice(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any) -> Any:
+        scope = scope_fn(variables, rngs)
+        return scope.path_text, repack_fn(scope)
+
+    assert liftcore.pack(twice, [True], [True], [True])(bound().push("a")) == "/a/twice"
+    assert liftcore.pack(twice, [True], [True], [True], name="mine")(bound().push("a")) == "/a/mine"
+
+
+# -- transformations of one's own --------------------------------------------------------------------------------------
+
+
+def transposed(fn: Callable[..., Any], on_the_way_out: bool = False) -> Callable[..., Any]:
+    """The design note's example: under this lift `fn` sees its parameters transposed."""
+
+    def flip(group: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.T, group)
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        params, rest = variables
+        scope = scope_fn((flip(params), rest), rngs)
+        y = fn(scope, *args, **kwargs)
+        if not on_the_way_out:
+            return y, repack_fn(scope)
+        params, rest = repack_fn(scope)
+        return y, (flip(params), rest)
+
+    out = ("params", True) if on_the_way_out else (True,)
+    return liftcore.pack(transform, ("params", True), out, (True,), name="transpose")
+
+
+X = jnp.arange(6.0).reshape(2, 3)
+
+
+def test_apply_sees_the_transposed_kernel() -> None:
+    kernel, bias = jnp.arange(12.0).reshape(4, 3), jnp.ones(4)
+    variables = {"params": {"kernel": kernel, "bias": bias}}
+    y = liftcore.apply(transposed(nn.dense))(variables, X, 4)
+    np.testing.assert_allclose(y, X @ kernel.T + bias)
+    with pytest.raises(LiftError, match=r"/transpose: .*\(4, 3\).*\(3, 4\)"):
+        liftcore.apply(transposed(nn.dense))({"params": {"kernel": kernel.T, "bias": bias}}, X, 4)
+
+
+@pytest.mark.parametrize(("on_the_way_out", "shape"), [(False, (3, 4)), (True, (4, 3))])
+def test_init_stores_what_comes_out(on_the_way_out: bool, shape: tuple[int, int]) -> None:
+    y, variables = liftcore.init(transposed(nn.dense, on_the_way_out))(KEY, X, 4)
+    plain, untransposed = liftcore.init(nn.dense)(KEY, X, 4)
+    assert variables["params"]["kernel"].shape == shape
+    np.testing.assert_array_equal(y, plain)
+    kernel = variables["params"]["kernel"]
+    np.testing.assert_array_equal(kernel.T if on_the_way_out else kernel, untransposed["params"]["kernel"])
+
+
+def test_init_then_apply_round_trips_when_it_transposes_on_the_way_out_too() -> None:
+    lifted = transposed(nn.dense, on_the_way_out=True)
+    y, variables = liftcore.init(lifted)(KEY, X, 4)
+    np.testing.assert_array_equal(liftcore.apply(lifted)(variables, X, 4), y)
+    again, mutated = liftcore.apply(lifted, mutable=True)(variables, X, 4)
+    np.testing.assert_array_equal(again, y)
+    np.testing.assert_array_equal(mutated["params"]["kernel"], variables["params"]["kernel"])
+
+
+def test_a_tied_decoder_uses_the_kernel_of_its_encoder() -> None:
+    def autoencoder(scope: Scope, x: Any) -> Any:
+        encoder = scope.push("encoder")
+        code = nn.dense(encoder, x, 4, use_bias=False)
+        return transposed(nn.dense)(encoder.rewound(), code, 3, use_bias=False)
+
+    kernel = jnp.arange(12.0).reshape(3, 4)
+    y = liftcore.apply(autoencoder)({"params": {"encoder": {"kernel": kernel}}}, X)
+    np.testing.assert_allclose(y, X @ kernel @ kernel.T)
+    made = liftcore.init(autoencoder)(KEY, X)
+    assert jax.tree.map(jnp.shape, made[1]) == {"params": {"encoder": {"kernel": (3, 4)}}}
+
+
+def averaged(fn: Callable[..., Any], times: int) -> Callable[..., Any]:
+    """The mean over some calls with other keys; what the last one wrote stays."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
+        results = []
+        for index in range(times):
+            (keys,) = rngs
+            scope = scope_fn(variables, [jax.tree.map(lambda key, index=index: jax.random.split(key, times)[index], keys)])
+            results.append(fn(scope, *args))
+            groups = repack_fn(scope)
+        return sum(results) / times, groups
+
+    return liftcore.pack(transform, [True], [True], [True], name="averaged")
+
+
+def test_a_body_may_run_several_times_and_counts_its_draws_once() -> None:
+    def noisy(scope: Scope, x: Any) -> Any:
+        count = scope.variable("state", "n", lambda: 0)
+        count.value += 1
+        return x + jax.random.normal(scope.make_rng())
+
+    def model(scope: Scope, x: Any) -> Any:
+        y = averaged(noisy, 3)(scope, x)
+        return y, scope.make_rng()
+
+    (y, after), mutated = liftcore.apply(model, mutable=["state"])({"state": {"n": 5}}, 0.0, rngs=KEY)
+    draws = [jax.random.normal(bound(rngs=key).make_rng()) for key in jax.random.split(KEY, 3)]
+    np.testing.assert_allclose(y, sum(draws) / 3, rtol=1e-6)
+    assert mutated == {"state": {"n": 6}}
+    second = bound()
+    second.make_rng()
+    assert after == second.make_rng()
+
+
+def mapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return liftcore.vmap(fn, in_axes=None, axis_size=2, variable_axes={"params": 0}, split_rngs={"params": True})
+
+
+@pytest.mark.parametrize("outer", [liftcore.remat, liftcore.jit, identity, mapped])
+def test_lifts_of_ones_own_nest_in_every_other(outer: Callable[..., Any]) -> None:
+    def layer(scope: Scope, x: Any) -> Any:
+        return transposed(nn.dense, on_the_way_out=True)(scope, x, 4)
+
+    y, variables = liftcore.init(outer(layer))(KEY, X)
+    assert variables["params"]["kernel"].shape[-2:] == (4, 3)
+    np.testing.assert_allclose(liftcore.apply(outer(layer))(variables, X), y, rtol=1e-6)
+    inside, again = liftcore.init(transposed(outer(layer)))(KEY, X)
+    np.testing.assert_allclose(inside, y, rtol=1e-6)
+    assert jax.tree.structure(again) == jax.tree.structure(variables)

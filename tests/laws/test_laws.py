@@ -1,0 +1,601 @@
+"""The ten laws, asked of every row of the table of transformations, and of generated programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import liftcore
+from liftcore import Scope
+from liftcore.errors import (
+    InvalidScopeError,
+    JaxTransformError,
+    LiftError,
+    ModifyScopeVariableError,
+    UnliftedCollectionError,
+    UnliftedSequenceError,
+)
+from tests.laws.programs import MUTABLE, meaning, programs
+from tests.lift import plain
+from tests.lift.quick import assert_same, compiled, key, uniform
+from tests.lift.table import COLLECTIONS, SHARED, TABLE, TRANSPARENT
+
+X = jnp.array([0.1, 0.2, 0.3])
+ROWS = pytest.mark.parametrize("name", TABLE)
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+generated = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=SLOW)
+
+
+def keys(first: int = 0) -> dict[str, Any]:
+    return {"params": key(first), "dropout": key(first + 1)}
+
+
+def block(scope: Any, x: Any) -> Any:
+    """Does all that a body may do: makes, reads and writes variables of each kind, draws, and captures."""
+    w = scope.param("w", uniform)
+    shift = scope.variable("consts", "shift", lambda: jnp.arange(3.0)).value
+    noise = scope.variable("state", "noise", lambda: uniform(scope.make_rng("dropout")))
+    start = scope.variable("state", "start", lambda: 2 * x)
+    count = scope.variable("counter", "count", lambda: jnp.zeros(()))
+    if scope.is_mutable_collection("state"):
+        noise.value = 0.5 * noise.value + x
+    if scope.is_mutable_collection("counter"):
+        count.value += 1
+    y = jnp.tanh(x * w + shift) + 0.1 * noise.value * jnp.cos(count.value) + jnp.sin(start.value)
+    scope.sow("intermediates", "y", y)
+    return jnp.tanh(y + uniform(scope.make_rng("dropout")) + scope.child(dense, "dense")(x))
+
+
+def dense(scope: Any, x: Any) -> Any:
+    return x @ scope.param("kernel", lambda key: uniform(key, (3, 3)))
+
+
+def calls(body: Callable[..., Any], times: int = 2) -> Callable[..., Any]:
+    """A model that uses a body under automatic names, with a parameter and a draw of its own around it."""
+
+    def model(scope: Any, x: Any) -> Any:
+        for _ in range(times):
+            x = scope.child(body, prefix="block_")(x) * scope.push(prefix="scale_").param("s", uniform)
+        return x + uniform(scope.make_rng("dropout"))
+
+    return model
+
+
+def given_variables(body: Callable[..., Any]) -> Any:
+    variables = liftcore.init(body)(keys(), X)[1]
+    variables.pop("intermediates", None)
+    return variables
+
+
+def everything(side: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """All that `init`, `apply` and `grad` give, of liftcore or of the plain reference."""
+
+    def run(first: Any, later: Any, x: Any) -> Any:
+        y, variables = side.init(body)(first, x)
+        held = {name: found for name, found in variables.items() if name != "intermediates"}
+        apply = side.apply(body, mutable=MUTABLE)
+
+        def loss(params: Any, x: Any) -> Any:
+            result = apply({**held, **params}, x, rngs=later)
+            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+            return sum(leaf.sum() for leaf in floats), result
+
+        params = {"params": held.get("params", {})}
+        grads, result = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+        return y, variables, result, grads
+
+    return run
+
+
+def assert_equals_the_loop(lifted: Callable[..., Any], unlifted: Callable[..., Any], size: int = 3) -> None:
+    """Checks values, variables and gradients against plain Python."""
+
+    def both(*args: Any) -> Any:
+        return everything(liftcore, lifted)(*args), everything(plain, unlifted)(*args)
+
+    ours, theirs = compiled(both, keys(), keys(10), X[:size])
+    assert_same(ours, theirs)
+
+
+# -- 1. pure -----------------------------------------------------------------------------------------------------------
+
+
+@ROWS
+def test_law_1_pure(name: str) -> None:
+    model = calls(TABLE[name].lifted(block))
+    variables = given_variables(model)
+    before, structure = jax.tree.flatten(variables)
+    numbers = [np.array(leaf) for leaf in before]
+    first = liftcore.apply(model, mutable=True)(variables, X, rngs=keys(10))
+    again = liftcore.apply(model, mutable=True)(variables, X, rngs=keys(10))
+    assert_same(first, again, exact=True)
+    after, same = jax.tree.flatten(variables)
+    assert same == structure
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert all((leaf == number).all() for leaf, number in zip(after, numbers, strict=True))
+    assert_same(liftcore.init(model)(keys(), X), liftcore.init(model)(keys(), X), exact=True)
+
+
+# -- 2. once -----------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A body that counts its runs."""
+
+    def __init__(self, body: Callable[..., Any] = block) -> None:
+        self.body, self.runs = body, 0
+
+    def __call__(self, scope: Any, x: Any) -> Any:
+        self.runs += 1
+        return self.body(scope, x)
+
+    def since(self) -> int:
+        runs, self.runs = self.runs, 0
+        return runs
+
+
+def nested(names: tuple[str, ...], body: Callable[..., Any], way: str = "lifted") -> Callable[..., Any]:
+    """A body under transformations, the first of them innermost."""
+    for depth, name in enumerate(names):
+        inner = getattr(TABLE[name], way)(body)
+
+        def body(scope: Any, x: Any, inner: Any = inner, depth: int = depth) -> Any:
+            scale = scope.param(f"u{depth}", uniform)
+            return jnp.tanh(scope.child(inner, f"level{depth}")(x) * scale)
+
+    return body
+
+
+def assert_runs_once(model: Callable[..., Any], body: Counted) -> None:
+    _, variables = jax.eval_shape(liftcore.init(model), keys(), X)
+    assert body.since() == 1, "init"
+    variables.pop("intermediates", None)
+    for mutable in ([], ["counter"], True):
+        jax.eval_shape(liftcore.apply(model, mutable=mutable), variables, X, rngs=keys())
+        assert body.since() == 1, f"apply, mutable={mutable}"
+    loss = liftcore.apply(lambda scope, x: model(scope, x).sum(), mutable=["state", "counter"])
+    jax.eval_shape(jax.grad(loss, has_aux=True, allow_int=True), variables, X, rngs=keys())
+    assert body.since() == 1, "grad"
+
+
+@ROWS
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_law_2_once_at_every_depth(name: str, depth: int) -> None:
+    body = Counted()
+    assert_runs_once(nested((name,) * depth, body), body)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("scan", "remat", "vmap", "jit"),
+        ("jit", "vmap", "scan, shared", "remat"),
+        ("vmap, shared", "scan", "jit", "scan"),
+        ("remat", "remat, policy", "scan", "vmap"),
+    ],
+)
+def test_law_2_once_in_a_mixture(names: tuple[str, ...]) -> None:
+    body = Counted()
+    assert_runs_once(nested(names, body), body)
+
+
+@ROWS
+def test_law_2_once_when_it_is_run_too(name: str) -> None:
+    body = Counted()
+    lifted = TABLE[name].lifted(body)
+    variables = given_variables(lifted)
+    assert body.since() == 1
+    liftcore.apply(lifted, mutable=True)(variables, X, rngs=keys())
+    assert body.since() == 1
+    liftcore.apply(lifted)(variables, X, rngs=keys())
+    assert body.since() == 1
+    jax.grad(lambda x: liftcore.apply(lifted)(variables, x, rngs=keys()).sum())(X)
+    assert body.since() == (0 if name == "jit" else 1)
+
+
+# -- 3. transparent ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(TRANSPARENT))
+def test_law_3_transparent_names_values_and_draws(name: str) -> None:
+    bare, lifted = calls(block), calls(TABLE[name].lifted(block))
+    assert_same(liftcore.init(lifted)(keys(), X)[1]["params"], liftcore.init(bare)(keys(), X)[1]["params"], exact=True)
+    (y, variables), (expected, others) = liftcore.init(lifted)(keys(), X), liftcore.init(bare)(keys(), X)
+    assert_same(variables, others)
+    assert_same(y, expected)
+    assert list(variables["params"]) == ["block_0", "scale_0", "block_1", "scale_1"]
+
+
+@pytest.mark.parametrize("name", sorted(TRANSPARENT))
+def test_law_3_transparent_draws_bit_for_bit(name: str) -> None:
+    def draws(scope: Any, x: Any) -> Any:
+        found = [scope.make_rng("dropout"), scope.push("a").make_rng("noise"), scope.make_rng()]
+        return [jax.random.key_data(one) for one in found]
+
+    def model(scope: Any, lift: Callable[..., Any]) -> Any:
+        runs = [lift(draws)(scope.push(), X), scope.make_rng("dropout"), lift(draws)(scope.push(), X)]
+        return jax.tree.map(jax.random.key_data, runs, is_leaf=lambda leaf: jnp.ndim(leaf) == 0)
+
+    apply = liftcore.apply(model)
+    for rngs in (keys(), {name: jax.random.PRNGKey(3) for name in ("params", "dropout")}):
+        ours, bare = (apply({}, lift, rngs=rngs) for lift in (TABLE[name].lifted, lambda body: body))
+        jax.tree.map(np.testing.assert_array_equal, ours, bare)
+
+
+def equations(jaxpr: Any) -> Iterator[str]:
+    """The names of all equations but those that only hold others."""
+    for eqn in jaxpr.eqns:
+        inner = [value for value in eqn.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
+        for one in inner:
+            yield from equations(getattr(one, "jaxpr", one))
+        if not inner:
+            yield eqn.primitive.name
+
+
+@pytest.mark.parametrize("name", sorted(TRANSPARENT))
+@pytest.mark.parametrize("mutable", [[], ["state"]])
+def test_law_3_transparent_adds_no_equation(name: str, mutable: list[str]) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        state = scope.variable("state", "s")
+        if scope.is_mutable_collection("state"):
+            state.value = state.value + x
+        return jnp.tanh(scope.child(dense, "dense")(x)) * state.value
+
+    variables = {"params": {"dense": {"kernel": jnp.ones((3, 3))}}, "state": {"s": X}}
+
+    def count(model: Callable[..., Any]) -> Counter[str]:
+        return Counter(equations(jax.make_jaxpr(liftcore.apply(model, mutable))(variables, X)))
+
+    assert count(TABLE[name].lifted(body)) == count(body)
+
+
+# -- 4. fresh ----------------------------------------------------------------------------------------------------------
+
+SPLIT = tuple(name for name, row in TABLE.items() if row.rule is None or all(row.rule.split.values()))
+
+
+@generated
+@given(programs(SPLIT))
+def test_law_4_no_key_is_drawn_twice(program: Any) -> None:
+    model = meaning(program, "lifted")
+    rngs = {name: jax.random.key(seed) for seed, name in enumerate(("params", "dropout"))}
+    captured = jax.jit(lambda rngs: liftcore.init(model)(rngs, X)[1].get("intermediates", {}))(rngs)
+    drawn = [leaf for path, leaf in plain.flat(captured).items() if path[-1].endswith("_key")]
+    data = np.concatenate([np.reshape(leaf, (-1, 2)) for leaf in jax.tree.leaves(drawn)] or [np.zeros((0, 2))])
+    assert len(np.unique(data, axis=0)) == len(data)
+
+
+def only(name: str, body: Callable[..., Any], collections: Any, sequences: Any) -> Callable[..., Any]:
+    """A body under a kind of transformation that lifts some collections and sequences only."""
+    kind = name.split(",")[0]
+    if kind in ("remat", "jit"):
+        return getattr(liftcore, kind)(body, variables=collections, rngs=sequences)  # type: ignore[no-any-return]
+    axes = dict.fromkeys(collections, 0)
+    split = dict.fromkeys(sequences, True)
+    if kind == "vmap":
+        return liftcore.vmap(body, in_axes=None, axis_size=2, variable_axes=axes, split_rngs=split)
+    step = liftcore.scan(lambda scope, x, _: (body(scope, x), None), length=2, variable_axes=axes, split_rngs=split)
+    return lambda scope, x: step(scope, x, None)[0]
+
+
+KINDS = pytest.mark.parametrize("name", ["vmap", "scan", "remat", "jit"])
+
+
+@KINDS
+def test_law_4_a_sequence_that_is_not_lifted_is_an_error(name: str) -> None:
+    def draw(scope: Any, x: Any) -> Any:
+        return x + uniform(scope.push("inner").make_rng("dropout"))
+
+    with pytest.raises(UnliftedSequenceError) as caught:
+        liftcore.apply(lambda scope, x: only(name, draw, [], ["params"])(scope.push("a"), x))({}, X, rngs=keys())
+    assert f"/a/{name}(" in caught.value.where
+    assert caught.value.where.startswith('make_rng("dropout") at ')
+    assert "dropout" in caught.value.fix
+    y = liftcore.apply(only(name, draw, [], ["params"]))({}, X, rngs={"params": key(0)})
+    assert y.shape[-1] == 3, "one that was never given draws from params"
+
+
+@KINDS
+def test_law_4_params_that_are_not_lifted_are_no_fallback(name: str) -> None:
+    def draw(scope: Any, x: Any) -> Any:
+        return x + uniform(scope.make_rng("noise"))
+
+    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("noise"\)'):
+        liftcore.apply(only(name, draw, [], ["dropout"]))({}, X, rngs=keys())
+    liftcore.apply(only(name, draw, [], ["noise"]))({}, X, rngs=keys())
+
+
+# -- 5. only what changed ----------------------------------------------------------------------------------------------
+
+
+@ROWS
+def test_law_5_what_is_only_read_is_not_copied_out(name: str) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        read = [scope.variable(collection, "read").value.sum() for collection in COLLECTIONS]
+        count = scope.variable("counter", "written")
+        count.value += 1
+        return x + sum(read)
+
+    row = TABLE[name]
+    size = row.rule.size if row.rule else 3
+    shapes = {
+        collection: (3, size) if row.rule and row.rule.axes[collection] in (1, -1) else (size, size)
+        for collection in COLLECTIONS
+    }
+    variables = {collection: {"read": jnp.ones(shape)} for collection, shape in shapes.items()}
+    variables["counter"]["written"] = jnp.zeros(size)
+    _, mutated = liftcore.apply(row.lifted(body), mutable=True)(variables, X)
+    for collection in COLLECTIONS:
+        assert mutated[collection]["read"] is variables[collection]["read"]
+    assert mutated["counter"]["written"] is not variables["counter"]["written"]
+
+
+@ROWS
+def test_law_5_a_body_that_only_reads_changes_nothing(name: str) -> None:
+    lifted = TABLE[name].lifted(lambda scope, x: x * scope.variable("consts", "c").value)
+    root = liftcore.bind({"consts": {"c": X}}, mutable=True)
+    lifted(root, X)
+    assert root.variables()["consts"]["c"] is X
+    assert not root.tree.written
+    assert not root.tree.created
+
+
+# -- 6. all or nothing -------------------------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    pass
+
+
+@ROWS
+def test_law_6_if_the_body_raises_the_outer_scopes_are_as_before(name: str) -> None:
+    kept: list[Any] = []
+
+    def broken(scope: Any, x: Any) -> Any:
+        kept.append(scope)
+        block(scope, x)
+        scope.sow("intermediates", "more", x)
+        raise Broken
+
+    def after(root: Scope) -> Any:
+        draws = [root.make_rng("dropout"), root.push("dense").make_rng(), root.make_rng()]
+        return jax.tree.map(jax.random.key_data, draws)
+
+    root, untouched = (liftcore.bind({"state": {"n": X}}, keys(), mutable=True) for _ in range(2))
+    with pytest.raises(Broken):
+        TABLE[name].lifted(broken)(root, X)
+    assert root.variables() == {"state": {"n": X}}
+    assert root.names() == frozenset()
+    assert_same(after(root), after(untouched), exact=True)
+    with pytest.raises(InvalidScopeError, match=f"scope at /{name.split(',')[0]}"):
+        kept[0].make_rng()
+
+
+@ROWS
+def test_law_6_inner_scopes_are_dead_after_the_lift(name: str) -> None:
+    kept: list[Any] = []
+
+    def body(scope: Any, x: Any) -> Any:
+        kept.extend([scope, scope.push("inner"), scope.variable("state", "n")])
+        return x
+
+    root = liftcore.bind({"state": {"n": jnp.ones((3, 3))}}, mutable=True)
+    TABLE[name].lifted(body)(root.push("a", reuse=True).parent, X)
+    scope, inner, variable = kept
+    for use in (lambda: inner.put_variable("state", "m", 0), lambda: scope.push("b"), lambda: variable.value):
+        with pytest.raises(InvalidScopeError, match="Return what you need from the function"):
+            use()
+
+
+# -- 7. loud -----------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize("act", ["write", "create", "read"])
+def test_law_7_a_collection_that_is_not_lifted_is_an_error(name: str, act: str) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        inner = scope.push("inner")
+        if act == "write":
+            inner.put_variable("cache", "c", x)
+        elif act == "create":
+            inner.variable("cache", "new", lambda: x)
+        else:
+            inner.get_variable("cache", "c")
+        return x
+
+    root = liftcore.bind({"cache": {"a": {"inner": {"c": X}}}}, keys(), mutable=True)
+    with pytest.raises(UnliftedCollectionError) as caught:
+        only(name, body, ["params"], ["params"])(root.push("a"), X)
+    where, name_of = caught.value.where, "new" if act == "create" else "c"
+    assert where.startswith(f'"cache/{name_of}" at /a/{name}(')
+    assert where.endswith("/inner")
+    assert "cache" in caught.value.fix
+    assert root.variables() == {"cache": {"a": {"inner": {"c": X}}}}
+
+
+@ROWS
+def test_law_7_a_live_scope_inside_is_guarded_against_raw_transformations(name: str) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        return jax.vmap(lambda x: x * scope.push("layer").param("w", uniform, ()))(x)
+
+    with pytest.raises(JaxTransformError) as caught:
+        liftcore.init(TABLE[name].lifted(body))(keys(), X)
+    assert caught.value.where.startswith(f'naming "layer" at /{name.split(",")[0]}(')
+    assert "jax.vmap" in caught.value.what
+    assert "`liftcore.vmap`" in caught.value.fix
+
+
+@ROWS
+@pytest.mark.parametrize("act", ["draw", "write", "name"])
+def test_law_7_an_outer_scope_cannot_be_changed_from_inside(name: str, act: str) -> None:
+    root = liftcore.bind({"state": {"n": X}}, keys(), mutable=True)
+
+    def body(scope: Any, x: Any) -> Any:
+        if act == "draw":
+            root.make_rng()
+        elif act == "write":
+            root.put_variable("state", "n", x)
+        else:
+            root.push("a")
+        return x
+
+    with pytest.raises(LiftError) as caught:
+        TABLE[name].lifted(body)(root, X)
+    assert isinstance(caught.value, JaxTransformError)
+    assert root.variables()["state"]["n"] is X
+
+
+@ROWS
+def test_law_7_an_immutable_collection_stays_so(name: str) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        scope.variable("state", "n").value = x
+        return x
+
+    row = TABLE[name]
+    variables = {"state": {"n": jnp.ones((3, row.rule.size) if row.rule else 3)}}
+    with pytest.raises(ModifyScopeVariableError) as caught:
+        liftcore.apply(row.lifted(body), mutable=["counter"])(variables, X)
+    assert caught.value.where.startswith(f'"state/n" at /{name.split(",")[0]}(')
+    assert 'mutable=["state"]' in caught.value.fix
+
+
+# -- 8. init anywhere --------------------------------------------------------------------------------------------------
+
+
+@ROWS
+def test_law_8_questions_answer_as_at_entry(name: str) -> None:
+    answers: list[Any] = []
+
+    def body(scope: Any, x: Any) -> Any:
+        answers.append((scope.has_variable("counter", "n"), scope.is_initializing()))
+        count = scope.variable("counter", "n", lambda: jnp.zeros(()))
+        count.value += 1
+        answers.append(scope.has_variable("counter", "n"))
+        return x + count.value
+
+    lifted = TABLE[name].lifted(body)
+    _, variables = liftcore.init(lifted)(keys(), X)
+    assert answers == [(False, True), True]
+    answers.clear()
+    liftcore.apply(lifted, mutable=True)(variables, X)
+    assert answers == [(True, False), True]
+    answers.clear()
+    _, made = liftcore.apply(lifted, mutable=True)({}, X)
+    assert answers == [(False, False), True]
+    assert_same(made, variables)
+
+
+# -- 9. equals the loop ------------------------------------------------------------------------------------------------
+
+
+@ROWS
+def test_law_9_equals_the_loop(name: str) -> None:
+    assert_equals_the_loop(calls(TABLE[name].lifted(block)), calls(TABLE[name].plain(block)))
+
+
+@ROWS
+@pytest.mark.parametrize("kind", ["typed", "raw"])
+def test_law_9_equals_the_loop_with_real_keys(name: str, kind: str) -> None:
+    make = jax.random.key if kind == "typed" else jax.random.PRNGKey
+    rngs = {"params": make(0), "dropout": make(1)}
+    ours = liftcore.init(TABLE[name].lifted(block))(rngs, X)
+    theirs = plain.init(TABLE[name].plain(block))(rngs, X)
+    assert_same(ours, theirs)
+
+
+@ROWS
+@pytest.mark.parametrize("mutable", [(), ("counter",), ("state", "intermediates")])
+def test_law_9_equals_the_loop_whatever_is_mutable(name: str, mutable: tuple[str, ...]) -> None:
+    lifted, unlifted = TABLE[name].lifted(block), TABLE[name].plain(block)
+    variables = given_variables(lifted)
+
+    def both(variables: Any, rngs: Any) -> Any:
+        ours = liftcore.apply(lifted, mutable=mutable)(variables, X, rngs=rngs)
+        return ours, plain.apply(unlifted, mutable=mutable)(variables, X, rngs=rngs)
+
+    assert_same(*compiled(both, variables, keys(10)))
+
+
+@ROWS
+def test_law_9_several_scopes_go_in_as_one(name: str) -> None:
+    def both(scopes: Any, x: Any) -> Any:
+        parent, child, again = scopes
+        y = block(child, x)
+        count = again.rewound().variable("counter", "count", lambda: jnp.zeros(()))
+        if again.is_mutable_collection("counter"):
+            count.value += 1
+        return y * parent.param("u", uniform) + parent.push("inner", reuse=True).get_variable("counter", "count")
+
+    def alone(scope: Any, x: Any) -> Any:
+        child = scope.push("inner")
+        return both((scope, child, child), x)
+
+    def aliased(scope: Any, x: Any) -> Any:
+        child = scope.push("inner")
+        return TABLE[name].lifted(both)((scope, child, child), x)
+
+    def results(model: Callable[..., Any]) -> Any:
+        y, variables = liftcore.init(model)(keys(), X)
+        held = {collection: found for collection, found in variables.items() if collection != "intermediates"}
+        return y, variables, liftcore.apply(model, mutable=MUTABLE)(held, X, rngs=keys(10))
+
+    assert_same(*jax.jit(lambda: (results(aliased), results(TABLE[name].lifted(alone))))())
+
+
+@generated
+@given(programs(depth=1, size=4))
+def test_law_9_programs_equal_the_loop(program: Any) -> None:
+    assert_equals_the_loop(meaning(program, "lifted"), meaning(program, "plain"))
+
+
+# -- 10. composes ------------------------------------------------------------------------------------------------------
+
+
+@ROWS
+@pytest.mark.parametrize("inner", TABLE)
+def test_law_10_every_lift_nests_in_every_other(name: str, inner: str) -> None:
+    assert_equals_the_loop(nested((inner, name), block), nested((inner, name), block, "plain"))
+
+
+@generated
+@given(programs(depth=2, size=2))
+def test_law_10_nested_programs_equal_the_loop(program: Any) -> None:
+    assert_equals_the_loop(meaning(program, "lifted"), meaning(program, "plain"))
+
+
+@pytest.mark.parametrize("names", [("scan",) * 4, ("vmap", "scan", "jit", "scan"), ("remat", "scan", "remat", "vmap")])
+def test_law_10_deep_nests_equal_the_loop(names: tuple[str, ...]) -> None:
+    def small(scope: Any, x: Any) -> Any:
+        count = scope.variable("counter", "count", lambda: jnp.zeros(()))
+        if scope.is_mutable_collection("counter"):
+            count.value += 1
+        shift = scope.variable("consts", "shift", lambda: jnp.arange(3.0)).value
+        return jnp.tanh(x * scope.param("w", uniform) + shift + jnp.cos(count.value))
+
+    assert_equals_the_loop(nested(names, small), nested(names, small, "plain"))
+
+
+@generated
+@given(programs(), st.sampled_from(sorted(TABLE)))
+def test_law_1_and_2_hold_for_programs_inside_every_lift(program: Any, name: str) -> None:
+    body = Counted(meaning(program, "lifted"))
+    lifted = TABLE[name].lifted(body)
+    before = jax.eval_shape(liftcore.init(lifted), keys(), X)
+    assert body.since() == 1
+    assert jax.tree.structure(before) == jax.tree.structure(jax.eval_shape(liftcore.init(lifted), keys(), X))
+    assert body.since() == (0 if name == "jit" else 1)
+
+
+def test_the_table_covers_every_kind_of_group() -> None:
+    axes = {axis for row in TABLE.values() if row.rule for axis in row.rule.axes.values()}
+    assert {None, plain.CARRY, 0, 1, -1} <= axes
+    assert set(TABLE) >= SHARED | TRANSPARENT

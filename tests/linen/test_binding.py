@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import liftcore
+import linen_like as nn
+from linen_like._context import context
+from linen_like.errors import AssignSubModuleError, CallUnbindOnUnboundModuleError
+
+KEY, X = jax.random.key(0), jnp.ones((2, 3))
+
+
+class AutoEncoder(nn.Module):
+    latent: int = 2
+
+    def setup(self) -> None:
+        self.encoder = nn.Dense(self.latent)
+        self.decoder = nn.Dense(3)
+
+    def __call__(self, x: Any) -> Any:
+        return self.decoder(self.encoder(x))
+
+
+def test_description_stays_unbound() -> None:
+    inner = nn.Dense(3)
+    model = nn.Sequential([inner])
+    model.init(KEY, X)
+    assert (model.scope, inner.scope, inner.parent, inner.name) == (None, None, None, None)
+    assert model.layers == [inner]
+
+
+def test_bind_gives_access_to_submodules() -> None:
+    model = AutoEncoder()
+    variables = model.init(KEY, X)
+    bound = model.bind(variables)
+    assert (bound(X) == model.apply(variables, X)).all()
+    assert (bound.decoder(bound.encoder(X)) == bound(X)).all()
+    assert bound.encoder.variables == {"params": variables["params"]["encoder"]}
+    assert bound.encoder.parent is bound
+
+
+def test_submodule_outlives_the_bound_model() -> None:
+    model = AutoEncoder()
+    variables = model.init(KEY, X)
+    encoder = model.bind(variables).encoder
+    gc.collect()
+    assert encoder(X).shape == (2, 2)
+    assert encoder.path == ("encoder",)
+
+
+def test_bound_model_may_write_mutable_collections() -> None:
+    class Counter(nn.Module):
+        @nn.compact
+        def __call__(self) -> None:
+            self.variable("state", "count", lambda: 0).value += 1
+
+    bound = Counter().bind({"state": {"count": 1}}, mutable=["state"])
+    bound()
+    bound()
+    assert bound.variables == {"state": {"count": 3}}
+
+
+def test_unbind_is_the_inverse_of_bind() -> None:
+    model = AutoEncoder()
+    variables = model.init(KEY, X)
+    again, unbound = model.bind(variables).unbind()
+    assert again == model
+    assert unbound == variables
+    encoder, variables = model.bind(variables).encoder.unbind()
+    assert encoder == nn.Dense(2)
+    assert encoder.apply(variables, X).shape == (2, 2)
+
+
+def test_unbind_of_unbound_module_is_an_error() -> None:
+    with pytest.raises(CallUnbindOnUnboundModuleError, match=r"unbind of AutoEncoder \(unbound\): .*bind\(variables\)"):
+        AutoEncoder().unbind()
+
+
+def test_setup_runs_once_and_late() -> None:
+    ran = []
+
+    class Lazy(nn.Module):
+        def setup(self) -> None:
+            ran.append(self.name)
+            self.dense = nn.Dense(3)
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(self.dense(x))
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.used, self.unused = Lazy(), Lazy()
+
+        def __call__(self, x: Any) -> Any:
+            return self.used(self.used(x))
+
+    assert set(Model().init(KEY, X)["params"]) == {"used"}
+    assert ran == ["used"]
+
+
+def test_setup_is_not_run_to_adopt_what_the_constructor_was_given() -> None:
+    class Model(nn.Module):
+        inner: Any
+
+        def setup(self) -> None:
+            raise AssertionError
+
+    assert Model(nn.Dense(3)).bind({}).inner.path == ("inner",)
+
+
+def test_setup_that_raised_runs_again() -> None:
+    attempts = []
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+            attempts.append(None)
+            if len(attempts) == 1:
+                raise RuntimeError("first attempt")
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(x)
+
+    bound = Model().bind({"params": {"dense": {"kernel": jnp.ones((3, 3)), "bias": jnp.ones(3)}}})
+    with pytest.raises(RuntimeError, match="first attempt"):
+        bound(X)
+    assert bound(X).shape == (2, 3)
+
+
+def test_attributes_are_frozen_containers() -> None:
+    class Model(nn.Module):
+        given: Any
+
+        def setup(self) -> None:
+            self.made = {"a": [nn.Dense(1)]}
+
+        def __call__(self) -> Any:
+            return self.given, self.made
+
+    given, made = Model([1, {"b": 2}]).apply({})
+    assert given == (1, nn.FrozenDict({"b": 2}))
+    assert isinstance(made, nn.FrozenDict)
+    assert made["a"][0].name == "made_a_0"
+
+
+def test_same_instance_is_one_submodule_wherever_it_is_passed() -> None:
+    dense = nn.Dense(3)
+
+    class Pair(nn.Module):
+        one: Any
+        other: Any
+
+        def __call__(self, x: Any) -> Any:
+            assert self.one is self.other[0]
+            return self.one(self.other[0](x))
+
+    assert set(Pair(dense, [dense]).init(KEY, X)["params"]) == {"one"}
+
+
+def test_modules_made_one_after_the_other_are_not_taken_for_one() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for _ in range(20):  # the unattached ones die at once, and their places in memory are used again
+                x = nn.Sequential([nn.Dense(3, parent=None)])(x)
+            return x
+
+    assert len(Model().init(KEY, X)["params"]) == 20
+
+
+def test_unattached_module_is_no_submodule() -> None:
+    class Rows(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(2, parent=None)
+            init = jax.vmap(lambda key, row: dense.init(key, row)["params"])
+            params = self.param("rows", lambda key: init(jax.random.split(key, len(x)), x))
+            return jax.vmap(lambda p, row: dense.apply({"params": p}, row))(params, x)
+
+    y, variables = Rows().init_with_output(KEY, X)
+    assert y.shape == (2, 2)
+    assert jax.tree.map(jnp.shape, variables["params"]) == {"rows": {"kernel": (2, 3, 2), "bias": (2, 2)}}
+
+
+def test_clone_keeps_fields_and_leaves_the_place() -> None:
+    model = nn.Dense(3, use_bias=False, name="a")
+    assert model.clone() == model
+    assert model.clone(features=4, name=None) == nn.Dense(4, use_bias=False)
+    bound = nn.Sequential([model]).bind({}).layers[0]
+    assert (bound.clone().scope, bound.clone().name) == (None, "layers_0")
+
+
+def test_deep_clone_keeps_what_is_shared() -> None:
+    dense = nn.Dense(3, name="a")
+    model = nn.Sequential([dense, nn.Sequential([dense])])
+    shallow, deep = model.clone(), model.clone(_deep_clone=True)
+    assert shallow.layers[0] is dense
+    assert deep == model
+    assert deep.layers[0] is not dense
+    assert deep.layers[0] is deep.layers[1].layers[0]
+    assert model.clone(_deep_clone=True, _reset_names=True).layers[0].name is None
+
+
+def test_copy_is_a_submodule_of_its_own() -> None:
+    class Model(nn.Module):
+        inner: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.inner.copy(name="b")(self.inner.copy()(self.inner(x)))
+
+    assert set(Model(nn.Sequential([nn.Dense(3)])).init(KEY, X)["params"]) == {"inner", "Sequential_0", "b"}
+
+
+def test_module_may_be_put_on_a_scope() -> None:
+    def both(scope: Any, x: Any) -> Any:
+        return nn.Dense(2, parent=scope.push("a"))(AutoEncoder(parent=scope.push("b"))(x))
+
+    y, variables = liftcore.init(both)(KEY, X)
+    assert y.shape == (2, 2)
+    assert {name: set(below) for name, below in variables["params"].items()} == {
+        "a": {"kernel", "bias"},
+        "b": {"encoder", "decoder"},
+    }
+
+
+def test_parent_of_another_kind_is_an_error() -> None:
+    with pytest.raises(TypeError, match="parent of Dense: expected a Module, a Scope or None, given 3"):
+        nn.Dense(2, parent=3)  # type: ignore[arg-type]
+
+
+def test_helper_of_an_unbound_module_makes_unattached_ones() -> None:
+    class Model(nn.Module):
+        def make(self) -> Any:
+            return nn.Dense(2)
+
+    assert Model().make() == nn.Dense(2)
+
+
+def test_submodule_made_outside_setup_and_compact_is_an_error() -> None:
+    class Model(nn.Module):
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    with pytest.raises(AssignSubModuleError, match=r"Model at /layers_0: a submodule Dense was made .*`@nn.compact`"):
+        nn.Sequential([Model()]).init(KEY, X)
+
+
+def test_nothing_keeps_a_model_alive_after_apply() -> None:
+    seen = []
+
+    class Inner(nn.Module):
+        def setup(self) -> None:
+            self.layers = [nn.Dense(3), nn.Dense(3)]
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            seen.append(weakref.ref(self))
+            return nn.Dense(3)(self.layers[0](x))
+
+    class Model(nn.Module):
+        inner: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            seen.append(weakref.ref(self))
+            return Inner()(self.inner(x))
+
+    model = Model(Inner())
+    variables = model.init(KEY, X)
+    gc.collect()
+    gc.disable()
+    try:
+        model.apply(variables, X)
+        assert [module() for module in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
+
+
+def test_errors_leave_no_context() -> None:
+    class Broken(nn.Module):
+        where: str
+
+        def setup(self) -> None:
+            if self.where == "setup":
+                raise RuntimeError(self.where)
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            y = nn.Dense(3)(x)
+            if self.where == "call":
+                raise RuntimeError(self.where)
+            return y
+
+    for where in ("setup", "call"):
+        with pytest.raises(RuntimeError, match=where):
+            nn.Sequential([Broken(where)]).init(KEY, X, capture_intermediates=True)
+        assert context.modules == context.captures == [None]
+    assert nn.Dense(3).parent is None
+    assert set(Broken("").init(KEY, X)["params"]) == {"Dense_0"}
+
+
+def test_module_is_whole_after_a_call_that_raised() -> None:
+    class Fragile(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, broken: bool) -> Any:
+            y = nn.Dense(3)(x)
+            if broken:
+                raise RuntimeError
+            return nn.Dense(3)(y)
+
+    variables = Fragile().init(KEY, X, False)
+    bound = Fragile().bind(variables)
+    with pytest.raises(RuntimeError):
+        bound(X, True)
+    assert (bound(X, False) == Fragile().apply(variables, X, False)).all()

@@ -1,0 +1,598 @@
+"""Lifted functions and methods of a module, and modules that reach a lift as fields, arguments or attributes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import linen_like as nn
+from linen_like._context import context
+from linen_like.errors import (
+    AssignSubModuleError,
+    InvalidScopeError,
+    LiftArgumentError,
+    NameInUseError,
+    UnboundModuleError,
+)
+from tests.linen.lifted import KEY, LIFTS, RNGS, Block, X, assert_close, assert_same, shapes
+
+lifts = pytest.mark.parametrize("lift", LIFTS.values(), ids=LIFTS)
+transparent = pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", "jit"])
+SHARED = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
+SHARING: dict[str, Any] = {
+    "vmap": functools.partial(nn.vmap, **SHARED),
+    "scan": functools.partial(nn.scan, variable_broadcast="params", split_rngs={"params": False}, length=2),
+    "remat": nn.remat,
+    "jit": nn.jit,
+}
+sharing = pytest.mark.parametrize("name", SHARING)
+TIMES = {"vmap": 1, "scan": 2, "remat": 1, "jit": 1}
+
+
+def dense_of(variables: Any, name: str) -> Any:
+    params = variables["params"][name]
+    return functools.partial(nn.Dense(params["bias"].shape[-1]).apply, {"params": params})
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+@lifts
+def test_function_makes_variables_of_the_module_it_is_given(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def scale(mdl: Any, x: Any, _: Any) -> Any:
+                return x * mdl.param("scale", nn.initializers.normal(), ()), None
+
+            return lift(scale)(self, x, None)[0]
+
+    y, variables = Model().init_with_output(RNGS, X)
+    stacked = () if lift in (nn.remat, nn.jit) else (2,)
+    assert shapes(variables) == {"params": {"scale": stacked}}
+    assert_close(Model().apply(variables, X), y)
+
+
+@transparent
+def test_automatic_names_go_on_through_lifted_functions(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            layer = lift(lambda mdl, x, _: (nn.Dense(3)(x), None))
+            x = nn.Dense(3)(x)
+            x = layer(self, x, None)[0]
+            x = layer(self, x, None)[0]
+            return nn.Dense(3)(x)
+
+    y, variables = Model().init_with_output(RNGS, X)
+    assert sorted(variables["params"]) == ["Dense_0", "Dense_1", "Dense_2", "Dense_3"]
+    assert_close(functools.reduce(lambda x, name: dense_of(variables, name)(x), variables["params"], X), y)
+    for _ in range(2):  # names go on when nothing is traced, too
+        assert_same(Model().init(RNGS, X), variables)
+        assert_close(Model().apply(variables, X), y)
+
+
+@lifts
+def test_automatic_names_go_on_within_and_between_lifted_functions(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def layers(mdl: Any, x: Any, _: Any) -> Any:
+                x = nn.Dense(3)(x)
+                return nn.Dense(3)(x), None
+
+            x = lift(layers)(self, x, None)[0]
+            return lift(layers)(self, x, None)[0]
+
+    variables = Model().init(RNGS, X)
+    assert sorted(variables["params"]) == ["Dense_0", "Dense_1", "Dense_2", "Dense_3"]
+    stacked = () if lift in (nn.remat, nn.jit) else (2,)
+    assert shapes(variables["params"]["Dense_3"]["kernel"]) == (*stacked, 3, 3)
+
+
+@transparent
+def test_functions_with_equal_closures_and_without_any_give_equal_models(lift: Any) -> None:
+    class Model(nn.Module):
+        lifted: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            around = lift if self.lifted else lambda fn: fn
+            for scale in (1.0, 2.0):
+
+                def layer(mdl: Any, x: Any, scale: float = scale) -> Any:
+                    return nn.Dropout(0.5, deterministic=False)(scale * nn.Dense(3)(x))
+
+                x = around(layer)(self, x)
+                x = around(lambda mdl, x: scale * nn.Dense(3)(x))(self, x)  # noqa: B023
+            return x
+
+    y, variables = Model(False).init_with_output(RNGS, X)
+    for _ in range(2):
+        lifted, made = Model(True).init_with_output(RNGS, X)
+        assert_same(made, variables)
+        assert_close(lifted, y)
+
+
+@transparent
+def test_lifted_function_takes_keyword_arguments_and_partials(lift: Any) -> None:
+    def layer(features: int, mdl: Any, x: Any, *, shift: Any = 0.0) -> Any:
+        return nn.Dense(features)(x) + shift
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return lift(functools.partial(layer, 3))(self, x, shift=2.0)
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert_close(y, dense_of(variables, "Dense_0")(X) + 2)
+
+
+@transparent
+def test_function_of_a_submodule_works_on_that(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            y = lift(lambda dense, x: dense(x))(dense, x)
+            return lift(nn.Dense.__call__)(dense, y)
+
+    y, variables = Model().init_with_output(KEY, X)
+    dense = dense_of(variables, "dense")
+    assert list(variables["params"]) == ["dense"]
+    assert_close(y, dense(dense(X)))
+
+
+@sharing
+def test_function_uses_submodules_of_a_setup_module(name: str) -> None:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.first, self.second = nn.Dense(3), nn.Dense(3)
+
+        def __call__(self, x: Any) -> Any:
+            x = self.second(x)
+            x, _ = SHARING[name](lambda mdl, x, _: (mdl.first(mdl.second(x)), None))(self, x, None)
+            return self.first(x)
+
+    y, variables = Model().init_with_output(KEY, X)
+    first, second = dense_of(variables, "first"), dense_of(variables, "second")
+    x = second(X)
+    for _ in range(TIMES[name]):
+        x = first(second(x))
+    assert list(variables["params"]) == ["second", "first"]
+    assert_close(y, first(x))
+
+
+def test_function_of_an_unbound_module_or_of_none_is_an_error() -> None:
+    lifted = nn.remat(lambda mdl, x: x)
+    with pytest.raises(UnboundModuleError, match=r"Block \(unbound\).*Use it within `init` or `apply`"):
+        lifted(Block(), X)
+    with pytest.raises(LiftArgumentError, match=r"<lambda>: expected a module as the first argument, given ArrayImpl"):
+        lifted(X)
+
+
+@lifts
+def test_submodules_of_a_function_need_a_compact_method(lift: Any) -> None:
+    class Model(nn.Module):
+        def __call__(self, x: Any) -> Any:
+            return lift(lambda mdl, x, _: (nn.Dense(3)(x), None))(self, x, None)
+
+    with pytest.raises(AssignSubModuleError, match=r"outside `setup` and outside a compact method"):
+        Model().init(RNGS, X)
+
+
+@transparent
+def test_module_made_in_a_lift_ends_with_it(lift: Any) -> None:
+    kept = []
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def keep(mdl: Any, x: Any) -> Any:
+                kept.append(nn.Dense(3))
+                return kept[-1](x)
+
+            x = lift(keep)(self, x)
+            return kept[-1](x)
+
+    with pytest.raises(InvalidScopeError, match=r"/\w+\(.*keep\)/Dense_0: it was used after the lift"):
+        Model().init(KEY, X)
+
+
+@transparent
+def test_names_that_a_lifted_function_took_are_taken(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            layer = lift(lambda mdl, x: nn.Dense(3, name="dense")(x))
+            return layer(self, layer(self, x))
+
+    for _ in range(2):
+        with pytest.raises(NameInUseError, match=r'"dense" at /'):
+            Model().init(KEY, X)
+
+
+@lifts
+def test_function_that_raises_takes_no_names_and_leaves_no_variables(lift: Any) -> None:
+    class Model(nn.Module):
+        fail: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def fails(mdl: Any, x: Any, _: Any) -> Any:
+                nn.Dense(3)(nn.Dense(3, name="named")(x))
+                mdl.sow("state", "kept", x)
+                raise RuntimeError("on purpose")
+
+            if self.fail:
+                with pytest.raises(RuntimeError, match="on purpose"):
+                    lift(fails)(self, x, None)
+                assert self.variables == {}
+            assert context.modules[-1] is self
+            return nn.Dense(3, name="named")(nn.Dense(3)(x))
+
+    assert_same(Model(True).init(RNGS, X), Model(False).init(RNGS, X))
+    assert context.modules == [None]
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+@lifts
+@pytest.mark.parametrize("above", [True, False], ids=["above", "below"])
+def test_lift_may_stand_above_or_below_compact(lift: Any, above: bool) -> None:
+    class Model(nn.Module):
+        if above:
+
+            @lift
+            @nn.compact
+            def __call__(self, x: Any, _: Any) -> Any:
+                """Doubles."""
+                return self.helper(nn.Dense(3)(x)), None
+
+        else:
+
+            @nn.compact
+            @lift
+            def __call__(self, x: Any, _: Any) -> Any:
+                """Doubles."""
+                return self.helper(nn.Dense(3)(x)), None
+
+        def helper(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    (y, _), variables = Model().init_with_output(RNGS, X, None)
+    assert Model.__call__.__doc__ == "Doubles."
+    assert sorted(variables["params"]) == ["Dense_0", "Dense_1"]
+    stacked = () if lift in (nn.remat, nn.jit) else (2,)
+    assert shapes(variables["params"]["Dense_1"]["bias"]) == (*stacked, 3)
+    assert_close(Model().apply(variables, X, None), (y, None))
+    if not stacked:
+        assert_close(y, dense_of(variables, "Dense_1")(dense_of(variables, "Dense_0")(X)))
+
+
+@transparent
+def test_lifted_methods_call_each_other_and_go_on_with_names(lift: Any) -> None:
+    class Model(nn.Module):
+        lifted: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            x = nn.Dense(3)(x)
+            for _ in range(2):
+                x = self.outer(x) if self.lifted else self.plain_outer(x)
+            return nn.Dense(3)(x)
+
+        def plain_outer(self, x: Any) -> Any:
+            return nn.Dense(3)(self.plain_inner(nn.Dense(3)(x)))
+
+        def plain_inner(self, x: Any) -> Any:
+            return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+
+        @lift
+        def outer(self, x: Any) -> Any:
+            return nn.Dense(3)(self.inner(nn.Dense(3)(x)))
+
+        @lift
+        def inner(self, x: Any) -> Any:
+            return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+
+    y, variables = Model(False).init_with_output(RNGS, X)
+    assert sorted(variables["params"]) == [f"Dense_{index}" for index in range(8)]
+    for _ in range(2):
+        lifted, made = Model(True).init_with_output(RNGS, X)
+        assert_same(made, variables)
+        assert_close(lifted, y)
+        assert_close(Model(True).apply(variables, X, rngs=RNGS), Model(False).apply(variables, X, rngs=RNGS))
+
+
+@lifts
+def test_lifted_method_is_chosen_by_name_in_init_and_apply(lift: Any) -> None:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+
+        @lift
+        def encode(self, x: Any, _: Any) -> Any:
+            return self.dense(x), None
+
+    (y, _), variables = Model().init_with_output(RNGS, X, None, method="encode")
+    assert list(variables["params"]) == ["dense"]
+    assert_close(Model().apply(variables, X, None, method=Model.encode)[0], y)
+
+
+@transparent
+def test_lifted_method_of_a_base_class_is_inherited_and_may_be_overridden(lift: Any) -> None:
+    class Base(nn.Module):
+        @lift
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.act(nn.Dense(3)(x))
+
+        def act(self, x: Any) -> Any:
+            return x
+
+    class Doubled(Base):
+        by: float = 2.0
+
+        def act(self, x: Any) -> Any:
+            return self.by * x
+
+    class Around(Base):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            x = super().__call__(x)
+            return nn.Dense(3)(x)
+
+    variables = Base().init(KEY, X)
+    assert_close(Doubled().apply(variables, X), 2 * Base().apply(variables, X))
+    y, variables = Around().init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["Dense_0", "Dense_1"]
+    assert_close(y, dense_of(variables, "Dense_1")(dense_of(variables, "Dense_0")(X)))
+
+
+# --- modules in fields, arguments and attributes ----------------------------------------------------------------------
+
+
+class Uses(nn.Module):
+    inner: nn.Module
+
+    @nn.compact
+    def __call__(self, x: Any, _: Any = None) -> Any:
+        return self.inner(x) + nn.Dense(3)(x), None
+
+
+@sharing
+def test_unbound_module_in_a_field_is_adopted(name: str) -> None:
+    lift = SHARING[name]
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return lift(Uses)(nn.Dense(3, parent=None), name="uses")(x, None)[0]
+
+    variables = Model().init(KEY, X)
+    assert sorted(variables["params"]["uses"]) == ["Dense_0", "inner"]
+    variables = lift(Uses)(nn.Dense(3)).init(KEY, X, None)
+    assert sorted(variables["params"]) == ["Dense_0", "inner"]
+
+
+@sharing
+def test_module_bound_elsewhere_is_shared(name: str) -> None:
+    lift = SHARING[name]
+
+    class Model(nn.Module):
+        first: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            if self.first:
+                x = dense(x)
+            x, _ = lift(Uses)(dense, name="uses")(x, None)
+            return dense(x)
+
+    for first in (True, False):
+        y, variables = Model(first).init_with_output(KEY, X)
+        assert sorted(variables["params"]) == ["dense", "uses"]
+        assert list(variables["params"]["uses"]) == ["Dense_0"]
+        assert shapes(variables["params"]["dense"]) == {"bias": (3,), "kernel": (3, 3)}
+        dense = dense_of(variables, "dense")
+        own = dense_of({"params": variables["params"]["uses"]}, "Dense_0")
+        x = dense(X) if first else X
+        for _ in range(TIMES[name]):
+            x = dense(x) + own(x)
+        assert_close(y, dense(x))
+        assert_close(Model(first).apply(variables, X), y)
+
+
+@transparent
+def test_gradients_of_a_shared_module_add_up(lift: Any) -> None:
+    class Model(nn.Module):
+        lifted: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            uses = lift(Uses) if self.lifted else Uses
+            return dense(uses(dense, name="uses")(dense(x))[0])
+
+    variables = Model(False).init(KEY, X)
+    ours, plain = (jax.grad(lambda v, m=Model(lifted): m.apply(v, X).sum())(variables) for lifted in (True, False))
+    assert_close(ours, plain)
+
+
+@transparent
+def test_equal_blocks_with_different_shared_modules_are_told_apart(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            one, two = nn.Dense(3, name="one"), nn.Dense(3, name="two")
+            for inner in (one, two, one):
+                x, _ = lift(Uses)(inner)(x)
+            return x
+
+    y, variables = Model().init_with_output(KEY, X)
+    x = X
+    for index, name in enumerate(("one", "two", "one")):
+        own = dense_of({"params": variables["params"][f"Uses_{index}"]}, "Dense_0")
+        x = dense_of(variables, name)(x) + own(x)
+    assert_close(y, x)
+    assert_close(Model().apply(variables, X), y)
+
+
+@transparent
+def test_one_module_in_two_fields_and_in_containers_stays_one(lift: Any) -> None:
+    class Two(nn.Module):
+        left: nn.Module
+        right: Any
+
+        def __call__(self, x: Any) -> Any:
+            return self.right["b"][0](self.left(x)) + self.right["a"](x)
+
+    class Model(nn.Module):
+        lifted: bool
+        bound: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            inner = nn.Dense(3) if self.bound else nn.Dense(3, parent=None)
+            two = lift(Two) if self.lifted else Two
+            return two(inner, {"b": [inner], "a": nn.Dense(3, parent=None)}, name="two")(x)
+
+    for bound in (True, False):
+        y, variables = Model(False, bound).init_with_output(KEY, X)
+        lifted, made = Model(True, bound).init_with_output(KEY, X)
+        assert_same(made, variables)
+        assert_close(lifted, y)
+
+
+@pytest.mark.parametrize("name", ["vmap", "remat", "jit"])
+def test_modules_passed_as_arguments_keep_their_place(name: str) -> None:
+    over = functools.partial(nn.vmap, in_axes=(None, 0), **SHARED) if name == "vmap" else SHARING[name]
+
+    class Calls(nn.Module):
+        @nn.compact
+        def __call__(self, dense: Any, x: Any) -> Any:
+            return dense(x) + nn.Dense(3)(x)
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            x = over(lambda mdl, dense, x: dense(x))(self, dense, x)
+            return dense(over(Calls)(name="calls")(dense, x))
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["calls", "dense"]
+    dense, own = dense_of(variables, "dense"), dense_of({"params": variables["params"]["calls"]}, "Dense_0")
+    x = dense(X)
+    assert_close(y, dense(dense(x) + own(x)))
+    assert_close(Model().apply(variables, X), y)
+
+
+def test_module_may_be_sliced_over_as_an_argument_that_is_broadcast() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            loop = SHARING["scan"](lambda mdl, x, dense: (dense(x), None), in_axes=nn.broadcast)
+            return loop(self, dense(x), dense)[0]
+
+    y, variables = Model().init_with_output(KEY, X)
+    dense = dense_of(variables, "dense")
+    assert list(variables["params"]) == ["dense"]
+    assert_close(y, dense(dense(dense(X))))
+
+
+@transparent
+def test_modules_in_pytrees_of_keyword_arguments_keep_their_place(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            layers = {"a": nn.Dense(3, name="a"), "b": [nn.Dense(3, name="b")]}
+            return lift(lambda mdl, x, *, layers: layers["b"][0](layers["a"](x)))(self, x, layers=layers)
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["a", "b"]
+    assert_close(y, dense_of(variables, "b")(dense_of(variables, "a")(X)))
+    assert_close(Model().apply(variables, X), y)
+
+
+@transparent
+def test_module_that_a_lifted_function_returns_is_refused(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return lift(lambda mdl, x: nn.Dense(3))(self, x)(x)
+
+    with pytest.raises(TypeError, match=r"Dense"):
+        Model().init(KEY, X)
+
+
+@lifts
+def test_lists_of_lifted_modules_are_named_by_their_place(lift: Any) -> None:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.blocks = [lift(Block)(), lift(Block)()]
+
+        def __call__(self, x: Any) -> Any:
+            for block in self.blocks:
+                x, _ = block(x, None)
+            return x
+
+    y, variables = Model().init_with_output(RNGS, X)
+    assert list(variables["params"]) == ["blocks_0", "blocks_1"]
+    assert_close(Model().apply(variables, X), y)
+
+
+def test_lifted_modules_work_in_sequential() -> None:
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    model = nn.Sequential([nn.remat(Layer)(), nn.relu, nn.vmap(Layer, **SHARED)(), nn.jit(Layer)()])
+    plain = nn.Sequential([Layer(), nn.relu, Layer(), Layer()])
+    assert_same(model.init(KEY, X), plain.init(KEY, X))
+    assert_close(model.apply(plain.init(KEY, X), X), plain.apply(plain.init(KEY, X), X))
+
+
+def test_bound_lifted_module_may_be_looked_into() -> None:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.block = nn.remat(Setup)()
+
+        def __call__(self, x: Any) -> Any:
+            return self.block(x)
+
+    class Setup(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(x)
+
+    variables = Model().init(KEY, X)
+    bound = Model().bind(variables)
+    assert_close(bound(X), Model().apply(variables, X))
+    assert_close(bound.block.dense(X), Model().apply(variables, X))
+    block, own = bound.block.unbind()
+    assert_close(block.apply(own, X), Model().apply(variables, X))
+    assert_same(own["params"], variables["params"]["block"])
+
+
+def test_lazy_init_makes_the_same_variables_through_lifts() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for lift in LIFTS.values():
+                x, _ = lift(Block)()(x, None)
+            return x
+
+    shape = jax.ShapeDtypeStruct(X.shape, jnp.float32)
+    assert_same(Model().lazy_init(RNGS, shape), Model().init(RNGS, X))
