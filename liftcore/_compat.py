@@ -19,7 +19,7 @@ try:
 except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
-__all__ = ["TAG", "is_tag", "jaxpr_as_fun", "mapped_aval", "raw_transformation", "tag", "trace_state"]
+__all__ = ["TAG", "as_array", "is_tag", "jaxpr_as_fun", "mapped_aval", "raw_transformation", "tag", "trace_state"]
 
 jaxpr_as_fun = jex.jaxpr_as_fun
 
@@ -43,6 +43,11 @@ def trace_state() -> Any:
 def tag(value: Any) -> Any:
     """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr."""
     return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)  # type: ignore[no-untyped-call]
+
+
+def as_array(value: Any) -> Any:
+    """What a jaxpr gave, as an array: a constant comes out as a value of NumPy or Python."""
+    return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
 
 
 def is_tag(eqn: Any) -> bool:

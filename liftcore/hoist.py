@@ -17,10 +17,10 @@ from typing import Any
 import jax
 from jax.extend import core as jex
 
-from ._compat import TAG, is_tag, jaxpr_as_fun
+from ._compat import as_array, is_tag, jaxpr_as_fun
 from .typing import PyTree
 
-__all__ = ["TAG", "Traced", "trace"]
+__all__ = ["Traced", "trace"]
 
 
 class Traced:
@@ -87,7 +87,7 @@ class Traced:
         run = jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, self._consts))
 
         def make(*leaves: Any) -> PyTree:
-            values = iter(run(*leaves))
+            values = map(as_array, run(*leaves))
             return jax.tree.unflatten(treedef, [next(values) if pick else None for pick in picks])
 
         return make, places

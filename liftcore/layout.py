@@ -35,7 +35,7 @@ class Record:
         draws: how many keys were drawn, as `((index of the scope, relative path, sequence), count)`.
         names: the names of each given scope afterwards.
         sown: the captured values of each outermost scope.
-        mixed: the variables that a lift created and wrote without telling the first value from what came of it.
+        mixed: the variables that a lift created without telling the first value from what the body made of it.
     """
 
     draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()

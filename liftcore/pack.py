@@ -14,9 +14,8 @@ PRNG sequences: with one dict from names to root keys), so a transformation may 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -177,22 +176,6 @@ class Crossing:
             tuple(tag(tree) if flag else tree for flag, tree in zip(flags, group, strict=False)) for group in created
         ]
 
-    def mix(self, pairs: Iterable[tuple[PyTree, PyTree]]) -> None:
-        """Notes that some created values stayed inside, where what was written may have been computed from them.
-
-        Args:
-            pairs: for some output groups, the created values that stayed inside (or None), and the written ones.
-        """
-        mixed = {
-            (index, path)
-            for created, values in pairs
-            for index, (made, wrote) in enumerate(zip(created, values, strict=True))
-            for path, value in filters.leaves_of(made)
-            if value is not None and path in dict(filters.leaves_of(wrote))
-        }
-        last = self.records[-1]
-        self.records[-1] = dataclasses.replace(last, mixed=last.mixed | mixed)
-
     def scope_fn(
         self,
         variable_groups: Any,
@@ -209,7 +192,7 @@ class Crossing:
                 root.tree.word = words(index)
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
-        scopes = [_follow(roots[index], route) for index, route in self.layout.routes]
+        scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
         for inner, outer in zip(scopes, self.given, strict=True):
             inner.take_names(outer.names())
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
@@ -382,7 +365,7 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
         for path, value in values.items():
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if not crossing.settled:
-            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created if path in values}
+            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}
     if layout.captures and crossing.records:
         for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
             for one, value in zip(sown, values, strict=True):

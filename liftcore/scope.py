@@ -229,6 +229,24 @@ class Scope:
             self._reserved.setdefault(name, set()).add(collection)
         self._numbers.update(names.numbers)
 
+    @contextlib.contextmanager
+    def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
+        """While definitions are run a second time: they take the names, and draw the keys, of the first time.
+
+        Args:
+            drawn: how many keys were drawn here since that began.
+        """
+        taken, self._reserved = self._reserved, {}
+        counts = dict(self._node.counts)
+        self._node.counts.update({name: counts[name] - number for name, number in drawn.items()})
+        try:
+            yield
+        finally:
+            for name, held in taken.items():
+                self._reserved.setdefault(name, set()).update(held)
+            for name, count in counts.items():
+                self._node.counts[name] = max(count, self._node.counts.get(name, 0))
+
     def number(self, prefix: str) -> int:
         """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
         number = self._numbers.get(prefix, 0)
@@ -523,10 +541,10 @@ class Scope:
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
     def _check_shape(self, name: str, value: Any, made: functools.partial[Any]) -> None:
-        def create(key: Any) -> Any:
-            return made.func(key, *made.args, **made.keywords)
+        def create() -> Any:
+            return made.func(jax.random.key(0), *made.args, **made.keywords)
 
-        expected = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(create, jax.random.key(0)))]
+        expected = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(create))]
         given = [np.shape(leaf) for leaf in jax.tree.leaves(value)]
         if given != expected:
             raise problems.wrong_shape(self, name, given, expected)

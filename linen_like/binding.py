@@ -8,6 +8,8 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from liftcore.scope import Scope
@@ -48,8 +50,9 @@ class State:
         in_setup, in_compact: whether `setup`, or a compact method, is running.
         ready: whether `setup` has run.
         open: whether attributes may be set freely, as long as the module is not bound.
-        reuse: whether `setup` may find its names taken, since it ran on the module that this is a clone of.
+        reuse: whether `setup` ran already on the module that this is a clone of.
         children: the bound submodules by name, if there are any.
+        counts: how many keys had been drawn at its scope when `setup` began.
         inside: the lifts of its class that it is inside of.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
@@ -59,16 +62,19 @@ class State:
     open = True
     children: dict[str, Base] | None = None
     adopted: Adopted
+    counts: Mapping[str, int] = MappingProxyType({})
     inside: frozenset[Any] = frozenset()
 
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
+    @property
+    def defines(self) -> bool:
+        """Whether `setup` or a compact method is running, which may define submodules and variables."""
+        return self.in_setup or self.in_compact
 
-    def follow(self, other: State) -> None:
-        """Goes on where another module stands, for a clone of it inside a lift."""
+    def follow(self, other: State, inside: Iterable[Any] = ()) -> None:
+        """Goes on where another module stands, for a clone of it inside a lift, or inside more of them."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
-        self.inside = other.inside
+        self.inside = other.inside.union(inside)
 
 
 NEW = State()
@@ -165,7 +171,7 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
     name = module.name
     if name is None:
         name = module.__dict__["name"] = _automatic_name(module, parent.scope)
-    scope: Scope = parent.scope.push(name, reuse=above.in_setup and above.reuse)
+    scope: Scope = parent.scope.push(name)
     if above.children is None:
         above.children = {}
     above.children[name] = module
@@ -187,7 +193,7 @@ def adopt(owner: Any, name: str, value: Any) -> None:
         if module.parent is None:
             kept = module.name if type(owner).preserve_adopted_names else None
             module = _clone_in_tree(module, owner._state.adopted)
-        if module.name is None:
+        if module.name is None and module.scope is None:
             module.__dict__.update(_parent=owner, name=kept or name)
             queue.append(module)
         return module
@@ -217,6 +223,7 @@ def ensure_setup(module: Any) -> None:
     if state.open or state.ready or state.in_setup:
         return
     state.in_setup = True
+    state.counts = dict(module.scope.node.counts)
     try:
         module.setup()
         state.ready = True

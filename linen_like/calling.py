@@ -81,7 +81,7 @@ def _is_method(value: Any) -> bool:
 
 
 def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
-    is_compact = getattr(fun, "compact", False)
+    is_compact, is_lifted = getattr(fun, "compact", False), getattr(fun, "is_lifted", False)
     name = function_name(fun)
     suffix = "" if name == "__call__" else f".{name}"
 
@@ -90,7 +90,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
         state = self._state
-        if not state.ready:
+        if not state.ready and not is_lifted:  # a lifted method runs `setup` inside the lift
             ensure_setup(self)
         begins = is_compact and not state.in_compact
         if begins:

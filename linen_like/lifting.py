@@ -20,7 +20,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, InOutAxes
 
 from ._context import context
-from .binding import State, bound_scope
+from .binding import State, bound_scope, ensure_setup
 from .calling import function_name
 from .fields import fingerprint
 from .module import Module
@@ -31,6 +31,8 @@ __all__ = ["checkpoint", "jit", "remat", "scan", "vmap"]
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 Core = Callable[["Call"], Callable[..., Any]]
+Drawn = tuple[tuple[str, int], ...]
+Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
 
 def vmap(
@@ -42,7 +44,7 @@ def vmap(
     axis_size: int | None = None,
     axis_name: Any = None,
     spmd_axis_name: Any = None,
-    methods: str | Iterable[str] | None = None,
+    methods: Methods = None,
     *,
     kw_axes: InOutAxes = 0,
 ) -> Target:
@@ -64,7 +66,8 @@ def vmap(
         axis_size: see `jax.vmap`.
         axis_name: see `jax.vmap`.
         spmd_axis_name: see `jax.vmap`.
-        methods: which methods of a class are lifted, by default `__call__`.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
         kw_axes: see `liftcore.vmap`.
 
     Returns:
@@ -94,7 +97,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    methods: str | Iterable[str] | None = None,
+    methods: Methods = None,
     *,
     kw_axes: InOutAxes = 0,
 ) -> Target:
@@ -124,7 +127,8 @@ def scan(
         length: see `jax.lax.scan`.
         reverse: see `jax.lax.scan`.
         unroll: see `jax.lax.scan`.
-        methods: which methods of a class are lifted, by default `__call__`.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
         kw_axes: see `liftcore.scan`.
 
     Returns:
@@ -152,7 +156,7 @@ def remat(
     prevent_cse: bool = True,
     static_argnums: int | Iterable[int] = (),
     policy: Callable[..., Any] | None = None,
-    methods: str | Iterable[str] | None = None,
+    methods: Methods = None,
     *,
     static_argnames: str | Iterable[str] = (),
 ) -> Target:
@@ -174,7 +178,8 @@ def remat(
         prevent_cse: see `jax.checkpoint`.
         static_argnums: see `jax.checkpoint`; the module is number 0.
         policy: see `jax.checkpoint`.
-        methods: which methods of a class are lifted, by default `__call__`.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
         static_argnames: see `jax.checkpoint`.
 
     Returns:
@@ -204,7 +209,7 @@ def jit(
     donate_argnums: int | Iterable[int] = (),
     device: Any = None,
     backend: str | None = None,
-    methods: str | Iterable[str] | None = None,
+    methods: Methods = None,
     *,
     donate_argnames: str | Iterable[str] = (),
     inline: bool = False,
@@ -235,7 +240,8 @@ def jit(
         donate_argnums: see `jax.jit`; the module is number 0.
         device: see `jax.jit`.
         backend: see `jax.jit`.
-        methods: which methods of a class are lifted, by default `__call__`.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
         donate_argnames: see `jax.jit`.
         inline: see `jax.jit`.
         keep_unused: see `jax.jit`.
@@ -267,15 +273,24 @@ class Call:
     """A method or function of a module, as a function of scopes.
 
     Modules among the arguments are taken out and stand with those that the fields of the module lead to.
+
+    Attributes:
+        fn: the method or function.
+        parts: what the module is made again from.
+        state: where it begins.
+        drawn: how many keys were drawn at its scope since its `setup` began, if that is run again.
     """
 
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State) -> None:
-        self.fn, self.parts, self.state = fn, parts, state
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> None:
+        self.fn, self.parts, self.state, self.drawn = fn, parts, state, drawn
         self.__name__ = _name(fn, parts.templates[0])
         self.__signature__ = inspect.signature(fn)
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        module, others = instantiate(self.parts, scopes)
+        with scopes[0].again(dict(self.drawn)):
+            module, others = instantiate(self.parts, scopes)
+            if self.state.reuse:
+                ensure_setup(module)
         if others:
             args, kwargs = map_modules((args, kwargs), lambda place: others[place.index])
         module._state.follow(self.state)
@@ -289,9 +304,9 @@ class Call:
 class EqualCall(Call):
     """A `Call` that equals those of equal modules, so that they share what is compiled."""
 
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, value: Any) -> None:
-        super().__init__(fn, parts, state)
-        self._key = fn, value, state.in_setup, state.in_compact, state.reuse, state.inside, context.captures[-1]
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn, value: Any) -> None:
+        super().__init__(fn, parts, state, drawn)
+        self._key = fn, value, drawn, state.in_setup, state.in_compact, state.reuse, state.inside, context.captures[-1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key
@@ -300,29 +315,43 @@ class EqualCall(Call):
         return hash(self._key)
 
 
-def _run(core: Core, fn: Callable[..., Any], module: Any, state: State, args: Any, kwargs: Any) -> Any:
+def _run(core: Core, fn: Callable[..., Any], module: Any, inside: Iterable[Core], args: Any, kwargs: Any) -> Any:
     """Runs a function of a module inside a lift.
+
+    Where a method of the module is running, the module inside goes on with its names and definitions.
 
     Args:
         core: makes a lifted function of a function of scopes.
         fn: the function.
         module: the module outside.
-        state: where the module inside begins: that of `module` goes on with its names, another one begins anew.
+        inside: the lifts of its class that the module inside is inside of, beside those of `module`.
         args: the arguments after the module.
         kwargs: the keyword arguments.
     """
-    scope = bound_scope(module, function_name(fn))
+    scope, state = bound_scope(module, function_name(fn)), State()
+    state.follow(module._state, inside)
     arguments: dict[int, Any] = {}
     if any(isinstance(leaf, Module) for leaf in jax.tree.leaves((args, kwargs))):
         args, kwargs = map_modules((args, kwargs), lambda found: _place(arguments, found))
     parts = detach(module, list(arguments.values()))
+    scopes = [scope if state.defines else scope.rewound(), *(other.scope.rewound() for other in parts.others)]
+    drawn: Drawn = ()
+    if state.reuse:
+        before = module._state.counts
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
+    return core(_call(fn, parts, state, drawn))(scopes, *args, **kwargs)
+
+
+def _call(fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> Call:
+    """The function of scopes; one that shares nothing where it might keep arrays alive."""
     values = [fingerprint(part) for part in (*parts.templates, *parts.arguments)]
-    begin = State()
-    begin.follow(state)
-    # A field that cannot be hashed, an array say, makes a call that shares nothing with those of other modules.
-    call = Call(fn, parts, begin) if None in values else EqualCall(fn, parts, begin, tuple(values))
-    first = scope if state is module._state else scope.rewound()
-    return core(call)([first, *(other.scope.rewound() for other in parts.others)], *args, **kwargs)
+    cells = getattr(fn, "__closure__", None) or ()
+    closed = not getattr(fn, "is_module_method", False) and not all(
+        isinstance(one.cell_contents, type) for one in cells
+    )
+    if closed or None in values:
+        return Call(fn, parts, state, drawn)
+    return EqualCall(fn, parts, state, drawn, tuple(values))
 
 
 def _place(arguments: dict[int, Any], module: Module) -> Place:
@@ -342,7 +371,7 @@ def _lift(
     transformation: Callable[..., Any],
     options: dict[str, Any],
     target: Any,
-    methods: str | Iterable[str] | None,
+    methods: Methods,
     prefix: str = "",
 ) -> Any:
     """The lifted class or function.
@@ -356,11 +385,11 @@ def _lift(
         prefix: what the automatic names of a lifted class begin with, before that of the class itself.
     """
     if isinstance(target, type) and issubclass(target, Module):
-        names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
+        chosen = _methods(name, options, methods)
         try:
-            return _known_class(name, transformation, Options(options), target, names, prefix)  # type: ignore[arg-type]
+            return _known_class(name, transformation, chosen, target, prefix)  # type: ignore[arg-type]
         except TypeError:  # an option cannot be hashed
-            return _lifted_class(name, transformation, options, target, names, prefix)
+            return _lifted_class(name, transformation, chosen, target, prefix)
     if isinstance(target, Module | type) or not callable(target):
         known = isinstance(target, Module)
         given, cls = (
@@ -388,6 +417,23 @@ class Options(dict[str, Any]):
         return hash(_frozen(self))
 
 
+def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tuple[str, Options], ...]:
+    """The methods that are lifted, each with its options."""
+    if methods is None or isinstance(methods, str):
+        methods = (methods or "__call__",)
+    if not isinstance(methods, Mapping):
+        methods = {method: {} for method in methods}
+    for method, changes in methods.items():
+        unknown = sorted(set(changes) - set(options))
+        if unknown:
+            raise LiftArgumentError(
+                f'nn.{name}, methods["{method}"]',
+                f"{unknown} is no option (available: {sorted(options)}).",
+                "Give options by their names.",
+            )
+    return tuple((method, Options({**options, **changes})) for method, changes in methods.items())
+
+
 def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((key, _frozen(below)) for key, below in value.items())
@@ -399,21 +445,19 @@ def _frozen(value: Any) -> Any:
 def _lifted_class(
     name: str,
     transformation: Callable[..., Any],
-    options: dict[str, Any],
+    methods: Sequence[tuple[str, Options]],
     cls: type[Module],
-    methods: Sequence[str],
     prefix: str,
 ) -> Any:
     """A subclass whose methods run on clones inside the lift."""
-    missing = [method for method in methods if not callable(getattr(cls, method, None))]
+    missing = [method for method, _ in methods if not callable(getattr(cls, method, None))]
     if missing:
         known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
         raise LiftArgumentError(
-            f"nn.{name}, methods={list(methods)}",
+            f"nn.{name}, methods={[method for method, _ in methods]}",
             f"{cls.__name__} has no method {missing} (available: {known}).",
             f"Choose among those: `methods={known[:1]}`.",
         )
-    core = functools.partial(transformation, **options)
     class_name = f"{(prefix or name.capitalize())}{cls.__name__}"
     namespace = {
         "__doc__": cls.__doc__,
@@ -421,8 +465,10 @@ def _lifted_class(
         "__qualname__": class_name,
         "_name_prefix": f"{prefix}{cls._name_prefix}",
         "_lifted_class": vars(cls).get("_lifted_class", cls),
-        **{method: _lifted_method(core, getattr(cls, method)) for method in methods},
     }
+    for method, options in methods:
+        core = functools.partial(transformation, **options)
+        namespace[method] = _lifted_method(core, getattr(cls, method))
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
 
@@ -435,17 +481,14 @@ def _lifted_method(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        inside = self._state.inside
-        if core in inside:
+        if core in self._state.inside:
             return fn(self, *args, **kwargs)
-        return _run(core, fn, self, State(inside=inside | {core}), args, kwargs)
+        return _run(core, fn, self, (core,), args, kwargs)
 
     return method
 
 
 def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that goes on where the running method of its module stands, with its names and definitions."""
-
     @functools.wraps(fn)
     def lifted(module: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(module, Module):
@@ -454,6 +497,7 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
                 f"expected a module as the first argument, given {type(module).__name__}.",
                 "Pass the module whose variables are lifted, such as `self`.",
             )
-        return _run(core, fn, module, module._state, args, kwargs)
+        return _run(core, fn, module, (), args, kwargs)
 
+    lifted.is_lifted = True  # type: ignore[attr-defined]
     return lifted

@@ -75,14 +75,26 @@ def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[s
 
 
 @contextlib.contextmanager
-def advising(where: str) -> Iterator[None]:
-    """Adds to JAX's errors about an argument that Python has to see how to declare it static."""
+def advising(where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> Iterator[None]:
+    """Adds to JAX's errors about an argument that Python has to see how to declare it static.
+
+    Args:
+        where: the lift.
+        fn: the function of scopes.
+        dynamic: the arguments that are traced, as `name_arguments` calls them.
+    """
     try:
         yield
     except (jax.errors.ConcretizationTypeError, TypeError) as error:
         traced = isinstance(error, jax.errors.ConcretizationTypeError) or "not a valid JAX type" in str(error)
         if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
-            error.add_note(f"{where} traces its arguments. {_DECLARE}")
+            names = dict(enumerate(parameter_names(fn)))
+            flags = [
+                names.get(int(name), name) if name.isdecimal() else name
+                for name, value in dynamic.items()
+                if isinstance(value, bool | str)
+            ]
+            error.add_note(f"{where} traces its arguments (flags and texts among them: {flags}). {_DECLARE}")
         raise
 
 

@@ -91,7 +91,7 @@ def jit(
         gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
         kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
         compiled = find(Body(fn, pure.crossing.layout, _hashable(fixed), _paths(pure.crossing)), options)
-        with advising(pure.where):
+        with advising(pure.where, fn, {**kept, **gone}):
             return compiled(pure.crossing, gone, (variable_groups, rng_groups, kept))
 
     return lift(transform, fn, [variables], [variables, Captured()], [rngs], "jit", _ADVICE)

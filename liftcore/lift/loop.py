@@ -4,7 +4,8 @@
 
     shared     is made once, before the loop; it may depend on neither carry nor slices
     carried    is made once, as iteration 0 would make it, and is what the loop begins with
-    stacked    is made by a loop of its own, unless it depends on the carry: then it is made in the loop itself
+    stacked    is made by a loop of its own, unless it depends on the carry: then it is made in the loop itself, or,
+               inside another lift that has to tell what is created from what is computed, by running the loop twice
 """
 
 from __future__ import annotations
@@ -86,14 +87,20 @@ class Loop(NamedTuple):
             check_carry(pure.where, what, now, after)
         _check_separate(pure, begin[0])
 
-        def step(now: Any, slices: Any) -> Any:
-            (written, carry), (slices, stacked) = now, slices
-            given = Created(made.shared, overlay(made.carried, written), stacked, made.constant)
-            left, (now, ys) = traced.rest(chosen, given, (overlay(carried, written), carry), slices)
-            return now, (left.stacked, ys)
+        def loop(made: Created, chosen: Created) -> Any:
+            def step(now: Any, slices: Any) -> Any:
+                (written, carry), (slices, stacked) = now, slices
+                given = Created(made.shared, overlay(made.carried, written), stacked, made.constant)
+                left, (now, ys) = traced.rest(chosen, given, (overlay(carried, written), carry), slices)
+                return now, (left.stacked, ys)
 
-        (written, carry), (left, (values, captured, ys)) = self.scan(step, begin, (xs, made.stacked))
-        pure.crossing.mix(zip(left, values, strict=True))
+            return self.scan(step, begin, (xs, made.stacked))
+
+        if pure.nested and not all(jax.tree.leaves(chosen.stacked)):
+            _, (left, _) = loop(made, chosen)
+            made = made._replace(stacked=_either(made.stacked, pure.settle(left)))
+            chosen = jax.tree.map(lambda _: True, chosen)
+        (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
         stacked = _either(made.stacked, left)
         groups = (
             Changes(tuple({} for _ in made.shared), made.shared),
@@ -207,8 +214,8 @@ def _check_separate(pure: Pure, carried: PyTree) -> None:
         if path in dict(leaves_of(carried[index])):
             raise LiftArgumentError(
                 f'"{"/".join(path)}" in {pure.where}',
-                "it is carried, and a lift inside the body both created and wrote it, so that the loop cannot tell "
-                "what it begins with.",
+                "it is carried and written, and was created in a lift of your own inside the body, so that the loop "
+                "cannot tell what it begins with.",
                 "Create it before that lift, or write the lift with `liftcore.vmap`, `scan`, `remat` or `jit`.",
             )
 

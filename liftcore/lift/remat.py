@@ -67,7 +67,7 @@ def remat(
             return pure(variable_groups, rng_groups, *args, **kwargs)
 
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        with advising(pure.where):
+        with advising(pure.where, fn, dynamic):
             return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
 
     return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat", _ADVICE)

@@ -24,7 +24,7 @@ class Param(NamedTuple):
     """A parameter."""
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
-        return x * scope.param(name, uniform) + 0.1
+        return x * scope.param(name, uniform, (3,)) + 0.1
 
 
 class Const(NamedTuple):
@@ -130,28 +130,31 @@ def meaning(program: tuple[Any, ...], way: str) -> Callable[[Any, Any], Any]:
     return body
 
 
-SIMPLE = st.one_of(
-    st.just(Param()),
-    st.just(Const()),
-    st.builds(State, st.sampled_from(["nothing", "input", "params", "dropout"])),
-    st.just(Count()),
-    st.builds(Peek, st.sampled_from(["params", "consts", "state", "counter"])),
-    st.builds(Draw, st.sampled_from(["params", "dropout", "noise"])),
-    st.just(Sow()),
+SIMPLE = (
+    Param(),
+    Const(),
+    *map(State, ("nothing", "input", "params", "dropout")),
+    Count(),
+    *map(Peek, ("params", "consts", "state", "counter")),
+    *map(Draw, ("params", "dropout", "noise")),
+    Sow(),
 )
 
 
-def programs(rows: tuple[str, ...] = tuple(TABLE), depth: int = 2, size: int = 3) -> st.SearchStrategy[Any]:
-    """Programs of up to `size` statements at each level, of which the first is a lift."""
+def programs(rows: tuple[str, ...] = tuple(TABLE), depth: int = 2, size: int = 4) -> st.SearchStrategy[Any]:
+    """Programs with a lift in them, and `size` statements at each level, one of which holds the next level."""
+    simple = st.lists(st.sampled_from(SIMPLE), min_size=size - 1, max_size=size - 1)
+
+    def around(statement: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+        parts = st.tuples(simple, statement, st.integers(0, size - 1))
+        return parts.map(lambda parts: (*parts[0][: parts[2]], parts[1], *parts[0][parts[2] :]))
 
     def lift(depth: int) -> st.SearchStrategy[Lift]:
         return st.builds(Lift, st.sampled_from(rows), body(depth - 1))
 
     def body(depth: int) -> st.SearchStrategy[tuple[Any, ...]]:
-        simple = st.lists(SIMPLE, min_size=1, max_size=size)
         if not depth:
-            return simple.map(tuple)
-        deeper = st.one_of(lift(depth), st.builds(Child, body(depth - 1), st.booleans()))
-        return st.tuples(deeper, simple).map(lambda parts: (parts[1][0], parts[0], *parts[1][1:]))
+            return st.lists(st.sampled_from(SIMPLE), min_size=size, max_size=size).map(tuple)
+        return around(lift(depth) | st.builds(Child, body(depth - 1), st.booleans()))
 
-    return st.tuples(st.lists(SIMPLE, max_size=1), lift(depth)).map(lambda parts: (*parts[0], parts[1]))
+    return around(lift(depth))

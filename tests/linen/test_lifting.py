@@ -169,6 +169,38 @@ def test_subclass_of_a_lifted_class_may_override_what_the_lifted_method_calls(li
     np.testing.assert_array_equal(y, 0)
 
 
+@pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", "jit"])
+def test_lifted_method_of_a_base_class_goes_on_with_names(lift: Any) -> None:
+    def around(base: Any) -> Any:
+        class Around(base):
+            @nn.compact
+            def __call__(self, x: Any) -> Any:
+                x, _ = super().__call__(nn.Dense(3)(x))
+                return nn.Dense(3)(x)
+
+        return Around()
+
+    y, variables = around(Block).init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["Dense_0", "Dense_1", "Dense_2"]
+    for _ in range(2):
+        lifted, made = around(lift(Block)).init_with_output(KEY, X)
+        assert_same(made, variables)
+        assert_close(lifted, y)
+
+
+@lifts
+def test_lifted_module_called_twice_uses_its_variables_twice(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            block = lift(Block)(name="block")
+            return block(block(x, None)[0], None)[0]
+
+    y, variables = Model().init_with_output(RNGS, X)
+    block, own = lift(Block)(), {"params": variables["params"]["block"]}
+    assert_close(y, block.apply(own, block.apply(own, X, None)[0], None)[0])
+
+
 @lifts
 def test_lifted_class_of_a_subclass_runs_the_methods_of_both(lift: Any) -> None:
     class Twice(Block):

@@ -167,6 +167,73 @@ def test_function_uses_submodules_of_a_setup_module(name: str) -> None:
     assert_close(y, first(x))
 
 
+class Scaled(nn.Module):
+    """Defines variables in `setup`, and draws there."""
+
+    def setup(self) -> None:
+        self.scale = self.param("scale", nn.initializers.normal(), ())
+        self.offset = self.variable("state", "offset", lambda: jnp.full((), 2.0))
+
+    def scaled(self, x: Any, _: Any = None) -> Any:
+        return self.scale * x + self.offset.value, None
+
+
+@sharing
+@pytest.mark.parametrize("before", [True, False])
+def test_function_uses_variables_of_a_setup_module(name: str, before: bool) -> None:
+    class Model(Scaled):
+        def __call__(self, x: Any) -> Any:
+            y = x * self.scale if before else x
+            shared = {"variable_axes": {"params": None, "state": None}} if name == "vmap" else {}
+            shared = {"variable_broadcast": ["params", "state"]} if name == "scan" else shared
+            y, _ = SHARING[name](lambda mdl, y, _: mdl.scaled(y), **shared)(self, y, None)
+            return self.scale * y
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert shapes(variables) == {"params": {"scale": ()}, "state": {"offset": ()}}
+    scale = variables["params"]["scale"]
+    x = scale * X if before else X
+    for _ in range(TIMES[name]):
+        x = scale * x + 2
+    assert_close(y, scale * x)
+    assert_close(Model().apply(variables, X), y)
+
+
+@lifts
+def test_method_of_a_module_that_defines_variables_in_setup(lift: Any) -> None:
+    class Model(Scaled):
+        @lift
+        def __call__(self, x: Any, _: Any) -> Any:
+            return self.scaled(x)
+
+    (y, _), variables = Model().init_with_output(RNGS, X, None)
+    stacked = () if lift in (nn.remat, nn.jit) else (2,)
+    assert shapes(variables) == {"params": {"scale": stacked}, "state": {"offset": stacked}}
+    assert_close(Model().apply(variables, X, None)[0], y)
+    if not stacked:
+        assert_close(y, variables["params"]["scale"] * X + 2)
+
+
+@transparent
+def test_setup_that_draws_moves_no_draw(lift: Any) -> None:
+    class Model(nn.Module):
+        lifted: bool
+
+        def setup(self) -> None:
+            self.noise = jax.random.normal(self.make_rng("params"))
+
+        def add(self, x: Any) -> Any:
+            return x + self.noise
+
+        lifted_add = lift(add)
+
+        def __call__(self, x: Any) -> Any:
+            y = self.lifted_add(x) if self.lifted else self.add(x)
+            return y, self.noise, jax.random.normal(self.make_rng("params"))
+
+    assert_close(Model(True).apply({}, X, rngs=KEY), Model(False).apply({}, X, rngs=KEY))
+
+
 def test_function_of_an_unbound_module_or_of_none_is_an_error() -> None:
     lifted = nn.remat(lambda mdl, x: x)
     with pytest.raises(UnboundModuleError, match=r"Block \(unbound\).*Use it within `init` or `apply`"):
@@ -408,6 +475,32 @@ def test_module_bound_elsewhere_is_shared(name: str) -> None:
             x = dense(x) + own(x)
         assert_close(y, dense(x))
         assert_close(Model(first).apply(variables, X), y)
+
+
+@transparent
+def test_parent_may_be_a_field_of_its_child(lift: Any) -> None:
+    class Child(nn.Module):
+        up: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.up.head(nn.Dense(3)(x))
+
+    class Model(nn.Module):
+        lifted: bool
+
+        def setup(self) -> None:
+            self.head = nn.Dense(3)
+            self.child = (lift(Child) if self.lifted else Child)(self)
+
+        def __call__(self, x: Any) -> Any:
+            return self.child(x)
+
+    y, variables = Model(False).init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["child", "head"]
+    lifted, made = Model(True).init_with_output(KEY, X)
+    assert_same(made, variables)
+    assert_close(lifted, y)
 
 
 @transparent

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from typing import Any
 
 import jax
@@ -394,6 +396,21 @@ def test_trace_is_shared_across_places_and_wrappers_but_not_across_classes() -> 
     count, variables = runs(Model().init, {"params": KEY, "noise": KEY}, X)
     assert count == 2
     assert shapes(variables["params"]["inner"]["deep"]) == shapes(variables["params"]["first"])
+
+
+def test_no_array_is_kept_alive() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, captured: Any) -> Any:
+            return nn.jit(lambda mdl, x: captured * nn.Dense(3)(x))(self, nn.jit(Block)()(x)[0])
+
+    variables = Model().init(KEY, X, jnp.ones(3))
+    captured = jnp.arange(3.0)
+    kept = [weakref.ref(captured), weakref.ref(variables["params"]["Block_0"]["Dense_0"]["kernel"])]
+    Model().apply(variables, X, captured)
+    del captured, variables
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]
 
 
 def test_remat_runs_its_body_once() -> None:
