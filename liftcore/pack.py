@@ -266,16 +266,16 @@ def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree
     """Checks what a transformation of the user's own returned."""
     layout = crossing.layout
     wanted = len(layout.out_filters)
-    groups = output[1] if isinstance(output, tuple) and len(output) == 2 else None
+    result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, ())
     right = isinstance(groups, tuple | list) and len(groups) == wanted + layout.captures
-    if not right or not all(isinstance(group, Changes) for group in groups[:wanted]):
+    if not right or not isinstance(output, tuple) or not all(isinstance(group, Changes) for group in groups[:wanted]):
         raise LiftArgumentError(
             f"{layout.name} at {crossing.outers[0].path_text}",
             f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
             f"filters{' and the captured values' if layout.captures else ''}; given {jax.tree.structure(output)}.",
             "Write `return result, repack_fn(scope)`.",
         )
-    return output[0], output[1]
+    return result, groups
 
 
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:

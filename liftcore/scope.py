@@ -134,7 +134,7 @@ class Scope:
             NameInUseError: where the name is taken and `reuse` is False.
             JaxTransformError: under a raw JAX transformation.
         """
-        self.check_live(f'naming "{name or prefix}"')
+        self.check_live("naming", name or prefix)
         if name is None:
             name = self.default_name(prefix)
         if not reuse or not self.name_reserved(name):
@@ -335,7 +335,7 @@ class Scope:
             UnliftedCollectionError: inside a lift that no output group of which takes the variable.
             JaxTransformError: under a raw JAX transformation.
         """
-        self.check_live(f'writing "{collection}/{name}"')
+        self.check_live("writing", collection, name)
         self._check_writable(collection, name, value)
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
@@ -349,7 +349,7 @@ class Scope:
             value: its first value.
             settled: whether `Pure.settle` has seen the value.
         """
-        self.check_live(f'creating "{collection}/{name}"')
+        self.check_live("creating", collection, name)
         self._check_writable(collection, name, value)
         if self.tree.hoisted and not settled:
             value = tag(value)
@@ -428,7 +428,7 @@ class Scope:
         Returns:
             Whether the value was kept.
         """
-        self.check_live(f'sowing "{collection}/{name}"')
+        self.check_live("sowing", collection, name)
         if self._captures(collection, name, value):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
@@ -455,7 +455,7 @@ class Scope:
             UnliftedSequenceError: inside a lift that does not pass the sequence in.
             JaxTransformError: under a raw JAX transformation.
         """
-        self.check_live(f'drawing from "{name}"')
+        self.check_live("drawing from", name)
         found = self.tree.sequence(name)
         if found is None:
             raise problems.no_sequence(self, name)
@@ -472,7 +472,7 @@ class Scope:
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent._read(collection)
             found = above.get(collection if self.parent is None else self.path[-1])
-            if not isinstance(found, Mapping):
+            if type(found) is not dict and not isinstance(found, Mapping):
                 return _EMPTY
             self._node.dicts[collection] = found
         return found
@@ -507,11 +507,12 @@ class Scope:
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
 
-    def check_live(self, act: str) -> None:
+    def check_live(self, act: str, *names: str) -> None:
         """Checks that the scope has not ended, and that no raw JAX transformation lies between it and the caller."""
-        self.check_valid()
+        if self._ended or not self.tree.alive:
+            raise problems.ended(self)
         if trace_state() != self.tree.trace:
-            raise problems.raw_transformed(self, act)
+            raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
 
     def _check_writable(self, collection: str, name: str, value: Any) -> None:
         decided, path = self.tree.writable(collection), (collection, *self.path, name)

@@ -56,12 +56,12 @@ from .convolution import Conv
 from .embedding import Embed
 from .entry import apply, init, init_with_output
 from .initializers import ones_init, zeros_init
-from .lifting import checkpoint, jit, remat, scan, vmap
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .stochastic import Dropout
+from .transforms import checkpoint, jit, remat, scan, vmap
 
 __all__ = [
     "BatchNorm",

@@ -1,8 +1,8 @@
-"""Lifting: `vmap`, `scan`, `remat` and `jit` of module classes, of methods and of functions of a module.
+"""Lifting: how a transformation of liftcore becomes one of modules.
 
-Each takes the scopes out of the module, calls the transformation of liftcore once, and inside runs the method on a
-clone of the module that lies on the lifted scopes. The clone is made from a `Template`, a value that knows the
-module's class and fields and nothing of where it stands, so that what is compiled for one module serves all equal ones.
+It takes the scopes out of the module, calls the transformation once, and inside runs the method on a clone of the
+module that lies on the lifted scopes. The clone is made from a `Template`, a value that knows the module's class and
+fields and nothing of where it stands, so that what is compiled for one module serves all equal ones.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
-import liftcore
 from liftcore.errors import LiftArgumentError
-from liftcore.typing import Filter, InOutAxes
 
 from ._context import context
 from .binding import State, bound_scope, ensure_setup
@@ -27,346 +25,14 @@ from .module import Module
 from .naming import map_modules
 from .template import Parts, Place, Template, detach, instantiate
 
-__all__ = ["checkpoint", "jit", "remat", "scan", "vmap"]
+__all__ = ["Methods", "lift"]
 
-Target = TypeVar("Target", bound=Callable[..., Any])
 Core = Callable[["Call"], Callable[..., Any]]
 Drawn = tuple[tuple[str, int], ...]
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
 
-def vmap(
-    target: Target,
-    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
-    split_rngs: Mapping[Any, bool] | bool = liftcore.NO_AXES,
-    in_axes: InOutAxes = 0,
-    out_axes: InOutAxes = 0,
-    axis_size: int | None = None,
-    axis_name: Any = None,
-    spmd_axis_name: Any = None,
-    methods: Methods = None,
-    *,
-    kw_axes: InOutAxes = 0,
-) -> Target:
-    """`liftcore.vmap` for a module class, a method or a function of a module.
-
-    Example:
-        >>> import jax, linen_like as nn
-        >>> Ensemble = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": True})
-        >>> variables = Ensemble(features=2).init(jax.random.key(0), jax.numpy.ones((5, 3)))
-        >>> jax.tree.map(lambda value: value.shape, variables)
-        {'params': {'bias': (5, 2), 'kernel': (5, 3, 2)}}
-
-    Args:
-        target: a Module class, or a function whose first argument is a module.
-        variable_axes: see `liftcore.vmap`.
-        split_rngs: see `liftcore.vmap`.
-        in_axes: see `liftcore.vmap`; the module itself is not counted.
-        out_axes: see `jax.vmap`.
-        axis_size: see `jax.vmap`.
-        axis_name: see `jax.vmap`.
-        spmd_axis_name: see `jax.vmap`.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        kw_axes: see `liftcore.vmap`.
-
-    Returns:
-        A Module class with the same fields, or a function with the same arguments.
-    """
-    options = {
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "axis_name": axis_name,
-        "axis_size": axis_size,
-        "spmd_axis_name": spmd_axis_name,
-        "kw_axes": kw_axes,
-        "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
-    }
-    return _lift("vmap", liftcore.vmap, options, target, methods, "Vmap")
-
-
-def scan(
-    target: Target,
-    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
-    variable_broadcast: Filter = False,
-    variable_carry: Filter = False,
-    split_rngs: Mapping[Any, bool] | bool = liftcore.NO_AXES,
-    in_axes: InOutAxes = 0,
-    out_axes: InOutAxes = 0,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    methods: Methods = None,
-    *,
-    kw_axes: InOutAxes = 0,
-) -> Target:
-    """`liftcore.scan` for a module class, a method or a function of a module.
-
-    The method takes the carry and slices, and returns the next carry and a pytree to stack.
-
-    Example:
-        >>> import jax, linen_like as nn
-        >>> class Layer(nn.Module):
-        ...     @nn.compact
-        ...     def __call__(self, x, _):
-        ...         return nn.relu(nn.Dense(3)(x)), x.sum()
-        >>> Layers = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=4)
-        >>> (x, sums), variables = Layers().init_with_output(jax.random.key(0), jax.numpy.ones(3), None)
-        >>> sums.shape, variables["params"]["Dense_0"]["kernel"].shape
-        ((4,), (4, 3, 3))
-
-    Args:
-        target: a Module class, or a function whose first argument is a module.
-        variable_axes: see `liftcore.scan`.
-        variable_broadcast: see `liftcore.scan`.
-        variable_carry: see `liftcore.scan`.
-        split_rngs: see `liftcore.scan`.
-        in_axes: see `liftcore.scan`; neither the module nor the carry is counted.
-        out_axes: see `liftcore.scan`.
-        length: see `jax.lax.scan`.
-        reverse: see `jax.lax.scan`.
-        unroll: see `jax.lax.scan`.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        kw_axes: see `liftcore.scan`.
-
-    Returns:
-        A Module class with the same fields, or a function with the same arguments.
-    """
-    options = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "kw_axes": kw_axes,
-        "variable_axes": variable_axes,
-        "variable_broadcast": variable_broadcast,
-        "variable_carry": variable_carry,
-        "split_rngs": split_rngs,
-    }
-    return _lift("scan", liftcore.scan, options, target, methods, "Scan")
-
-
-def remat(
-    target: Target,
-    variables: Filter = True,
-    rngs: Filter = True,
-    prevent_cse: bool = True,
-    static_argnums: int | Iterable[int] = (),
-    policy: Callable[..., Any] | None = None,
-    methods: Methods = None,
-    *,
-    static_argnames: str | Iterable[str] = (),
-) -> Target:
-    """`liftcore.remat` for a module class, a method or a function of a module.
-
-    It changes no name, no value and no draw: `nn.remat(Dense)` makes a `Dense_0`.
-
-    Example:
-        >>> import jax, linen_like as nn
-        >>> variables = nn.remat(nn.Dense)(2).init(jax.random.key(0), jax.numpy.ones(3))
-        >>> same = nn.Dense(2).init(jax.random.key(0), jax.numpy.ones(3))
-        >>> bool((variables["params"]["kernel"] == same["params"]["kernel"]).all())
-        True
-
-    Args:
-        target: a Module class, or a function whose first argument is a module.
-        variables: see `liftcore.remat`.
-        rngs: see `liftcore.remat`.
-        prevent_cse: see `jax.checkpoint`.
-        static_argnums: see `jax.checkpoint`; the module is number 0.
-        policy: see `jax.checkpoint`.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        static_argnames: see `jax.checkpoint`.
-
-    Returns:
-        A Module class with the same fields, or a function with the same arguments.
-    """
-    options = {
-        "prevent_cse": prevent_cse,
-        "policy": policy,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "variables": variables,
-        "rngs": rngs,
-    }
-    return _lift("remat", liftcore.remat, options, target, methods)
-
-
-checkpoint = remat
-"""Another name of `remat`."""
-
-
-def jit(
-    target: Target,
-    variables: Filter = True,
-    rngs: Filter = True,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
-    donate_argnums: int | Iterable[int] = (),
-    device: Any = None,
-    backend: str | None = None,
-    methods: Methods = None,
-    *,
-    donate_argnames: str | Iterable[str] = (),
-    inline: bool = False,
-    keep_unused: bool = False,
-    compiler_options: Mapping[str, Any] | None = None,
-) -> Target:
-    """`liftcore.jit` for a module class, a method or a function of a module.
-
-    It changes no name, no value and no draw. Modules with equal fields share what is compiled, wherever they stand.
-
-    Example:
-        >>> import jax, linen_like as nn
-        >>> class Deep(nn.Module):
-        ...     @nn.compact
-        ...     def __call__(self, x):
-        ...         for _ in range(3):  # traced and compiled once
-        ...             x = nn.jit(nn.Dense)(3)(x)
-        ...         return x
-        >>> list(Deep().init(jax.random.key(0), jax.numpy.ones(3))["params"])
-        ['Dense_0', 'Dense_1', 'Dense_2']
-
-    Args:
-        target: a Module class, or a function whose first argument is a module.
-        variables: see `liftcore.jit`.
-        rngs: see `liftcore.jit`.
-        static_argnums: see `jax.jit`; the module is number 0.
-        static_argnames: see `jax.jit`.
-        donate_argnums: see `jax.jit`; the module is number 0.
-        device: see `jax.jit`.
-        backend: see `jax.jit`.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        donate_argnames: see `jax.jit`.
-        inline: see `jax.jit`.
-        keep_unused: see `jax.jit`.
-        compiler_options: see `jax.jit`.
-
-    Returns:
-        A Module class with the same fields, or a function with the same arguments.
-    """
-    options = {
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "keep_unused": keep_unused,
-        "device": device,
-        "backend": backend,
-        "inline": inline,
-        "compiler_options": compiler_options,
-        "variables": variables,
-        "rngs": rngs,
-    }
-    return _lift("jit", liftcore.jit, options, target, methods)
-
-
-# --- from a module to scopes and back ---------------------------------------------------------------------------------
-
-
-class Call:
-    """A method or function of a module, as a function of scopes.
-
-    Modules among the arguments are taken out and stand with those that the fields of the module lead to.
-
-    Attributes:
-        fn: the method or function.
-        parts: what the module is made again from.
-        state: where it begins.
-        drawn: how many keys were drawn at its scope since its `setup` began, if that is run again.
-    """
-
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> None:
-        self.fn, self.parts, self.state, self.drawn = fn, parts, state, drawn
-        self.__name__ = _name(fn, parts.templates[0])
-        self.__signature__ = inspect.signature(fn)
-
-    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        with scopes[0].again(dict(self.drawn)):
-            module, others = instantiate(self.parts, scopes)
-            if self.state.reuse:
-                ensure_setup(module)
-        if others:
-            args, kwargs = map_modules((args, kwargs), lambda place: others[place.index])
-        module._state.follow(self.state)
-        context.modules.append(module)
-        try:
-            return self.fn(module, *args, **kwargs)
-        finally:
-            context.modules.pop()
-
-
-class EqualCall(Call):
-    """A `Call` that equals those of equal modules, so that they share what is compiled."""
-
-    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn, value: Any) -> None:
-        super().__init__(fn, parts, state, drawn)
-        self._key = fn, value, drawn, state.in_setup, state.in_compact, state.reuse, state.inside, context.captures[-1]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EqualCall) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-def _run(core: Core, fn: Callable[..., Any], module: Any, inside: Iterable[Core], args: Any, kwargs: Any) -> Any:
-    """Runs a function of a module inside a lift.
-
-    Where a method of the module is running, the module inside goes on with its names and definitions.
-
-    Args:
-        core: makes a lifted function of a function of scopes.
-        fn: the function.
-        module: the module outside.
-        inside: the lifts of its class that the module inside is inside of, beside those of `module`.
-        args: the arguments after the module.
-        kwargs: the keyword arguments.
-    """
-    scope, state = bound_scope(module, function_name(fn)), State()
-    state.follow(module._state, inside)
-    arguments: dict[int, Any] = {}
-    if any(isinstance(leaf, Module) for leaf in jax.tree.leaves((args, kwargs))):
-        args, kwargs = map_modules((args, kwargs), lambda found: _place(arguments, found))
-    parts = detach(module, list(arguments.values()))
-    scopes = [scope if state.defines else scope.rewound(), *(other.scope.rewound() for other in parts.others)]
-    drawn: Drawn = ()
-    if state.reuse:
-        before = module._state.counts
-        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
-    return core(_call(fn, parts, state, drawn))(scopes, *args, **kwargs)
-
-
-def _call(fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> Call:
-    """The function of scopes; one that shares nothing where it might keep arrays alive."""
-    values = [fingerprint(part) for part in (*parts.templates, *parts.arguments)]
-    cells = getattr(fn, "__closure__", None) or ()
-    closed = not getattr(fn, "is_module_method", False) and not all(
-        isinstance(one.cell_contents, type) for one in cells
-    )
-    if closed or None in values:
-        return Call(fn, parts, state, drawn)
-    return EqualCall(fn, parts, state, drawn, tuple(values))
-
-
-def _place(arguments: dict[int, Any], module: Module) -> Place:
-    """What stands for a module among the arguments."""
-    arguments.setdefault(id(module), module)
-    return Place(list(arguments).index(id(module)))
-
-
-def _name(fn: Callable[..., Any], template: Template) -> str:
-    name, cls = function_name(fn), template.cls
-    shown = vars(cls).get("_lifted_class", cls).__name__
-    return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name
-
-
-def _lift(
+def lift(
     name: str,
     transformation: Callable[..., Any],
     options: dict[str, Any],
@@ -374,7 +40,7 @@ def _lift(
     methods: Methods,
     prefix: str = "",
 ) -> Any:
-    """The lifted class or function.
+    """The lifted form of a Module class or of a function of a module.
 
     Args:
         name: that of the transformation.
@@ -501,3 +167,103 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     lifted.is_lifted = True  # type: ignore[attr-defined]
     return lifted
+
+
+# --- from a module to scopes and back ---------------------------------------------------------------------------------
+
+
+class Call:
+    """A method or function of a module, as a function of scopes.
+
+    Modules among the arguments are taken out and stand with those that the fields of the module lead to.
+
+    Attributes:
+        fn: the method or function.
+        parts: what the module is made again from.
+        state: where it begins.
+        drawn: how many keys were drawn at its scope since its `setup` began, if that is run again.
+    """
+
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> None:
+        self.fn, self.parts, self.state, self.drawn = fn, parts, state, drawn
+        self.__name__ = _name(fn, parts.templates[0])
+        self.__signature__ = inspect.signature(fn)
+
+    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        with scopes[0].again(dict(self.drawn)):
+            module, others = instantiate(self.parts, scopes)
+            if self.state.reuse:
+                ensure_setup(module)
+        if others:
+            args, kwargs = map_modules((args, kwargs), lambda place: others[place.index])
+        module._state.follow(self.state)
+        context.modules.append(module)
+        try:
+            return self.fn(module, *args, **kwargs)
+        finally:
+            context.modules.pop()
+
+
+class EqualCall(Call):
+    """A `Call` that equals those of equal modules, so that they share what is compiled."""
+
+    def __init__(self, fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn, value: Any) -> None:
+        super().__init__(fn, parts, state, drawn)
+        self._key = fn, value, drawn, state.in_setup, state.in_compact, state.reuse, state.inside, context.captures[-1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EqualCall) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _run(core: Core, fn: Callable[..., Any], module: Any, inside: Iterable[Core], args: Any, kwargs: Any) -> Any:
+    """Runs a function of a module inside a lift.
+
+    Where a method of the module is running, the module inside goes on with its names and definitions.
+
+    Args:
+        core: makes a lifted function of a function of scopes.
+        fn: the function.
+        module: the module outside.
+        inside: the lifts of its class that the module inside is inside of, beside those of `module`.
+        args: the arguments after the module.
+        kwargs: the keyword arguments.
+    """
+    scope, state = bound_scope(module, function_name(fn)), State()
+    state.follow(module._state, inside)
+    arguments: dict[int, Any] = {}
+    if any(isinstance(leaf, Module) for leaf in jax.tree.leaves((args, kwargs))):
+        args, kwargs = map_modules((args, kwargs), lambda found: _place(arguments, found))
+    parts, others = detach(module, list(arguments.values()))
+    scopes = [scope if state.defines else scope.rewound(), *(other.scope.rewound() for other in others)]
+    drawn: Drawn = ()
+    if state.reuse:
+        before = module._state.counts
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
+    return core(_call(fn, parts, state, drawn))(scopes, *args, **kwargs)
+
+
+def _call(fn: Callable[..., Any], parts: Parts, state: State, drawn: Drawn) -> Call:
+    """The function of scopes; one that shares nothing where it might keep arrays alive."""
+    values = [fingerprint(part) for part in (*parts.templates, *parts.arguments)]
+    cells = getattr(fn, "__closure__", None) or ()
+    closed = not getattr(fn, "is_module_method", False) and not all(
+        isinstance(one.cell_contents, type) for one in cells
+    )
+    if closed or None in values:
+        return Call(fn, parts, state, drawn)
+    return EqualCall(fn, parts, state, drawn, tuple(values))
+
+
+def _place(arguments: dict[int, Any], module: Module) -> Place:
+    """What stands for a module among the arguments."""
+    arguments.setdefault(id(module), module)
+    return Place(list(arguments).index(id(module)))
+
+
+def _name(fn: Callable[..., Any], template: Template) -> str:
+    name, cls = function_name(fn), template.cls
+    shown = vars(cls).get("_lifted_class", cls).__name__
+    return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

@@ -7,8 +7,8 @@ What lifting builds on:
     - `Module(…, parent=scope)`: a module made on a scope. It adopts the unbound modules in its fields, and runs `setup`
       there at the first use; `binding.constructor_arguments(module)` are the fields to make an equal one.
     - `naming.map_modules(tree, fn)`: visits the modules in fields and arguments, in any pytree.
-    - `module._state.follow(other._state)`: goes on where another module stands, with its automatic names (`names`) and
-      with whether `setup` or a compact method is running.
+    - `module._state.follow(other._state)`: goes on where another module stands: whether `setup` or a compact
+      method is running, and which lifts it is inside of.
     - `fields.fingerprint(module)`: class and fields as one hashable value, or None.
     - `_name_prefix`: a class attribute; what automatic names of its instances begin with, by default the class's name.
     - `method.__wrapped__`: a method as the user wrote it; `is_module_method` marks those that were wrapped.

@@ -53,22 +53,24 @@ class Parts(NamedTuple):
     """What a module is made of, apart from where it stands.
 
     Attributes:
-        templates: that of the module, then those of `others`.
-        arguments: for each module among the arguments of a call its template, or `Shared` where it is one of `others`.
-        others: the modules bound elsewhere that the fields and arguments lead to; not known to what is compiled.
+        templates: that of the module, and others.
+            The others are those of modules bound elsewhere that its fields, and the arguments of a call, lead to.
+        arguments: for each module among the arguments its template, or `Shared` where it is bound elsewhere.
     """
 
     templates: tuple[Template, ...]
     arguments: tuple[Base, ...]
-    others: list[Any]
 
 
-def detach(module: Any, arguments: Sequence[Any]) -> Parts:
+def detach(module: Any, arguments: Sequence[Any]) -> tuple[Parts, list[Any]]:
     """Takes a bound module apart.
 
     Args:
         module: a bound module.
         arguments: other modules, bound or not, that come along.
+
+    Returns:
+        Its parts; and the modules bound elsewhere that its fields and the arguments lead to.
     """
     known: dict[int, Base] = {}
     owners = {id(module)}
@@ -99,7 +101,7 @@ def detach(module: Any, arguments: Sequence[Any]) -> Parts:
     for other in others:  # grows while it is walked
         owners.add(id(other))
         templates.append(template(other))
-    return Parts(tuple(templates), given, others)
+    return Parts(tuple(templates), given), others
 
 
 def instantiate(parts: Parts, scopes: Sequence[Any]) -> tuple[Any, list[Any]]:
