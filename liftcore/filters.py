@@ -55,6 +55,7 @@ __all__ = [
     "merge",
     "names_collections",
     "partition",
+    "short_form",
     "split",
     "subtract",
     "to_predicate",
@@ -175,7 +176,7 @@ class Any(SubtreePredicate):
         return True if True in answers else None if None in answers else False
 
     def __repr__(self) -> str:
-        return f"Any({', '.join(map(_short, self.filters))})"
+        return f"Any({', '.join(map(short_form, self.filters))})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
@@ -195,7 +196,7 @@ class All(SubtreePredicate):
         return False if False in answers else None if None in answers else True
 
     def __repr__(self) -> str:
-        return f"All({', '.join(map(_short, self.filters))})"
+        return f"All({', '.join(map(short_form, self.filters))})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
@@ -215,7 +216,7 @@ class Not(SubtreePredicate):
         return None if answer is None else not answer
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_short(self.filter)})"
+        return f"{type(self).__name__}({short_form(self.filter)})"
 
 
 class DenyList(Not):
@@ -232,8 +233,13 @@ class DenyList(Not):
         return self.filter
 
 
-def _short(predicate: Predicate) -> str:
-    """Returns the shortest text that reads as `predicate` inside another filter."""
+def short_form(predicate: Predicate) -> str:
+    """Returns the shortest text that reads as `predicate` inside another filter.
+
+    Example:
+        >>> short_form(Any("params", DenyList("cache")))
+        "('params', DenyList('cache'))"
+    """
     match predicate:
         case Everything():
             return "..."
@@ -244,7 +250,7 @@ def _short(predicate: Predicate) -> str:
         case OfType(type=cls):
             return cls.__qualname__
         case Any(filters=filters) if len(filters) > 1:
-            return f"({', '.join(map(_short, filters))})"
+            return f"({', '.join(map(short_form, filters))})"
     return getattr(predicate, "__qualname__", None) or repr(predicate)
 
 
@@ -516,7 +522,7 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
         return tuple(trees)
     missed = [f"/{'/'.join(path)}" for path in _paths(rest)]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
-    given = ", ".join(_short(to_predicate(f)) for f in filters) or "none"
+    given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
     what = f"no filter matches {shown} (filters given: {given})."
     raise UnmatchedFilterError("split", what, "Add a filter for them, or ... as the last one to take all that is left.")
 

@@ -201,7 +201,13 @@ class Crossing:
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
-        roots = next(roots for roots, packed in self._made if packed is scopes)
+        roots = next((roots for roots, packed in self._made if packed is scopes), None)
+        if roots is None:
+            raise LiftArgumentError(
+                f"repack_fn of {self.layout.name} at {self.outers[0].path_text}",
+                f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
+                "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+            )
         groups, sown = repack(self.layout, roots)
         self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
         return groups

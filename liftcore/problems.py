@@ -21,6 +21,7 @@ from .errors import (
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
+from .filters import short_form
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -40,6 +41,8 @@ __all__ = [
 
 _LIFTED = ("checkpoint", "jit", "remat", "scan", "vmap")
 """The transformations that have a lifted form of the same name."""
+
+_IN_LAX = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")
 
 
 def ended(scope: Scope) -> LiftError:
@@ -67,10 +70,16 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
         fix = "Transform a pure function instead: `liftcore.apply(fn)`, or `module.apply`, given its variables."
     return JaxTransformError(
         f"{act} at {scope.path_text}",
-        f"{f'jax.{name}' if name else 'a raw JAX transformation'} was applied to a function that uses a live scope or "
-        "module, whose state cannot cross it.",
+        f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
         fix,
     )
+
+
+def _written(name: str | None) -> str:
+    """A transformation as one writes it."""
+    if name is None:
+        return "a raw JAX transformation"
+    return f"jax.lax.{name}" if name in _IN_LAX else f"jax.{name}"
 
 
 def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
@@ -82,12 +91,12 @@ def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
     )
 
 
-def not_taken(scope: Scope, collection: str, name: str, lift: Lift) -> LiftError:
-    """A variable is written that no output group of the lift takes."""
+def not_taken(scope: Scope, collection: str, name: str, lift: Lift, done: str) -> LiftError:
+    """A variable is written or created (`done`) that no output group of the lift takes."""
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f'collection "{collection}" was written, but no output group of {lift.name} takes it '
-        f"(output groups: {lift.taken!r}).",
+        f'collection "{collection}" was {done}, but no output group of {lift.name} takes it '
+        f"(output groups: {short_form(lift.taken)}).",
         f"Add {lift.advice.collection.format(collection)}.",
     )
 
@@ -105,7 +114,7 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
     """A variable of an immutable collection is written."""
     return ModifyScopeVariableError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f'collection "{collection}" is immutable here (mutable: {scope.tree.outermost().mutable!r}).',
+        f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
         f'Ask for it: `apply(..., mutable=["{collection}"])`.',
     )
 

@@ -336,7 +336,7 @@ class Scope:
             JaxTransformError: under a raw JAX transformation.
         """
         self.check_live("writing", collection, name)
-        self._check_writable(collection, name, value)
+        self._check_writable(collection, name, value, "written")
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
 
@@ -350,7 +350,7 @@ class Scope:
             settled: whether `Pure.settle` has seen the value.
         """
         self.check_live("creating", collection, name)
-        self._check_writable(collection, name, value)
+        self._check_writable(collection, name, value, "created")
         if self.tree.hoisted and not settled:
             value = tag(value)
         self._own(collection)[name] = value
@@ -508,19 +508,19 @@ class Scope:
             raise problems.ended(self)
 
     def check_live(self, act: str, *names: str) -> None:
-        """Checks that the scope has not ended, and that no raw JAX transformation lies between it and the caller."""
+        """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if trace_state() != self.tree.trace:
+        if self.tree.lifts or trace_state() != self.tree.trace:
             raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
 
-    def _check_writable(self, collection: str, name: str, value: Any) -> None:
+    def _check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
         decided, path = self.tree.writable(collection), (collection, *self.path, name)
         if decided or (decided is None and self.tree.mutable(path, value)):
             return
         lift = self.tree.lift
         if lift is not None and not lift.taken(path, value):
-            raise problems.not_taken(self, collection, name, lift)
+            raise problems.not_taken(self, collection, name, lift, done)
         raise problems.immutable(self, collection, name)
 
     def _check_lifted(self, collection: str, name: str) -> None:
@@ -538,7 +538,7 @@ class Scope:
         if self.is_mutable_collection(collection) and made:
             return
         if self.tree.lift is not None and made:
-            self._check_writable(collection, name, None)
+            self._check_writable(collection, name, None, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
     def _check_shape(self, name: str, value: Any, made: functools.partial[Any]) -> None:

@@ -19,7 +19,7 @@ Example:
 
 from __future__ import annotations
 
-from liftcore import FrozenDict, In, Out, Scope, Variable, broadcast
+from liftcore import FrozenDict, In, InOut, Out, Scope, Variable, broadcast
 from liftcore.filters import DenyList
 
 from . import errors, initializers
@@ -72,6 +72,7 @@ __all__ = [
     "Embed",
     "FrozenDict",
     "In",
+    "InOut",
     "LayerNorm",
     "Module",
     "Out",

@@ -53,8 +53,8 @@ class Parts(NamedTuple):
     """What a module is made of, apart from where it stands.
 
     Attributes:
-        templates: that of the module, and others.
-            The others are those of modules bound elsewhere that its fields, and the arguments of a call, lead to.
+        templates: that of the module, and those of modules bound elsewhere that its fields, or the arguments of a
+            call, lead to.
         arguments: for each module among the arguments its template, or `Shared` where it is bound elsewhere.
     """
 

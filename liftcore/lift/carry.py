@@ -57,9 +57,9 @@ def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
 
 def _promote(leaf: Any, new: Any) -> Any:
     old = jax.typeof(leaf)
-    if not old.weak_type or (old.dtype == new.dtype and new.weak_type):
+    if not old.weak_type or old.dtype == new.dtype:
         return leaf
-    return jax.lax.convert_element_type(leaf, jnp.promote_types(old.dtype, new.dtype))
+    return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
 
 
 def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:

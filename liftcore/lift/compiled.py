@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import rng
@@ -56,13 +57,13 @@ class Draw:
     path: Path
     name: str
     count: int
+    since: int
 
-    def word(self, crossing: Crossing) -> np.uint32:
-        """The word of this draw in another call."""
+    def word(self, crossing: Crossing) -> Any:
+        """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
         scope = crossing.outers[self.index].below(self.path)
-        found = scope.tree.sequence(self.name)
-        assert found is not None, "drawn from in one of two equal calls alone"
-        return rng.word((*scope.path[found[1].since :], scope.node.counts.get(self.name, 0) + self.count))
+        count = scope.node.counts.get(self.name, 0) + self.count
+        return scope.tree.word(scope.path, rng.Sequence(None, self.since), self.name, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Dealer:
         def deal(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
             below = path[len(outer.path) :]
             before = outer.below(below).node.counts.get(name, 0)
-            self.draws.append(Draw(index, below, name, count - before))
+            self.draws.append(Draw(index, below, name, count - before, sequence.since))
             if len(self.draws) > self._words.size:
                 raise TooFewWords
             return self._words[len(self.draws) - 1]
@@ -155,8 +156,7 @@ class Compiled:
         if crossing.writes or any(group for group in jax.tree.leaves(operands[1], is_leaf=_is_dict)):
             traced = self._trace(here, gone, operands)
             created, (_, _, kept) = traced.out_info
-            words = np.zeros(self._room, np.uint32)
-            words[: len(kept.draws)] = [draw.word(crossing) for draw in kept.draws]
+            words = self._filled([draw.word(crossing) for draw in kept.draws])
             creates = bool(jax.tree.leaves(created))
         if creates:
             sizes = tuple(len(jax.tree.leaves(one)) for one in (words, gone, operands))
@@ -175,6 +175,13 @@ class Compiled:
                 return self._whole.trace(here, np.zeros(self._room, np.uint32), gone, operands)
             except TooFewWords:
                 self._room *= 4
+
+    def _filled(self, words: list[Any]) -> Any:
+        """A vector of as many words as there is room for."""
+        rest = np.zeros(self._room - len(words), np.uint32)
+        if any(isinstance(word, jax.Array) for word in words):
+            return jnp.concatenate([jnp.stack(words), rest])
+        return np.concatenate([np.array(words, np.uint32), rest])
 
     def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Traced, Callable[..., Any]]:
         """The body as traced, and the compiled function of it without what makes its initial values."""

@@ -53,7 +53,7 @@ def jit(
         ...     for name in "abc":
         ...         x = scope.child(liftcore.jit(layer), name)(x)
         ...     return x
-        >>> _, variables = liftcore.init(model)(jax.random.key(0), 1.0)
+        >>> _, variables = liftcore.init(model)(jax.random.key(0), jnp.ones(()))
         >>> len(runs), sorted(variables["params"])
         (1, ['a', 'b', 'c'])
 

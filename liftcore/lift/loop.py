@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import tag
-from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, LoopInvarianceError
+from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
@@ -61,10 +61,11 @@ class Loop(NamedTuple):
 
         try:
             carry, (ys, groups) = self.scan(step, state[1], xs)
-        except TypeError as error:
-            if "carry" not in str(error):
-                raise
-            raise CarryTypeError(pure.where, str(error), "Return a carry of the type that came in.") from error
+        except TypeError:
+            slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
+            traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
+            check_carry(pure.where, "carry", state[1], traced.outputs)
+            raise
         return carry, Outputs(pure.where, out_axes).join(ys, ()), groups
 
     def _run_hoisted(
@@ -137,6 +138,8 @@ class Loop(NamedTuple):
         """
         leaves = jax.tree.leaves((state, xs))
         stacked = jax.tree.map(lambda _: None, traced.created.stacked)
+        if not any(jax.tree.leaves(chosen)):
+            return stacked
         for part in traced.alike(chosen) if apart else [chosen]:
             make, places = traced.maker(part)
             _, made = self.scan(lambda _, slices, make=make: (None, make(*slices)), None, [leaves[at] for at in places])

@@ -186,17 +186,20 @@ class Lanes(NamedTuple):
 
 def _check_shared(where: str, reads: PyTree, axes: Sequence[Axis], error: ValueError) -> None:
     """Raises where a shared variable, created or written, depends on the lane."""
-    names = set()
-    for part in reads:
+    for part, advice in zip(reads, _ADVICE_SHARED, strict=True):
         shared = [group if axis is None else () for group, axis in zip(part, axes, strict=True)]
-        for path, read in jax.tree.leaves_with_path(shared):
-            if read:
-                names.add(jax.tree_util.keystr(path[2:], simple=True, separator="/"))
-    if names:
-        collection = min(names).split("/")[0]
-        raise LoopInvarianceError(
-            where,
-            f"{sorted(names)} is shared by all lanes (axis None), but its new value differs between them.",
-            f'Give it an axis, `variable_axes={{"{collection}": 0}}`, or do not split the sequence that its '
-            "initializer draws from.",
-        ) from error
+        differ = [path for path, read in jax.tree.leaves_with_path(shared) if read]
+        names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in differ})
+        if names:
+            raise LoopInvarianceError(
+                where,
+                f"{names} is shared by all lanes (axis None), but its new value differs between them.",
+                f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.',
+            ) from error
+
+
+_ADVICE_SHARED = (
+    "do not split the sequence that its initializer draws from",
+    "write the same in all lanes, such as a `jax.lax.pmean` over `axis_name`",
+)
+"""What else can be done about a shared variable that differs, if it was created and if it was written."""

@@ -117,9 +117,7 @@ def test_sizes_that_disagree_name_each_argument() -> None:
     for part in ("x: 2", "table['t']: 3", "table['u']: 2", "variables[\"params\"]['w']: 4"):
         assert part in caught.value.what
     with pytest.raises(AxisSizeError, match="the size given: 3, x: 2"):
-        pure(lambda x: x, axis_size=3)(jnp.ones(2)) if False else liftcore.apply(
-            liftcore.vmap(lambda scope, x: x, axis_size=3)
-        )({}, jnp.ones(2))
+        liftcore.apply(liftcore.vmap(lambda scope, x: x, axis_size=3))({}, jnp.ones(2))
 
 
 def test_a_value_without_the_axis_says_so() -> None:
@@ -154,20 +152,17 @@ def test_axis_name_serves_collectives() -> None:
     np.testing.assert_allclose(mutated["stats"]["total"], 2 * total, rtol=1e-6)
 
 
-def test_spmd_axis_name_is_passed_on() -> None:
+def test_spmd_axis_name_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    lifted = liftcore.vmap(lambda scope, x: x * 2, spmd_axis_name="data")
     real = jax.vmap
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         seen.append(kwargs.get("spmd_axis_name"))
         return real(*args, **kwargs)
 
-    jax.vmap = spy
-    try:
-        assert liftcore.apply(lifted)({}, jnp.ones(2)).tolist() == [2.0, 2.0]
-    finally:
-        jax.vmap = real
+    monkeypatch.setattr(jax, "vmap", spy)
+    lifted = liftcore.vmap(lambda scope, x: x * 2, spmd_axis_name="data")
+    assert liftcore.apply(lifted)({}, jnp.ones(2)).tolist() == [2.0, 2.0]
     assert seen == ["data"]
 
 

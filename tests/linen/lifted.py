@@ -1,6 +1,6 @@
 """What tests of lifted modules share: four lifts that take the same modules, and ways to look at results.
 
-The modules map `(x, None)` to `(x, y)`, so that each lift takes them: `scan` carries `x`, and `vmap` maps over `(2, 3)`.
+The modules map `(x, None)` to `(x, y)`, so that each lift takes them: `scan` carries `x`, `vmap` maps over its rows.
 """
 
 from __future__ import annotations

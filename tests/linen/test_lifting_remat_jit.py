@@ -16,7 +16,7 @@ import linen_like as nn
 from linen_like.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
 from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, shapes
 
-both = pytest.mark.parametrize("lift", [nn.remat, nn.checkpoint, nn.jit], ids=["remat", "checkpoint", "jit"])
+both = pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", "jit"])
 
 
 class Noisy(nn.Module):

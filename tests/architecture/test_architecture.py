@@ -1,0 +1,226 @@
+"""How the packages hang together: levels, cycles, public names, sizes, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import liftcore
+from tests.architecture.sources import ROOT, Source, imports, public_definitions, sources, targets
+
+LEVELS = (
+    {"errors", "typing", "_compat"},
+    {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
+    {"problems", "tree", "scope"},
+    {"entry", "hoist", "layout", "sequences", "pack", "serialization", "checkpoints", "partitioning"},
+    {"lift", "nn"},
+)
+"""The files of liftcore; each imports from its own level and those above it here."""
+
+MODULES = sources()
+CORE = {name: source for name, source in MODULES.items() if name.startswith("liftcore.")}
+MODULE = pytest.mark.parametrize("source", MODULES.values(), ids=list(MODULES))
+CORE_MODULE = pytest.mark.parametrize("source", CORE.values(), ids=list(CORE))
+
+
+def level(module: str) -> int:
+    part = module.split(".")[1]
+    found = [number for number, names in enumerate(LEVELS) if part in names]
+    assert found, f"{module} has no level: add it to LEVELS"
+    return found[0]
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+
+@CORE_MODULE
+def test_a_file_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
+    for target in targets(source):
+        assert target != "liftcore", "a file never imports its package root"
+        assert target.startswith("liftcore."), target
+        assert level(target) <= level(source.module), target
+
+
+@pytest.mark.parametrize("package", ["liftcore.lift", "liftcore.nn", "linen_like"])
+def test_no_file_imports_its_package_from_inside(package: str) -> None:
+    for source in MODULES.values():
+        if source.package == package and not source.is_package:
+            assert package not in set(targets(source)), source.module
+
+
+def test_layers_and_lifts_do_not_know_each_other() -> None:
+    for source in CORE.values():
+        part = source.module.split(".")[1]
+        if part in ("lift", "nn"):
+            other = "liftcore.nn" if part == "lift" else "liftcore.lift"
+            assert not [target for target in targets(source) if target.startswith(other)], source.module
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    edges = {name: set(targets(source)) - {name} for name, source in MODULES.items()}
+
+    def circle(path: tuple[str, ...], done: set[str]) -> tuple[str, ...] | None:
+        for target in sorted(edges.get(path[-1], ())):
+            if target in path:
+                return (*path[path.index(target) :], target)
+            if target not in done:
+                found = circle((*path, target), done)
+                if found:
+                    return found
+                done.add(target)
+        return None
+
+    done: set[str] = set()
+    assert [found for name in edges if (found := circle((name,), done))] == []
+
+
+PUBLIC = {"liftcore"} | {name for name in CORE if name.partition(".")[2] in liftcore.__all__}
+"""The package, and the modules that it offers."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "linen_like"])
+def test_the_module_layer_uses_public_names_of_liftcore_only(name: str) -> None:
+    source = MODULES[name]
+    aliases = {}
+    for one in imports(source):
+        if one.module.split(".")[0] != "liftcore":
+            continue
+        assert one.module in PUBLIC, f"line {one.line}: {one.module} is not public"
+        if one.name is None:
+            aliases[one.module.split(".")[0]] = MODULES["liftcore"]
+            continue
+        assert one.name in exported(MODULES[one.module]), f"line {one.line}: {one.module}.{one.name} is not public"
+        if f"{one.module}.{one.name}" in MODULES:
+            aliases[one.name] = MODULES[f"{one.module}.{one.name}"]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            used = aliases[node.value.id]
+            assert node.attr in exported(used), f"line {node.lineno}: {used.module}.{node.attr} is not public"
+
+
+def test_liftcore_knows_no_module_layer() -> None:
+    for source in CORE.values():
+        assert not [one for one in imports(source) if one.module.split(".")[0] == "linen_like"], source.module
+
+
+@MODULE
+def test_a_file_imports_the_standard_library_and_the_dependencies_only(source: Source) -> None:
+    allowed = {"jax", "numpy", "msgpack", "ml_dtypes", "liftcore", "linen_like"}  # jax itself needs ml_dtypes
+    roots = {one.module.split(".")[0] for one in imports(source)} - set(sys.stdlib_module_names)
+    assert roots <= allowed
+
+
+@MODULE
+def test_what_jax_keeps_private_is_left_alone(source: Source) -> None:
+    assert not [one for one in imports(source) if one.module.startswith("jax._") or f"{one.name}".startswith("_src")]
+
+
+# -- public names ------------------------------------------------------------------------------------------------------
+
+
+def exported(source: Source) -> set[str]:
+    names = getattr(source.imported(), "__all__", None)
+    return public_definitions(source) if names is None else set(names)
+
+
+@pytest.mark.parametrize("name", ["liftcore", "liftcore.nn", "liftcore.lift", "linen_like"])
+def test_a_package_exports_exactly_its_public_names(name: str) -> None:
+    source = MODULES[name]
+    imported = {one.name for one in imports(source) if one.name and not one.module.startswith("__")}
+    public = {name for name in imported | public_definitions(source) if not name.startswith("_")}
+    assert exported(source) == public
+    assert hasattr(source.imported(), "__all__")
+
+
+@MODULE
+def test_all_lists_names_that_are_there_once(source: Source) -> None:
+    names = getattr(source.imported(), "__all__", [])
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not hasattr(source.imported(), name)] == []
+
+
+@MODULE
+def test_a_file_takes_from_another_what_that_one_offers(source: Source) -> None:
+    for one in imports(source):
+        if one.name and one.module in MODULES and f"{one.module}.{one.name}" not in MODULES:
+            assert one.name in exported(MODULES[one.module]), f"line {one.line}: {one.module}.{one.name}"
+
+
+@MODULE
+def test_a_file_says_its_one_idea_first(source: Source) -> None:
+    doc = ast.get_docstring(source.tree)
+    assert doc
+    assert doc.splitlines()[0].rstrip().endswith((".", ":", "?"))
+
+
+@MODULE
+def test_what_is_public_is_documented(source: Source) -> None:
+    module = source.imported()
+    for name in exported(source):
+        thing = getattr(module, name)
+        if getattr(thing, "__module__", None) == source.module and (inspect.isfunction(thing) or inspect.isclass(thing)):
+            assert inspect.getdoc(thing), f"{source.module}.{name}"
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+@MODULE
+def test_a_file_has_at_most_600_lines(source: Source) -> None:
+    assert len(source.path.read_text().splitlines()) <= 600
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef))
+
+
+@MODULE
+def test_a_function_has_at_most_60_lines(source: Source) -> None:
+    for function in functions(source):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = body[-1].end_lineno - body[0].lineno + 1 if body and body[-1].end_lineno else 0
+        assert lines <= 60, f"{function.name} has {lines}"
+
+
+@MODULE
+def test_a_docstring_has_at_most_50_lines(source: Source) -> None:
+    for function in functions(source):
+        assert len((ast.get_docstring(function) or "").splitlines()) <= 50, function.name
+
+
+@MODULE
+def test_no_default_can_be_changed(source: Source) -> None:
+    for name, thing in vars(source.imported()).items():
+        for function in [thing, *(vars(thing).values() if inspect.isclass(thing) else ())]:
+            if not inspect.isfunction(function) or function.__module__ != source.module:
+                continue
+            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            assert not [default for default in defaults if isinstance(default, list | dict | set)], name
+
+
+# -- what an import costs ----------------------------------------------------------------------------------------------
+
+
+def modules_after(statement: str) -> set[str]:
+    run = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize("package", ["liftcore", "linen_like"])
+def test_an_import_is_cheap(package: str) -> None:
+    before = modules_after("import jax, jax.numpy, jax.extend.core, jax.ad_checkpoint, msgpack")
+    added = modules_after(f"import {package}") - before
+    foreign = {name for name in added if name.split(".")[0] not in ("liftcore", "linen_like")}
+    heavy = {"rich", "optax", "orbax", "flax", "yaml", "matplotlib", "sklearn", "tqdm", "tensorstore", "IPython"}
+    assert not {name for name in added if name.split(".")[0] in heavy}
+    assert len(foreign) <= 20, sorted(foreign)
+
+
+def test_liftcore_brings_no_module_layer() -> None:
+    assert not [name for name in modules_after("import liftcore") if name.startswith("linen_like")]

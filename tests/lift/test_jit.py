@@ -1,0 +1,398 @@
+"""Lifted `jit`: its arguments, how often it traces, and that it changes no name, no value and no draw."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.filters import All, PathContains
+
+KEY = jax.random.key(0)
+RNGS = {"params": KEY, "dropout": jax.random.key(1)}
+X = jnp.arange(3.0)
+RUNS: list[tuple[str, ...]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_runs() -> None:
+    RUNS.clear()
+
+
+def bare(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn
+
+
+def block(scope: Scope, x: Any) -> Any:
+    """A block without a closure, so that all uses of it are equal."""
+    RUNS.append(scope.path)
+    w = scope.param("w", jax.random.normal, (3,))
+    return jnp.tanh(x * w + jax.random.normal(scope.make_rng("dropout"), (3,)))
+
+
+def tower(scope: Scope, x: Any, lift: Callable[..., Any] = liftcore.jit) -> Any:
+    for name in "abc":
+        x = scope.child(lift(block), name)(x)
+    return x
+
+
+def same(ours: Any, theirs: Any, rtol: float = 2e-6) -> None:
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6), ours, theirs)
+
+
+# -- how often it traces -----------------------------------------------------------------------------------------------
+
+
+def test_equal_blocks_share_one_trace() -> None:
+    variables = liftcore.init(tower)(RNGS, X)[1]
+    assert len(RUNS) == 1, "init"
+    RUNS.clear()
+    liftcore.apply(tower)(variables, X, rngs=RNGS)
+    assert len(RUNS) == 1, "apply"
+
+
+def test_a_cached_call_runs_no_python() -> None:
+    def own(scope: Scope, x: Any) -> Any:
+        RUNS.append(scope.path)
+        return x * scope.param("w", jax.random.normal, (3,)) + jax.random.normal(scope.make_rng("dropout"))
+
+    lifted = liftcore.jit(own)
+    variables = liftcore.init(lifted)(RNGS, X)[1]
+    liftcore.apply(lifted)(variables, X, rngs=RNGS)
+    RUNS.clear()
+    first = liftcore.apply(lifted)(variables, X, rngs=RNGS)
+    second = liftcore.apply(lifted)(variables, X, rngs={**RNGS, "dropout": jax.random.key(7)})
+    liftcore.init(lifted)(RNGS, X)
+    assert RUNS == []
+    same(first, liftcore.apply(own)(variables, X, rngs=RNGS))
+    same(second, liftcore.apply(own)(variables, X, rngs={**RNGS, "dropout": jax.random.key(7)}))
+
+
+def test_other_shapes_filters_and_names_are_traced_anew() -> None:
+    def own(scope: Scope, x: Any) -> Any:
+        RUNS.append(scope.path)
+        if scope.is_mutable_collection("state"):
+            scope.put_variable("state", "s", x)
+        return x * 2
+
+    lifted = liftcore.jit(own)
+    for mutable, x in [([], X), ([], jnp.ones(4)), (["state"], X), (["state"], X), ([], X)]:
+        liftcore.apply(lifted, mutable=mutable)({}, x)
+    assert len(RUNS) == 3
+
+
+def test_functions_that_compare_equal_share_a_trace() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        by: float
+
+        def __call__(self, scope: Scope, x: Any) -> Any:
+            RUNS.append(scope.path)
+            return x * self.by
+
+    for by in (2.0, 2.0, 3.0):
+        assert liftcore.apply(liftcore.jit(Scaled(by)))({}, 1.0) == by
+    assert len(RUNS) == 2
+
+
+def test_a_closure_is_not_kept_alive() -> None:
+    def model() -> weakref.ref[Any]:
+        table = np.ones(3)
+        liftcore.apply(liftcore.jit(lambda scope, x: x + table))({}, X)
+        return weakref.ref(table)
+
+    table = model()
+    gc.collect()
+    assert table() is None
+
+
+def test_closures_see_their_own_values() -> None:
+    def model(scope: Scope, x: Any) -> Any:
+        return [liftcore.jit(lambda scope, x, by=by: x * by)(scope, x) for by in (2.0, 3.0)]
+
+    assert liftcore.apply(model)({}, 1.0) == [2.0, 3.0]
+
+
+# -- draws -------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_blocks_draw_different_keys() -> None:
+    (y, variables), (expected, others) = (liftcore.init(tower)(RNGS, X, lift) for lift in (liftcore.jit, bare))
+    same(variables, others, rtol=0)
+    same(y, expected)
+    assert len(np.unique([leaf for leaf in jax.tree.leaves(variables)])) == 9
+
+
+def inner(scope: Scope, x: Any) -> Any:
+    RUNS.append(scope.path)
+    w = scope.param("w", jax.random.normal, ())
+    return x * w + jax.random.normal(scope.make_rng("dropout")) + jax.random.normal(scope.make_rng("dropout"))
+
+
+def outer(scope: Scope, x: Any) -> Any:
+    first = liftcore.jit(inner)(scope.push("first"), x)
+    return liftcore.jit(inner)(scope.push("second"), first) + jax.random.normal(scope.make_rng("dropout"))
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+def test_jitted_blocks_inside_equal_jitted_blocks_draw_different_keys(mutable: bool) -> None:
+    def model(scope: Scope, lift: Callable[..., Any]) -> Any:
+        return [lift(outer)(scope.push(name), 1.0) for name in "ab"]
+
+    ours, theirs = (liftcore.init(model)(RNGS, lift) for lift in (liftcore.jit, bare))
+    same(ours, theirs)
+    variables = theirs[1]
+    apply = liftcore.apply(model, mutable=mutable)
+    same(*(apply(variables, lift, rngs=RNGS) for lift in (liftcore.jit, bare)))
+
+
+@pytest.mark.parametrize("lift", [liftcore.vmap, liftcore.remat, liftcore.jit], ids=["vmap", "remat", "jit"])
+def test_other_lifts_inside_equal_jitted_blocks_draw_different_keys(lift: Callable[..., Any]) -> None:
+    def draw(scope: Scope, x: Any) -> Any:
+        return x + jax.random.normal(scope.make_rng("dropout"))
+
+    def both(scope: Scope, x: Any) -> Any:
+        options: dict[str, Any] = {"split_rngs": True} if lift is liftcore.vmap else {}
+        return lift(draw, **options)(scope.push("inner"), x)
+
+    def model(scope: Scope, outer: Callable[..., Any]) -> Any:
+        lifted = outer(both)
+        return [lifted(scope.push(name), X) for name in "ab"]
+
+    ours, theirs = (liftcore.apply(model)({}, lift, rngs=RNGS) for lift in (liftcore.jit, bare))
+    same(ours, theirs)
+    assert not np.allclose(ours[0], ours[1])
+
+
+def test_draws_go_on_counting_over_cached_calls() -> None:
+    def draw(scope: Scope) -> Any:
+        return jax.random.key_data(scope.make_rng("dropout"))
+
+    def model(scope: Scope, lift: Callable[..., Any]) -> Any:
+        return [lift(draw)(scope), jax.random.key_data(scope.make_rng("dropout")), lift(draw)(scope), lift(draw)(scope)]
+
+    ours, theirs = (liftcore.apply(model)({}, lift, rngs=RNGS) for lift in (liftcore.jit, bare))
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(ours, axis=0)) == 4
+
+
+@pytest.mark.parametrize("times", [3, 256, 257, 300])
+def test_a_body_may_draw_any_number_of_keys(times: int) -> None:
+    def many(scope: Scope) -> Any:
+        RUNS.append(scope.path)
+        return [jax.random.key_data(scope.make_rng("dropout")) for _ in range(times)][-1]
+
+    found = jax.jit(lambda rngs: liftcore.apply(liftcore.jit(many))({}, rngs=rngs))(RNGS)
+    bound = liftcore.bind({}, RNGS)
+    for _ in range(times - 1):
+        bound.make_rng("dropout")
+    np.testing.assert_array_equal(found, jax.random.key_data(bound.make_rng("dropout")))
+
+
+@pytest.mark.parametrize("lift", [bare, liftcore.remat, liftcore.jit], ids=["bare", "remat", "jit"])
+def test_a_sequence_that_was_not_given_follows_its_rule_inside_another_lift(lift: Callable[..., Any]) -> None:
+    def draw(scope: Scope, x: Any) -> Any:
+        return x + jax.random.normal(scope.make_rng("dropout"))
+
+    mapped = liftcore.vmap(lift(draw), split_rngs={"dropout": True})
+    expected = liftcore.vmap(draw, split_rngs={"dropout": True})
+    same(liftcore.apply(mapped)({}, X, rngs=KEY), liftcore.apply(expected)({}, X, rngs=KEY))
+
+
+@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
+def test_typed_and_raw_keys(key: Callable[[int], Any]) -> None:
+    rngs = {"params": key(0), "dropout": key(1)}
+    same(*(liftcore.init(tower)(rngs, X, lift) for lift in (liftcore.jit, bare)))
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def chosen(scope: Scope, x: Any, times: int = 1, *, mode: str = "a") -> Any:
+    RUNS.append(scope.path)
+    y = x * {"a": 1, "b": -1}[mode]
+    for _ in range(times):
+        y = y + scope.param("w", jax.random.normal, (3,)) if times < 2 else y * 2
+    return y
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 2}, {"static_argnames": "times"}, {"static_argnums": -1}])
+def test_static_arguments_count_in_the_users_own_signature(options: dict[str, Any]) -> None:
+    def fn(scope: Scope, x: Any, times: int) -> Any:
+        RUNS.append(scope.path)
+        return sum(x for _ in range(times))
+
+    lifted = liftcore.apply(liftcore.jit(fn, **options))
+    assert lifted({}, 1.5, 2) == 3.0
+    assert lifted({}, 2.5, 2) == 5.0
+    assert len(RUNS) == 1
+    assert lifted({}, 1.5, 3) == 4.5
+    assert len(RUNS) == 2, "another static value is another trace"
+    assert lifted({}, 1.5, times=3) == 4.5
+
+
+def test_static_values_of_other_types_are_other_values() -> None:
+    def fn(scope: Scope, x: Any, flag: Any) -> Any:
+        return x if flag is True else x * 2
+
+    lifted = liftcore.apply(liftcore.jit(fn, static_argnums=2))
+    assert [lifted({}, 1.0, flag) for flag in (True, 1, 1.0, True)] == [1.0, 2.0, 2.0, 1.0]
+
+
+def test_keyword_arguments() -> None:
+    lifted = liftcore.jit(chosen, static_argnames=("times", "mode"))
+    for kwargs in ({}, {"mode": "b"}, {"times": 3, "mode": "b"}, {"times": 0}):
+        same(liftcore.init(lifted)(KEY, X, **kwargs), liftcore.init(chosen)(KEY, X, **kwargs))
+    same(liftcore.init(lifted)(KEY, x=X), liftcore.init(chosen)(KEY, X))
+
+
+def test_bad_arguments_say_so() -> None:
+    with pytest.raises(LiftArgumentError, match="number 0 is the scope"):
+        liftcore.jit(chosen, static_argnums=0)
+    with pytest.raises(LiftArgumentError, match=r"donated_argnums.*cannot be donated"):
+        liftcore.jit(chosen, donate_argnums=(0, 1))
+    with pytest.raises(LiftArgumentError, match=r"jit\(chosen\) at /: static argument 'mode' must be hashable"):
+        liftcore.init(liftcore.jit(chosen, static_argnames="mode"))(KEY, X, mode=[1])
+    with pytest.raises(TypeError) as caught:
+        liftcore.init(liftcore.jit(chosen))(KEY, X, mode="a")
+    assert "static_argnames" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+@pytest.mark.parametrize("options", [{"donate_argnums": 1}, {"donate_argnames": "x"}])
+def test_donated_buffers_are_gone(options: dict[str, Any], mutable: bool) -> None:
+    def fn(scope: Scope, x: Any, y: Any) -> Any:
+        return x + y
+
+    x, y = jnp.arange(4.0), jnp.ones(4)
+    result = liftcore.apply(liftcore.jit(fn, **options), mutable=mutable)({}, x, y)
+    np.testing.assert_array_equal(result[0] if mutable else result, [1.0, 2.0, 3.0, 4.0])
+    assert x.is_deleted()
+    assert not y.is_deleted()
+
+
+def test_donated_buffers_serve_init_too() -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        return x * scope.variable("state", "s", lambda: 2 * x).value
+
+    x = jnp.arange(4.0)
+    y, variables = liftcore.init(liftcore.jit(fn, donate_argnums=1))(KEY, x)
+    assert y.tolist() == [0.0, 2.0, 8.0, 18.0]
+    assert variables["state"]["s"].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert x.is_deleted()
+
+
+def test_options_reach_jax() -> None:
+    lifted = liftcore.jit(lambda scope, x, unused: x * 2, inline=True, keep_unused=True)
+    jaxpr = jax.make_jaxpr(liftcore.apply(lifted))({}, 1.0, 2.0)
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["mul"], "inline"
+    lifted = liftcore.jit(lambda scope, x: x * 2, compiler_options={"xla_backend_optimization_level": 0})
+    assert liftcore.apply(lifted)({}, 1.0) == 2.0
+    with pytest.raises(Exception, match="no_such_option"):
+        liftcore.apply(liftcore.jit(lambda scope, x: x * 2, compiler_options={"no_such_option": 0}))({}, 1.0)
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def busy(scope: Scope, x: Any) -> Any:
+    count = scope.variable("state", "n", lambda: jnp.zeros((), jnp.int32))
+    start = scope.variable("state", "start", lambda: 2 * x)
+    if scope.is_mutable_collection("state"):
+        count.value += 1
+    scope.sow("intermediates", "x", x)
+    scope.push("deep").sow("intermediates", "y", {"twice": 2 * x})
+    return start.value * count.value + scope.push(prefix="auto_").param("w", jax.random.normal, (3,))
+
+
+def test_values_names_and_captures_are_those_of_the_function() -> None:
+    def model(scope: Scope, lift: Callable[..., Any]) -> Any:
+        first = scope.child(lift(busy), "a")(X)
+        second = scope.child(lift(busy), "b")(first)
+        return lift(busy)(scope, second), scope.default_name("auto_"), scope.name_reserved("n"), scope.name_reserved("deep")
+
+    ours, theirs = (liftcore.init(model)(RNGS, lift) for lift in (liftcore.jit, bare))
+    assert ours[0][1:] == theirs[0][1:] == ("auto_1", True, True)
+    same((ours[0][0], ours[1]), (theirs[0][0], theirs[1]))
+    held = {name: found for name, found in theirs[1].items() if name != "intermediates"}
+    for mutable in (["state"], ["intermediates"], True):
+        apply = liftcore.apply(model, mutable=mutable)
+        (ours, first), (theirs, second) = (apply(held, lift, rngs=RNGS) for lift in (liftcore.jit, bare))
+        same((ours[0], first), (theirs[0], second))
+
+
+def test_it_is_transparent_under_gradients_and_an_outer_jit() -> None:
+    variables = liftcore.init(tower)(RNGS, X)[1]
+
+    def loss(variables: Any, lift: Callable[..., Any]) -> Any:
+        return liftcore.apply(tower)(variables, X, lift, rngs=RNGS).sum()
+
+    for wrap in (bare, lambda fn: jax.jit(fn, static_argnums=1)):
+        same(*(wrap(jax.grad(loss))(variables, lift) for lift in (liftcore.jit, bare)), rtol=1e-5)
+
+
+def test_filters_of_single_variables_go_by_the_path_of_each_call() -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        for name in ("w", "lora"):
+            if scope.has_variable("params", name):
+                x = x * scope.get_variable("params", name)
+        return x
+
+    def model(scope: Scope, x: Any) -> Any:
+        lifted = liftcore.jit(fn, variables=All("params", PathContains("lora")))
+        return [lifted(scope.push(name), x) for name in ("lora", "other")]
+
+    variables = {"params": {"lora": {"w": 2.0}, "other": {"lora": 3.0}}}
+    assert liftcore.apply(model)(variables, 1.0) == [2.0, 3.0]
+
+
+def test_what_is_not_lifted_is_an_error() -> None:
+    with pytest.raises(UnliftedCollectionError, match=r'"params/w" at /a/jit\(block\)'):
+        liftcore.init(lambda scope: liftcore.jit(block, variables="state")(scope.push("a"), X))(RNGS)
+    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("dropout"\) at /jit\(block\)'):
+        liftcore.init(liftcore.jit(block, rngs="params"))(RNGS, X)
+
+
+def test_a_body_that_raises_leaves_nothing_behind() -> None:
+    def fragile(scope: Scope, x: Any, broken: bool) -> Any:
+        scope.make_rng("dropout")
+        scope.variable("state", "n", lambda: x)
+        if broken:
+            raise KeyError("broken")
+        return x
+
+    root = liftcore.bind({}, RNGS, mutable=True)
+    lifted = liftcore.jit(fragile, static_argnums=2)
+    with pytest.raises(KeyError, match="broken"):
+        lifted(root, X, True)
+    assert root.variables() == {}
+    assert lifted(root, X, False).tolist() == X.tolist()
+    fresh = liftcore.bind({}, RNGS)
+    fresh.make_rng("dropout")
+    assert root.make_rng("dropout") == fresh.make_rng("dropout")
+
+
+def test_methods_and_partials_may_be_jitted() -> None:
+    class Model:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def run(self, scope: Scope, x: Any) -> Any:
+            return x * self.by
+
+    models = [Model(by) for by in (2.0, 3.0)]
+    assert [liftcore.apply(liftcore.jit(model.run))({}, 1.0) for model in models] == [2.0, 3.0]
+    part = functools.partial(block, x=X)
+    same(liftcore.init(liftcore.jit(part))(RNGS), liftcore.init(block)(RNGS, X))
