@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,8 @@ from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
-from ..typing import InOutAxes, PyTree
-from .axes import flatten_axes, slice_type, to_axis
+from ..typing import Axis, InOutAxes, PyTree
+from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, overlay, promoted, select
 
 __all__ = ["Loop"]
@@ -38,11 +38,12 @@ class Created(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """How a body is run: `jax.lax.scan` less its function."""
+    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables."""
 
     size: int
     reverse: bool
     unroll: int | bool
+    group_axes: Sequence[Axis]
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
         """`jax.lax.scan`."""
@@ -66,6 +67,7 @@ class Loop(NamedTuple):
             traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
             check_carry(pure.where, "carry", state[1], traced.outputs)
             raise
+        groups = (*groups[:2], *self._moved(to_axis, groups[2:-1]), groups[-1])
         return carry, Outputs(pure.where, out_axes).join(ys, ()), groups
 
     def _run_hoisted(
@@ -82,7 +84,7 @@ class Loop(NamedTuple):
             return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
         traced, (carried, carry) = _trace(flat, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
-        made, chosen = self._create(pure, traced, (carried, carry), xs)
+        made, chosen, outside = self._create(pure, traced, (carried, carry), xs)
         begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
         for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
             check_carry(pure.where, what, now, after)
@@ -99,23 +101,24 @@ class Loop(NamedTuple):
 
         if pure.nested and not all(jax.tree.leaves(chosen.stacked)):
             _, (left, _) = loop(made, chosen)
-            made = made._replace(stacked=_either(made.stacked, pure.settle(left)))
+            outside = _either(outside, pure.settle(self._moved(to_axis, left)))
+            made = made._replace(stacked=self._moved(to_front, outside))
             chosen = jax.tree.map(lambda _: True, chosen)
         (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
-        stacked = _either(made.stacked, left)
+        outside = _either(outside, self._moved(to_axis, left))
         groups = (
             Changes(tuple({} for _ in made.shared), made.shared),
             Changes(written, made.carried),
-            *(Changes(*pair) for pair in zip(values, stacked, strict=True)),
+            *map(Changes, self._moved(to_axis, values), outside),
             captured,
         )
         return carry, outputs.join(ys, made.constant), groups
 
-    def _create(self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree) -> tuple[Created, Created]:
+    def _create(self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree) -> tuple[Created, Created, PyTree]:
         """Makes the initial values, but those of stacked variables that depend on the carry.
 
         Returns:
-            The values, and for each whether it was made.
+            The values; for each whether it was made; and the stacked ones as they lie outside, along their axes.
         """
         reads = traced.reads()
         _check_constant(pure.where, reads)
@@ -128,8 +131,8 @@ class Loop(NamedTuple):
         once = traced.create(nothing._replace(shared=everything.shared, constant=everything.constant), None, None)
         carried = traced.create(nothing._replace(carried=everything.carried), state, first).carried
         stacked = self._stack(traced, nothing._replace(stacked=chosen.stacked), state, xs, pure.nested)
-        shared, carried, *stacked = pure.settle([once.shared, carried, *stacked])
-        return Created(shared, carried, stacked, once.constant), chosen
+        shared, carried, *outside = pure.settle([once.shared, carried, *self._moved(to_axis, stacked)])
+        return Created(shared, carried, self._moved(to_front, outside), once.constant), chosen, outside
 
     def _stack(self, traced: Traced, chosen: Created, state: PyTree, xs: PyTree, apart: bool) -> PyTree:
         """Makes stacked initial values in a loop of their own.
@@ -145,6 +148,9 @@ class Loop(NamedTuple):
             _, made = self.scan(lambda _, slices, make=make: (None, make(*slices)), None, [leaves[at] for at in places])
             stacked = _either(stacked, made.stacked)
         return stacked
+
+    def _moved(self, move: Callable[[PyTree, Axis], PyTree], groups: Sequence[PyTree]) -> list[PyTree]:
+        return [move(group, axis) for group, axis in zip(groups, self.group_axes, strict=True)]
 
 
 _STATE, _SLICES = 0, 1

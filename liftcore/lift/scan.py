@@ -28,7 +28,6 @@ from .axes import (
     named_groups,
     split_keys,
     split_rules,
-    to_axis,
     to_front,
 )
 from .loop import Loop
@@ -123,10 +122,9 @@ def scan(
             [group for group, flag in zip(keys, flags, strict=True) if flag],
             [to_front(leaf, axis) for leaf, axis in zip(leaves, leaf_axes, strict=True) if axis is not None],
         )
-        loop = Loop(size, reverse, unroll)
+        loop = Loop(size, reverse, unroll, axes.out_axes)
         carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)
-        out = [to_axis(group, axis) for group, axis in zip(groups[2:-1], axes.out_axes, strict=True)]
-        return (carry, ys), (*groups[:2], *out, groups[-1])
+        return (carry, ys), groups
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
