@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from .typing import Collection, Path, Variables
 __all__ = ["Scope", "Variable"]
 
 _MISSING: Any = object()
-_EMPTY: Mapping[str, Any] = {}
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Variable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "Lift", "Names", "Node", "Sown", "Tree"]
 
-_NOTHING: Mapping[str, int] = {}
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Node:

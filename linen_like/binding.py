@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from liftcore.scope import Scope
+from liftcore import Scope
 
 from ._context import context
 from .errors import (

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
-from liftcore.scope import Scope, Variable
+from liftcore import Scope, Variable
 from liftcore.typing import Filter, RNGs, Variables
 
 from . import binding, calling, entry, fields, naming

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..errors import LiftArgumentError
 
 __all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "parameter_names"]
 
+_NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
 _DECLARE = (
     'One that Python has to see, a flag or a text, must be declared: `static_argnames="…"`, or `static_argnums`, where '
     "the scope (or module) is number 0."
@@ -32,9 +34,9 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
     parameters = parameter_names(fn) if nums or names else []
     nums = tuple(num % len(parameters) if num < 0 and parameters else num for num in nums)
-    if 0 in nums:
+    if 0 in nums or (parameters and parameters[0] in names):
         raise LiftArgumentError(
-            f"{what}_argnums={nums}",
+            f"{what}_argnums={nums}, {what}_argnames={names}",
             f"number 0 is the scope (or the module) itself, which is lifted and cannot be {what}.",
             "Count from 1: the first argument after it.",
         )
@@ -86,7 +88,7 @@ def advising(where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> 
     try:
         yield
     except (jax.errors.ConcretizationTypeError, TypeError) as error:
-        traced = isinstance(error, jax.errors.ConcretizationTypeError) or "not a valid JAX type" in str(error)
+        traced = isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error))
         if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
             names = dict(enumerate(parameter_names(fn)))
             flags = [

@@ -163,7 +163,9 @@ def test_what_is_public_is_documented(source: Source) -> None:
     module = source.imported()
     for name in exported(source):
         thing = getattr(module, name)
-        if getattr(thing, "__module__", None) == source.module and (inspect.isfunction(thing) or inspect.isclass(thing)):
+        if getattr(thing, "__module__", None) == source.module and (
+            inspect.isfunction(thing) or inspect.isclass(thing)
+        ):
             assert inspect.getdoc(thing), f"{source.module}.{name}"
 
 

@@ -209,7 +209,9 @@ def test_lazy_init_makes_what_init_makes_from_shapes_alone() -> None:
         return x @ scope.param("w", jax.random.normal, (x.shape[-1], 2))
 
     made = liftcore.lazy_init(params_only)(KEY, shape)
-    np.testing.assert_array_equal(made["params"]["w"], liftcore.init(params_only)(KEY, jnp.ones((4, 3)))[1]["params"]["w"])
+    np.testing.assert_array_equal(
+        made["params"]["w"], liftcore.init(params_only)(KEY, jnp.ones((4, 3)))[1]["params"]["w"]
+    )
 
 
 def test_lazy_init_computes_nothing_that_no_variable_needs() -> None:

@@ -308,7 +308,11 @@ def test_two_views_of_one_place_have_names_of_their_own() -> None:
 
 def test_what_is_not_lifted_cannot_be_used() -> None:
     root = bound({"params": {"w": 1}, "cache": {"c": 2}}, rngs={"params": KEY, "dropout": OTHER})
-    only: dict[str, Any] = {"in_variable_filters": ["params"], "out_variable_filters": ["params"], "rng_filters": ["params"]}
+    only: dict[str, Any] = {
+        "in_variable_filters": ["params"],
+        "out_variable_filters": ["params"],
+        "rng_filters": ["params"],
+    }
 
     def raises(kind: type[LiftError], body: Callable[[Scope], Any]) -> LiftError:
         with pytest.raises(kind) as caught:
@@ -450,7 +454,9 @@ def averaged(fn: Callable[..., Any], times: int) -> Callable[..., Any]:
         results = []
         for index in range(times):
             (keys,) = rngs
-            scope = scope_fn(variables, [jax.tree.map(lambda key, index=index: jax.random.split(key, times)[index], keys)])
+            scope = scope_fn(
+                variables, [jax.tree.map(lambda key, index=index: jax.random.split(key, times)[index], keys)]
+            )
             results.append(fn(scope, *args))
             groups = repack_fn(scope)
         return sum(results) / times, groups

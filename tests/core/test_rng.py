@@ -81,7 +81,9 @@ def test_a_sequence_that_was_never_given_draws_from_params_with_its_counts() -> 
         return [scope.make_rng("params"), scope.make_rng("dropout"), scope.make_rng("params"), scope.make_rng("noise")]
 
     key = jax.random.key(0)
-    assert liftcore.apply(draws)({}, rngs=key) == [jax.random.fold_in(key, rng.word((count,))) for count in (1, 2, 3, 4)]
+    assert liftcore.apply(draws)({}, rngs=key) == [
+        jax.random.fold_in(key, rng.word((count,))) for count in (1, 2, 3, 4)
+    ]
 
 
 def test_a_given_sequence_never_falls_back() -> None:

@@ -327,7 +327,9 @@ def test_collections_are_empty_until_something_is_in_them() -> None:
 
 
 def test_variables_are_those_of_the_subtree() -> None:
-    root = bound({"params": {"a": {"w": 1, "b": {"v": 2}}, "c": {"w": 3}}, "state": {"c": {"n": 1}}}, mutable=["params"])
+    root = bound(
+        {"params": {"a": {"w": 1, "b": {"v": 2}}, "c": {"w": 3}}, "state": {"c": {"n": 1}}}, mutable=["params"]
+    )
     a = root.push("a")
     assert a.variables() == {"params": {"w": 1, "b": {"v": 2}}}
     assert a.mutable_variables() == {"params": {"w": 1, "b": {"v": 2}}}

@@ -321,7 +321,12 @@ def test_values_names_and_captures_are_those_of_the_function() -> None:
     def model(scope: Scope, lift: Callable[..., Any]) -> Any:
         first = scope.child(lift(busy), "a")(X)
         second = scope.child(lift(busy), "b")(first)
-        return lift(busy)(scope, second), scope.default_name("auto_"), scope.name_reserved("n"), scope.name_reserved("deep")
+        return (
+            lift(busy)(scope, second),
+            scope.default_name("auto_"),
+            scope.name_reserved("n"),
+            scope.name_reserved("deep"),
+        )
 
     ours, theirs = (liftcore.init(model)(RNGS, lift) for lift in (liftcore.jit, bare))
     assert ours[0][1:] == theirs[0][1:] == ("auto_1", True, True)

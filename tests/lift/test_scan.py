@@ -44,7 +44,9 @@ STACKED = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
 def assert_same(ours: Any, theirs: Any) -> None:
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
-    types = [[(leaf.dtype, leaf.weak_type) for leaf in map(jnp.asarray, jax.tree.leaves(side))] for side in (ours, theirs)]
+    types = [
+        [(leaf.dtype, leaf.weak_type) for leaf in map(jnp.asarray, jax.tree.leaves(side))] for side in (ours, theirs)
+    ]
     assert types[0] == types[1]
 
 
@@ -158,7 +160,9 @@ def test_out_axes_say_where_results_are_stacked(out_axes: Any) -> None:
     _, (rows, table) = pure(fn, out_axes=axes)(None, jnp.arange(4.0))
     first, second = (axes, axes) if isinstance(axes, int) else (axes[0], axes[1]["m"])
     np.testing.assert_array_equal(jnp.moveaxis(rows, first, 0), jnp.arange(4.0)[:, None] * jnp.ones(2))
-    np.testing.assert_array_equal(jnp.moveaxis(table["m"], second, 0), jnp.arange(4.0)[:, None, None] * jnp.ones((2, 3)))
+    np.testing.assert_array_equal(
+        jnp.moveaxis(table["m"], second, 0), jnp.arange(4.0)[:, None, None] * jnp.ones((2, 3))
+    )
 
 
 @pytest.mark.parametrize("mutable", [False, True])
@@ -213,7 +217,9 @@ def test_keyword_arguments() -> None:
     assert carry == 6.0
     assert ys.tolist() == [0.0, 1.0, 2.0]
     assert seen == [(2.0, False)]
-    _, ys = pure(fn, kw_axes={"y": None, "scale": 0, "flag": 0})(0.0, jnp.arange(3.0), y=jnp.ones(2), scale=2.0, flag=False)
+    _, ys = pure(fn, kw_axes={"y": None, "scale": 0, "flag": 0})(
+        0.0, jnp.arange(3.0), y=jnp.ones(2), scale=2.0, flag=False
+    )
     assert ys.shape == (3, 2)
 
 
@@ -296,9 +302,7 @@ def test_an_axis_for_single_variables() -> None:
         return x + scope.param("base", jax.random.normal, (3,)) + lora, None
 
     lora, base = All("params", PathContains("lora")), All("params", Not(PathContains("lora")))
-    lifted = liftcore.scan(
-        fn, length=4, variable_axes={lora: 0}, variable_broadcast=base, split_rngs={"params": False}
-    )
+    lifted = liftcore.scan(fn, length=4, variable_axes={lora: 0}, variable_broadcast=base, split_rngs={"params": False})
     with pytest.raises(AxisSizeError, match="4"):
         liftcore.apply(lifted)({"params": {"base": jnp.ones(3), "lora": {"w": jnp.ones((2, 3))}}}, jnp.zeros(3), None)
     (y, _), variables = liftcore.init(lifted)(KEY, jnp.zeros(3), None)
@@ -326,7 +330,9 @@ def test_shared_variables_are_made_once_and_have_no_axis() -> None:
 
     lifted = liftcore.scan(fn, length=4, variable_broadcast=["params", "consts"], split_rngs={"params": False})
     (y, _), variables = liftcore.init(lifted)(KEY, jnp.ones(3), None)
-    np.testing.assert_allclose(variables["params"]["w"], liftcore.init(layer)(KEY, jnp.ones(3))[1]["params"]["w"], rtol=1e-6)
+    np.testing.assert_allclose(
+        variables["params"]["w"], liftcore.init(layer)(KEY, jnp.ones(3))[1]["params"]["w"], rtol=1e-6
+    )
     x = jnp.ones(3)
     for _ in range(4):
         x = jnp.tanh(x * variables["consts"]["scale"] @ variables["params"]["w"])
@@ -510,7 +516,9 @@ def test_a_nest_initialises_applies_and_differentiates_in_one_run_each(depth: in
     runs.clear()
 
     def loss(params: Any) -> Any:
-        (y, _), mutated = liftcore.apply(lifted, mutable=["counter"])({**variables, "params": params}, jnp.ones(3), None)
+        (y, _), mutated = liftcore.apply(lifted, mutable=["counter"])(
+            {**variables, "params": params}, jnp.ones(3), None
+        )
         return y.sum(), mutated
 
     grads, mutated = jax.grad(loss, has_aux=True)(variables["params"])

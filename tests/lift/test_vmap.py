@@ -141,7 +141,9 @@ def test_axis_name_serves_collectives() -> None:
             total.value += jax.lax.psum(x * w, "lanes")
         return jax.lax.psum(x, "lanes"), jax.lax.axis_index("lanes")
 
-    lifted = liftcore.vmap(fn, axis_name="lanes", variable_axes={"params": 0, "stats": None}, split_rngs={"params": True})
+    lifted = liftcore.vmap(
+        fn, axis_name="lanes", variable_axes={"params": 0, "stats": None}, split_rngs={"params": True}
+    )
     x = jnp.arange(3.0)
     (sums, index), variables = liftcore.init(lifted)(KEY, x)
     assert sums.tolist() == [3.0, 3.0, 3.0]

@@ -143,7 +143,11 @@ def test_vmap(axes: dict[str, Any], split: dict[str, bool]) -> None:
 
 def test_vmap_in_vmap() -> None:
     def model(side: Any) -> Callable[..., Any]:
-        options: dict[str, Any] = {"in_axes": None, "variable_axes": AXES, "split_rngs": {"params": True, "dropout": True}}
+        options: dict[str, Any] = {
+            "in_axes": None,
+            "variable_axes": AXES,
+            "split_rngs": {"params": True, "dropout": True},
+        }
         inner = side.vmap(block, axis_size=2, **options)
         outer = side.vmap(lambda scope, x: scope.child(inner, "inner")(x), axis_size=3, **options)
         return lambda scope, x: scope.child(outer, "outer")(x)
