@@ -26,9 +26,15 @@ def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) ->
         if rules[name] == index:
             yield name, sequence
     beyond = filters.subtract(rng_filters[index], tree.given_sequences())
-    if beyond != filters.Nothing() and rules.get(rng.DEFAULT) != index:
+    holds_params = rules.get(rng.DEFAULT) == index
+    if beyond != filters.Nothing() or holds_params:
         for number, (_, sequence) in enumerate(tree.fallbacks):
-            yield f"{_ALIAS}{number}", sequence
+            if not (holds_params and _is_params(tree, sequence)):
+                yield f"{_ALIAS}{number}", sequence
+
+
+def _is_params(tree: Tree, sequence: rng.Sequence) -> bool:
+    return rng.DEFAULT in tree.rngs and sequence.root is tree.rngs[rng.DEFAULT].root
 
 
 def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
@@ -47,10 +53,16 @@ def inner_sequences(
     }
     fallbacks: list[tuple[Predicate, rng.Sequence]] = []
     for rule, group in zip(rng_filters, groups, strict=True):
-        for number, (matches, sequence) in enumerate(tree.fallbacks):
-            root = group.get(f"{_ALIAS}{number}", group.get(rng.DEFAULT))
-            if root is not None:
-                fallbacks.append((filters.All(rule, matches), rng.Sequence(root, sequence.since)))
-    if rng.DEFAULT in rngs:
-        fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
+        fallbacks += [(filters.All(rule, matches), sequence) for matches, sequence in _fallbacks(tree, group)]
+    for group in groups:
+        if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
+            fallbacks += _fallbacks(tree, group)
     return rngs, fallbacks
+
+
+def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, rng.Sequence]]:
+    """What names that were never given draw from, as far as a group holds it."""
+    for number, (matches, sequence) in enumerate(tree.fallbacks):
+        name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, sequence) else f"{_ALIAS}{number}"
+        if name in group:
+            yield matches, rng.Sequence(group[name], sequence.since)

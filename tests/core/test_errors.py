@@ -28,5 +28,5 @@ def test_every_error_is_documented_and_refines_a_builtin(kind: type[LiftError]) 
 
 def test_the_tree_in_the_docstring_names_no_other_class() -> None:
     words = {word.strip(",:") for word in (errors.__doc__ or "").split()}
-    named = {word for word in words if word.endswith("Error") or word.endswith("NotFound")}
+    named = {word for word in words if word.endswith(("Error", "NotFound"))}
     assert named == {kind.__name__ for kind in CLASSES}

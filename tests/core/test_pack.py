@@ -125,7 +125,7 @@ def test_filter_groups_the_roots_of_sequences() -> None:
     assert "noise" not in second[0]
 
 
-# -- reconstruct and repack, inside a lift that changes nothing ----------------------------------------------------------
+# -- reconstruct and repack, inside a lift that changes nothing --------------------------------------------------------
 
 
 def crossing_of(scopes: Any, into: list[Any], out: list[Any], rngs: list[Any]) -> tuple[Crossing, Any, Any]:

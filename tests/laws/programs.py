@@ -1,13 +1,14 @@
 """Small programs over a scope, made by hypothesis: each runs lifted, and in plain Python.
 
-A program is a tuple of statements; `meaning` turns it into a body `(scope, x) -> x`. What it leaves open is `way`:
-"lifted" takes the transformations of liftcore, "plain" the loops that must give the same.
+A program is a tuple of statements; its `Meaning` is a body `(scope, x) -> x`. The `way` says which: "lifted" takes the
+transformations of liftcore, "plain" the loops that must give the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +21,24 @@ MUTABLE = ("state", "counter", "intermediates")
 """What `apply` may be asked to give back."""
 
 
-class Param(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Param:
     """A parameter."""
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
         return x * scope.param(name, uniform, (3,)) + 0.1
 
 
-class Const(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Const:
     """A variable that is never written."""
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
         return x + scope.variable("consts", name, lambda: jnp.arange(3.0)).value
 
 
-class State(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class State:
     """A variable that is written where it may be.
 
     Attributes:
@@ -56,7 +60,8 @@ class State(NamedTuple):
         return x + state.value
 
 
-class Count(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Count:
     """A number that goes up."""
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
@@ -66,7 +71,8 @@ class Count(NamedTuple):
         return x * jnp.cos(count.value)
 
 
-class Peek(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Peek:
     """A look at what may be there, made by statements before this one or not."""
 
     collection: str
@@ -77,7 +83,8 @@ class Peek(NamedTuple):
         return x + len(found) + sum(jnp.sum(value) for value in found) + scope.is_initializing()
 
 
-class Draw(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Draw:
     """A draw, with its key for all to see."""
 
     sequence: str
@@ -88,7 +95,8 @@ class Draw(NamedTuple):
         return x + 0.1 * uniform(key)
 
 
-class Sow(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Sow:
     """A captured value."""
 
     def __call__(self, scope: Any, x: Any, name: str) -> Any:
@@ -96,38 +104,50 @@ class Sow(NamedTuple):
         return x
 
 
-class Child(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Child:
     """Statements in a scope below, run once or twice over the same variables."""
 
     body: tuple[Any, ...]
     twice: bool
 
     def run(self, way: str, scope: Any, x: Any, name: str) -> Any:
-        fn = scope.child(meaning(self.body, way), f"child_{name}")
+        fn = scope.child(Meaning(self.body, way), f"child_{name}")
         return fn(fn(x)) if self.twice else fn(x)
 
 
-class Lift(NamedTuple):
-    """Statements under a transformation, in a scope below."""
+@dataclasses.dataclass(frozen=True)
+class Lift:
+    """Statements under a transformation, in one scope below or in two that are equal but for their names."""
 
     row: str
     body: tuple[Any, ...]
+    places: int = 1
 
     def run(self, way: str, scope: Any, x: Any, name: str) -> Any:
-        return getattr(TABLE[self.row], way)(meaning(self.body, way))(scope.push(f"lift_{name}"), x)
-
-
-def meaning(program: tuple[Any, ...], way: str) -> Callable[[Any, Any], Any]:
-    """The body that a program stands for."""
-
-    def body(scope: Any, x: Any) -> Any:
-        for index, statement in enumerate(program):
-            name = f"v{index}"
-            nested = isinstance(statement, Child | Lift)
-            x = jnp.tanh(statement.run(way, scope, x, name) if nested else statement(scope, x, name))
+        for place in range(self.places):
+            x = getattr(TABLE[self.row], way)(Meaning(self.body, way))(scope.push(f"lift{place}_{name}"), x)
         return x
 
-    return body
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """The body that a program stands for: equal ones are equal functions, so that a lifted `jit` shares their traces.
+
+    Attributes:
+        program: the statements.
+        way: "lifted" or "plain".
+    """
+
+    program: tuple[Any, ...]
+    way: str
+
+    def __call__(self, scope: Any, x: Any) -> Any:
+        for index, statement in enumerate(self.program):
+            name = f"v{index}"
+            nested = isinstance(statement, Child | Lift)
+            x = jnp.tanh(statement.run(self.way, scope, x, name) if nested else statement(scope, x, name))
+        return x
 
 
 SIMPLE = (
@@ -150,7 +170,7 @@ def programs(rows: tuple[str, ...] = tuple(TABLE), depth: int = 2, size: int = 4
         return parts.map(lambda parts: (*parts[0][: parts[2]], parts[1], *parts[0][parts[2] :]))
 
     def lift(depth: int) -> st.SearchStrategy[Lift]:
-        return st.builds(Lift, st.sampled_from(rows), body(depth - 1))
+        return st.builds(Lift, st.sampled_from(rows), body(depth - 1), st.sampled_from([1, 1, 2]))
 
     def body(depth: int) -> st.SearchStrategy[tuple[Any, ...]]:
         if not depth:

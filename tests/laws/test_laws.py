@@ -23,7 +23,7 @@ from liftcore.errors import (
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
-from tests.laws.programs import MUTABLE, meaning, programs
+from tests.laws.programs import MUTABLE, Meaning, programs
 from tests.lift import plain
 from tests.lift.quick import assert_same, compiled, key, uniform
 from tests.lift.table import COLLECTIONS, SHARED, TABLE, TRANSPARENT
@@ -263,7 +263,7 @@ SPLIT = tuple(name for name, row in TABLE.items() if row.rule is None or all(row
 @generated
 @given(programs(SPLIT))
 def test_law_4_no_key_is_drawn_twice(program: Any) -> None:
-    model = meaning(program, "lifted")
+    model = Meaning(program, "lifted")
     captured = compiled(lambda rngs: liftcore.init(model)(rngs, X)[1].get("intermediates", {}), keys())
     drawn = [leaf for path, leaf in plain.flat(captured).items() if path[-1].endswith("_key")]
     words = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(drawn)] or [np.zeros(0)])
@@ -546,7 +546,7 @@ def test_law_9_several_scopes_go_in_as_one(name: str) -> None:
 @generated
 @given(programs(depth=1, size=4))
 def test_law_9_programs_equal_the_loop(program: Any) -> None:
-    assert_equals_the_loop(meaning(program, "lifted"), meaning(program, "plain"))
+    assert_equals_the_loop(Meaning(program, "lifted"), Meaning(program, "plain"))
 
 
 # -- 10. composes ------------------------------------------------------------------------------------------------------
@@ -561,7 +561,7 @@ def test_law_10_every_lift_nests_in_every_other(name: str, inner: str) -> None:
 @generated
 @given(programs(depth=2, size=2))
 def test_law_10_nested_programs_equal_the_loop(program: Any) -> None:
-    assert_equals_the_loop(meaning(program, "lifted"), meaning(program, "plain"))
+    assert_equals_the_loop(Meaning(program, "lifted"), Meaning(program, "plain"))
 
 
 @pytest.mark.parametrize("names", [("scan",) * 4, ("vmap", "scan", "jit", "scan"), ("remat", "scan", "remat", "vmap")])
@@ -579,7 +579,7 @@ def test_law_10_deep_nests_equal_the_loop(names: tuple[str, ...]) -> None:
 @generated
 @given(programs(), st.sampled_from(sorted(TABLE)))
 def test_law_1_and_2_hold_for_programs_inside_every_lift(program: Any, name: str) -> None:
-    body = Counted(meaning(program, "lifted"))
+    body = Counted(Meaning(program, "lifted"))
     lifted = TABLE[name].lifted(body)
     before = jax.eval_shape(liftcore.init(lifted), keys(), X)
     assert body.since() == 1

@@ -51,7 +51,8 @@ class World:
     sown: list[tuple[Path, str, str, Any]] = dataclasses.field(default_factory=list)
 
     def put(self, path: Path, value: Any) -> None:
-        assert self.mutable(path[0]) and (self.taken is None or path[0] in self.taken), path
+        assert self.mutable(path[0]), path
+        assert self.taken is None or path[0] in self.taken, path
         self.values[path] = value
         self.changed[path] = None
 

@@ -1,7 +1,7 @@
 """Small tools that make the tests of lifts fast: a cheap kind of PRNG key, one compilation for many results.
 
-The keys of `key` are typed keys like any others, to jax and to liftcore. But XLA needs a while for each of the 20 rounds
-of a real one, and the tests of laws draw thousands.
+The keys of `key` are typed keys like any others, to jax and to liftcore. But XLA needs a while for each of the twenty
+rounds of a real one, and the tests of laws draw thousands.
 """
 
 from __future__ import annotations

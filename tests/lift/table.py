@@ -1,14 +1,13 @@
 """The transformations, one row for each configuration: every law is asked of every row.
 
-A row lifts `body(scope, x) -> y`, where `x` and `y` have one shape, and knows the loop or call in plain Python that must
-give the same. Bodies may use the collections and sequences of `COLLECTIONS` and `SEQUENCES`, as `Row.axes` says; values
-of `state` have one or more dimensions. What is shared must not differ between lanes: in a row with `shared` parameters,
-that goes for these and for `consts`, elsewhere for `consts` alone.
+A row lifts `body(scope, x) -> y`, where `x` and `y` have one shape, and knows the loop or call in plain Python that
+must give the same. Bodies may use the collections and sequences of `COLLECTIONS` and `SEQUENCES`, as `Row.rule` says;
+values of `state` have one or more dimensions. What is shared must not differ between lanes: that goes for `consts`, and
+in a row of `SHARED` for `params` too.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -69,7 +68,6 @@ def _loop(rule: Rule, **options: Any) -> Row:
     numbers = jnp.arange(1.0, rule.size + 1)
 
     def lifted(body: Body) -> Body:
-        @functools.wraps(body)
         def step(scope: Any, x: Any, number: Any) -> tuple[Any, Any]:
             y = body(scope, x)
             return y, y * number

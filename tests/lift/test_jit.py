@@ -132,7 +132,7 @@ def test_equal_blocks_draw_different_keys() -> None:
     (y, variables), (expected, others) = (liftcore.init(tower)(RNGS, X, lift) for lift in (liftcore.jit, bare))
     same(variables, others, rtol=0)
     same(y, expected)
-    assert len(np.unique([leaf for leaf in jax.tree.leaves(variables)])) == 9
+    assert len(np.unique(jax.tree.leaves(variables))) == 9
 
 
 def inner(scope: Scope, x: Any) -> Any:

@@ -471,7 +471,7 @@ def test_groups_are_shared_then_carried_then_stacked() -> None:
     assert mutated["c"]["v"].tolist() == [1.0, 1.0, 1.0]
 
 
-# -- init anywhere, once -------------------------------------------------------------------------------------------------
+# -- init anywhere, once -----------------------------------------------------------------------------------------------
 
 
 def nest(depth: int, runs: list[int], length: int = 2) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ def pure(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: liftcore.apply(lifted)({}, *args, **kwargs)
 
 
-# -- arguments and results -----------------------------------------------------------------------------------------------
+# -- arguments and results ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -408,6 +408,15 @@ def test_a_sequence_that_was_not_given_follows_the_rule_of_its_own_name() -> Non
     assert lanes({"params": True, "noise": False}, "noise", "params", rngs=only) == {"noise": False, "params": True}
     assert lanes({"params": True}, "noise", rngs=only) == {"noise": True}
     assert lanes({"noise": True}, "noise", rngs=only) == {"noise": True}
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_an_inner_lift_goes_on_with_the_root_that_a_sequence_has_there(split: bool) -> None:
+    inner = liftcore.vmap(lambda scope: draws(scope, "noise", "params"), axis_size=2, split_rngs={"params": split})
+    outer = liftcore.vmap(inner, axis_size=3, split_rngs={"noise": True, "params": False})
+    keys = liftcore.apply(outer)({}, rngs=KEY)
+    assert len(np.unique(keys["noise"].reshape(6, 2), axis=0)) == (6 if split else 3)
+    assert len(np.unique(keys["params"].reshape(6, 2), axis=0)) == (2 if split else 1)
 
 
 def test_a_lane_draws_from_its_part_of_the_split_root() -> None:

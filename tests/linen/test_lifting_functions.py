@@ -619,6 +619,30 @@ def test_modules_in_pytrees_of_keyword_arguments_keep_their_place(lift: Any) -> 
 
 
 @transparent
+def test_modules_may_be_given_twice_and_with_their_parents(lift: Any) -> None:
+    class Parent(nn.Module):
+        def setup(self) -> None:
+            self.child = nn.Dense(3)
+
+        def __call__(self, x: Any) -> Any:
+            return self.child(x)
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def body(mdl: Any, parent: Any, again: Any, child: Any, itself: Any, x: Any) -> Any:
+                return parent(again(child(x))) + nn.Dense(3, name="own", parent=itself)(x)
+
+            parent = Parent(name="parent")
+            return lift(body)(self, parent, parent, parent.child, self, x)
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert sorted(variables["params"]) == ["own", "parent"]
+    child = dense_of({"params": variables["params"]["parent"]}, "child")
+    assert_close(y, child(child(child(X))) + dense_of(variables, "own")(X))
+
+
+@transparent
 def test_module_that_a_lifted_function_returns_is_refused(lift: Any) -> None:
     class Model(nn.Module):
         @nn.compact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 import weakref
@@ -375,6 +376,28 @@ def test_fields_that_cannot_be_hashed_still_work() -> None:
     for weights in (np.array([1.0, 2.0, 3.0], np.float32), jnp.array([3.0, 2.0, 1.0])):
         y, variables = nn.jit(Weighted)(weights).init_with_output(KEY, X)
         assert_close(y, Weighted(weights).apply(variables, X))
+
+
+def test_partials_in_fields_are_compared_by_value() -> None:
+    class Normed(nn.Module):
+        norm: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            RUNS.append(self.path)
+            return self.norm()(nn.Dense(3)(x))
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for _ in range(2):
+                x = nn.jit(Normed)(functools.partial(nn.LayerNorm, epsilon=1e-3))(x)
+            return nn.jit(Normed)(functools.partial(nn.LayerNorm, epsilon=1e-2))(x)
+
+    count, variables = runs(Model().init, KEY, X)
+    assert count == 2
+    assert runs(Model().apply, variables, X)[0] == 2
+    assert runs(Model().apply, variables, X)[0] == 0
 
 
 def test_trace_is_shared_across_places_and_wrappers_but_not_across_classes() -> None:

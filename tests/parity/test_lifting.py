@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -441,6 +442,21 @@ def test_lifted_model_is_that_of_linen(name: str) -> None:
     mine, other = quick(lambda variables, x: (run(ours, variables, x), run(theirs, variables, x)))(made, X)
     assert jax.tree.structure(mine) == jax.tree.structure(other)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), mine, other)
+
+
+@pytest.mark.parametrize("name", ["vmap", "scan", "remat", "checkpoint", "jit"])
+def test_arguments_and_defaults_are_those_of_linen(name: str) -> None:
+    def described(lift: Any) -> dict[str, Any]:
+        parameters = inspect.signature(lift).parameters.values()
+        return {one.name: one.default for one in parameters if one.name not in UNKNOWN}
+
+    ours, theirs = described(getattr(linen_like, name)), described(getattr(linen, name))
+    assert list(ours)[: len(theirs)] == list(theirs)
+    assert {key: ours[key] for key in theirs} == theirs
+
+
+UNKNOWN = ("metadata_params", "concrete", "data_transform", "_split_transpose", "check_constancy_invariants")
+"""Arguments of Linen's lifts that have no meaning here."""
 
 
 def test_automatic_names_of_mapped_and_looped_modules_are_those_of_linen() -> None:
