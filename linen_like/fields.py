@@ -7,6 +7,7 @@ has the keyword-only fields `parent` and `name`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
@@ -158,6 +159,8 @@ def _value_of(value: Any) -> Any:
         return (cls, *map(_value_of, value))
     if isinstance(value, Mapping):
         return (cls, *((_value_of(key), _value_of(below)) for key, below in value.items()))
+    if isinstance(value, functools.partial):
+        return (cls, value.func, _value_of(value.args), _value_of(value.keywords))
     if isinstance(value, float):
         return (cls, value.hex())  # 0.0 and -0.0 differ
     return (cls, value)

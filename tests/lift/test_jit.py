@@ -297,7 +297,8 @@ def test_donated_buffers_serve_init_too() -> None:
 def test_options_reach_jax() -> None:
     lifted = liftcore.jit(lambda scope, x, unused: x * 2, inline=True, keep_unused=True)
     jaxpr = jax.make_jaxpr(liftcore.apply(lifted))({}, 1.0, 2.0)
-    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["mul"], "inline"
+    # A newer JAX keeps the call as an equation that says so.
+    assert all(eqn.primitive.name == "mul" or eqn.params["inline"] for eqn in jaxpr.eqns), "inline"
     lifted = liftcore.jit(lambda scope, x: x * 2, compiler_options={"xla_backend_optimization_level": 0})
     assert liftcore.apply(lifted)({}, 1.0) == 2.0
     with pytest.raises(Exception, match="no_such_option"):

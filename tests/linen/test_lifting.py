@@ -600,7 +600,7 @@ def test_live_module_round_which_a_lift_is_wrapped_is_told_to_use_the_inner_one(
 
 def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None:
     with pytest.raises(
-        ValueError, match=r'collection "params" was written.*vmap\(Block\).*variable_axes=\{"params": 0\}'
+        ValueError, match=r'collection "params" was created.*vmap\(Block\).*variable_axes=\{"params": 0\}'
     ):
         nn.vmap(Block, split_rngs={"params": True})().init(KEY, X)
     with pytest.raises(ValueError, match=r'make_rng\("params"\) at /vmap\(Block\).*split_rngs=\{"params": True\}'):

@@ -292,7 +292,7 @@ def test_nothing_mapped_asks_for_the_size() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        ({}, UnliftedCollectionError, r'collection "params" was written.*variable_axes=\{"params": 0\}'),
+        ({}, UnliftedCollectionError, r'collection "params" was created.*variable_axes=\{"params": 0\}'),
         (
             {"variable_axes": {"params": 0}},
             UnliftedSequenceError,
