@@ -210,6 +210,8 @@ class Crossing:
             )
         groups, sown = repack(self.layout, roots)
         self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
+        for root in roots:
+            root.invalidate()
         return groups
 
     def record(self, roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...]) -> Record:

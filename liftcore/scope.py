@@ -113,7 +113,7 @@ class Scope:
         """Ends the scope; where it is the root, ends all below it as well."""
         self._ended = True
         if self.parent is None:
-            self.tree.alive = False
+            self.tree.end()
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:

@@ -43,12 +43,12 @@ class Node:
         copy.children = {name: child.copy_counts() for name, child in self.children.items()}
         return copy
 
-    def advance(self, other: Node) -> None:
-        """Raises each count here and below to that of another node."""
-        for name, count in other.counts.items():
-            self.counts[name] = max(count, self.counts.get(name, 0))
-        for name, child in other.children.items():
-            self.child(name).advance(child)
+    def forget(self) -> None:
+        """Lets go of the dicts here and below."""
+        self.dicts.clear()
+        self.owned.clear()
+        for child in self.children.values():
+            child.forget()
 
 
 class Names(NamedTuple):
@@ -147,6 +147,13 @@ class Tree:
         self.writes: bool = mutable != Nothing() or (lift is not None and lift.captures and lift.outer.tree.writes)
         self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
         self._writable: dict[str, bool | None] = {}
+
+    def end(self) -> None:
+        """Ends all scopes of the tree, and lets go of what they held: values of a trace must not outlive it."""
+        self.alive = False
+        self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], _word
+        self.created, self.sown, self._resolved = {}, [], {}
+        self.root.forget()
 
     @property
     def hoisted(self) -> bool:

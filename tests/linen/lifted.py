@@ -29,6 +29,15 @@ LIFTS: dict[str, Callable[..., Any]] = {
     "jit": nn.jit,
 }
 
+SHARED = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
+SHARING: dict[str, Any] = {
+    "vmap": functools.partial(nn.vmap, **SHARED),
+    "scan": functools.partial(nn.scan, variable_broadcast="params", split_rngs={"params": False}, length=2),
+    "remat": nn.remat,
+    "jit": nn.jit,
+}
+"""The same, with parameters that all lanes or iterations share."""
+
 
 class Block(nn.Module):
     """A layer with a residual connection."""
@@ -60,3 +69,9 @@ def assert_close(ours: Any, theirs: Any) -> None:
 def lane(tree: Any, index: int, axis: int = 0) -> Any:
     """What one lane or iteration has."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis), tree)
+
+
+def dense_of(variables: Any, name: str) -> Any:
+    """The layer of that name, as a function."""
+    params = variables["params"][name]
+    return functools.partial(nn.Dense(params["bias"].shape[-1]).apply, {"params": params})

@@ -1,0 +1,300 @@
+"""Lifted modules used wrongly: errors name place, cause and fix, and leave the model as it was."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import linen_like as nn
+from linen_like._context import context
+from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModuleError
+from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, shapes
+
+lifts = pytest.mark.parametrize("lift", LIFTS.values(), ids=LIFTS)
+
+# --- wrong uses -------------------------------------------------------------------------------------------------------
+
+
+@lifts
+def test_unbound_lifted_module_cannot_be_called(lift: Any) -> None:
+    with pytest.raises(UnboundModuleError, match=r"Block \(unbound\): .* Use it within `init` or `apply`"):
+        lift(Block)()(X, None)
+
+
+@lifts
+def test_lifting_an_instance_says_to_lift_the_class(lift: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"given an instance of Block\. Lift the class: `nn\.\w+\(Block, …\)"):
+        lift(Block())
+
+
+@pytest.mark.parametrize("name", ["vmap", "scan", "remat", "jit"])
+def test_message_names_the_lift_as_the_user_wrote_it(name: str) -> None:
+    with pytest.raises(LiftArgumentError, match=rf"^nn\.{name}: "):
+        getattr(nn, name)(Block())
+
+
+@lifts
+def test_lifting_what_is_neither_class_nor_function_is_an_error(lift: Any) -> None:
+    for target in (None, "Dense"):
+        with pytest.raises(
+            LiftArgumentError, match=r"expected a Module class or a function of a module, given"
+        ) as caught:
+            lift(target)
+        assert type(target).__name__ not in caught.value.fix  # `nn.vmap(NoneType, …)` would be no help
+
+
+@lifts
+def test_unknown_method_is_named_beside_those_there_are(lift: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"Block has no method .*encod") as caught:
+        lift(Block, methods=["encod"])
+    assert "encod" not in caught.value.fix
+
+
+@lifts
+def test_methods_are_chosen_of_classes_only(lift: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"methods: it chooses methods of a class, given a function"):
+        lift(lambda mdl, x: x, methods=["a"])
+
+
+class Fails(nn.Module):
+    fail: bool = True
+
+    @nn.compact
+    def __call__(self, x: Any, _: Any = None) -> Any:
+        x = nn.Dense(3)(x)
+        self.variable("state", "calls", lambda: jnp.zeros(())).value += 1
+        if self.fail:
+            raise RuntimeError("on purpose")
+        return x, None
+
+
+@lifts
+def test_body_that_raises_leaves_the_model_as_it_was(lift: Any) -> None:
+    class Model(nn.Module):
+        fail: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            block = lift(Fails)(self.fail, name="block")
+            if self.fail:
+                with pytest.raises(RuntimeError, match="on purpose"):
+                    block(x, None)
+                assert self.variables == {}
+            block = lift(Fails)(False, name="other")
+            return nn.Dense(3)(block(x, None)[0])
+
+    assert_same(Model(True).init(RNGS, X), Model(False).init(RNGS, X))
+    assert context.modules == [None]
+    assert context.captures == [None]
+
+
+@lifts
+def test_module_whose_body_raised_is_usable_again(lift: Any) -> None:
+    class Once(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, fail: Any = None) -> Any:
+            x = nn.Dense(3)(x)
+            if runs.append(1) or len(runs) == 1:
+                raise RuntimeError("on purpose")
+            return x, None
+
+    class Model(nn.Module):
+        again: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            once = lift(Once)()
+            if self.again:
+                with pytest.raises(RuntimeError, match="on purpose"):
+                    once(x, None)
+            return once(x, None)[0]
+
+    runs: list[int] = []
+    after_failure = Model(True).init_with_output(RNGS, X)
+    assert_same(after_failure, Model(False).init_with_output(RNGS, X))
+    assert context.modules == [None]
+
+
+@lifts
+def test_exception_that_leaves_init_or_apply_leaves_the_context_clean(lift: Any) -> None:
+    model = lift(Fails)()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            model.init(RNGS, X, None)
+        assert context.modules == [None]
+        assert context.captures == [None]
+    variables = lift(Fails)(False).init(RNGS, X, None)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model.apply(variables, X, None, mutable=["state"])
+    assert context.modules == [None]
+    assert_same(lift(Fails)(False).init(RNGS, X, None), variables)
+
+
+# --- raw transformations round live modules ---------------------------------------------------------------------------
+
+RAW = {
+    "vmap": lambda fn, x: jax.vmap(fn)(x),
+    "scan": lambda fn, x: jax.lax.scan(lambda carry, _: (fn(carry), None), x, None, length=2)[0],
+    "grad": lambda fn, x: jax.grad(lambda x: fn(x).sum())(x),
+    "checkpoint": lambda fn, x: jax.checkpoint(fn)(x),
+    "jit": lambda fn, x: jax.jit(fn)(x),
+}
+
+
+class Acts(nn.Module):
+    """Does something under a raw transformation, or not."""
+
+    act: str
+    raw: str | None
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        dense = nn.Dense(3)
+        state = self.variable("state", "calls", lambda: jnp.zeros(()))
+        act = functools.partial(getattr(self, self.act), dense, state)
+        return act(x) if self.raw is None else RAW[self.raw](act, x)
+
+    def pass_on(self, dense: Any, state: Any, x: Any) -> Any:
+        return x
+
+    def create(self, dense: Any, state: Any, x: Any) -> Any:
+        return x + self.param("late", nn.initializers.ones, ())
+
+    def name_it(self, dense: Any, state: Any, x: Any) -> Any:
+        return nn.Dense(3, name="late")(x)
+
+    def write(self, dense: Any, state: Any, x: Any) -> Any:
+        state.value += 1
+        return x
+
+    def draw(self, dense: Any, state: Any, x: Any) -> Any:
+        return x + jax.random.normal(self.make_rng("params"))
+
+    def sow_it(self, dense: Any, state: Any, x: Any) -> Any:
+        self.sow("state", "kept", x)
+        return x
+
+
+@pytest.mark.parametrize("raw", RAW)
+@pytest.mark.parametrize("act", ["create", "name_it", "write", "draw", "sow_it"])
+def test_raw_transformation_round_a_live_module_is_an_error(act: str, raw: str) -> None:
+    lifted = {"grad": r"jax\.grad .*pure function instead", "checkpoint": r"nn\.(checkpoint|remat)\b"}.get(
+        raw, rf"nn\.{raw}\b"
+    )
+    with pytest.raises(JaxTransformError, match=lifted):
+        Acts(act, raw).init(KEY, X)
+    variables = Acts("pass_on", None).init(KEY, X)
+    with pytest.raises(JaxTransformError, match=lifted):
+        Acts(act, raw).apply(variables, X, rngs=KEY, mutable=True)
+
+
+class Around(nn.Module):
+    """Wraps a raw transformation round a submodule, or round a function that calls it."""
+
+    raw: str
+    inside: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        dense = nn.Dense(3)
+        return RAW[self.raw](lambda x: dense(x), x) if self.inside else RAW[self.raw](dense, x)
+
+
+@pytest.mark.parametrize("raw", RAW)
+def test_raw_transformation_of_a_submodule_itself_is_an_error_in_init(raw: str) -> None:
+    lifted = {"grad": r"jax\.grad .*pure function instead", "checkpoint": r"nn\.(checkpoint|remat)\b"}.get(
+        raw, rf"nn\.{raw}\b"
+    )
+    for inside in (True, False):
+        with pytest.raises((ValueError, TypeError), match=lifted):
+            Around(raw, inside).init(KEY, X)
+
+
+@pytest.mark.parametrize("raw", RAW)
+def test_reading_parameters_under_a_raw_transformation_is_fine(raw: str) -> None:
+    params = nn.Dense(3).init(KEY, X)["params"]
+    expected = RAW[raw](lambda x: nn.Dense(3).apply({"params": params}, x), X)
+    assert_close(Around(raw, inside=True).apply({"params": {"Dense_0": params}}, X), expected)
+
+
+@pytest.mark.parametrize("raw", ["jit", "checkpoint", "grad"])
+def test_module_as_argument_of_a_raw_transformation_is_told_the_lifted_form(raw: str) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            block = Block()
+            return getattr(jax, raw)(lambda block, x: block(x)[0].sum())(block, x)
+
+    with pytest.raises(TypeError) as caught:
+        Model().init(KEY, X)
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert ("nn.vmap" if raw == "grad" else f"nn.{raw}") in told
+
+
+def test_raw_jit_as_decorator_of_a_method_is_told_the_lifted_form() -> None:
+    class Model(nn.Module):
+        @jax.jit
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    with pytest.raises(TypeError) as caught:
+        Model().init(KEY, X)
+    assert "nn.jit" in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+
+
+@lifts
+def test_raw_transformation_inside_a_lift_is_an_error_too(lift: Any) -> None:
+    class Inside(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any = None) -> Any:
+            return jax.checkpoint(lambda x: nn.Dense(3)(x))(x), None
+
+    with pytest.raises(JaxTransformError, match=r"\(Inside\).*nn\.(checkpoint|remat)\b"):
+        lift(Inside)().init(RNGS, X, None)
+
+
+@lifts
+def test_raw_transformations_over_pure_functions_are_fine_inside_a_lift(lift: Any) -> None:
+    class Inside(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any = None) -> Any:
+            x = nn.Dense(3)(x)
+            return jax.vmap(jnp.tanh)(jax.jit(jnp.sin)(x)), None
+
+    assert shapes(lift(Inside)().init(RNGS, X, None)) == shapes(lift(Block)().init(RNGS, X, None))
+
+
+@lifts
+def test_live_module_round_which_a_lift_is_wrapped_is_told_to_use_the_inner_one(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            outer = nn.Dense(3)
+
+            def inner(mdl: Any, x: Any, _: Any = None) -> Any:
+                return outer(x), None
+
+            return lift(inner)(self, x, None)[0]
+
+    with pytest.raises(JaxTransformError) as caught:
+        Model().init(RNGS, X)
+    told = str(caught.value)
+    assert "inner" in told
+    assert "make_jaxpr" not in told
+    assert "Use the lifted transformation" not in told  # that is what was done
+
+
+def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None:
+    with pytest.raises(
+        ValueError, match=r'collection "params" was created.*vmap\(Block\).*variable_axes=\{"params": 0\}'
+    ):
+        nn.vmap(Block, split_rngs={"params": True})().init(KEY, X)
+    with pytest.raises(ValueError, match=r'make_rng\("params"\) at /vmap\(Block\).*split_rngs=\{"params": True\}'):
+        nn.vmap(Block, variable_axes={"params": 0})().init(KEY, X)
+    with pytest.raises(ValueError, match=r'"state/calls" at /vmap\(Fails\).*variable_axes=\{"state": 0\}'):
+        nn.vmap(Fails, variable_axes={"params": 0}, split_rngs=OWN["split_rngs"])().init(KEY, X)
