@@ -34,7 +34,7 @@ class Template(Base):
 
 @dataclasses.dataclass(frozen=True)
 class Shared(Base):
-    """Stands in a field for a module that is bound elsewhere, by its number among those."""
+    """Stands for a module that is bound elsewhere, by its number among those; number 0 is the lifted module itself."""
 
     _field_names = ("index",)
 
@@ -97,7 +97,7 @@ def detach(module: Any, arguments: Sequence[Any]) -> tuple[Parts, list[Any]]:
 
     templates = [template(module)]
     owners.clear()  # a module of its own among the arguments is one that lies elsewhere
-    given = tuple(map(below, arguments))
+    given = tuple(Shared(0) if one is module else below(one) for one in arguments)
     for other in others:  # grows while it is walked
         owners.add(id(other))
         templates.append(template(other))
@@ -121,4 +121,5 @@ def instantiate(parts: Parts, scopes: Sequence[Any]) -> tuple[Any, list[Any]]:
             made[key] = build(parts.templates[inner.index], scopes[inner.index]) if shared else build(inner, None)
         return made[key]
 
-    return build(parts.templates[0], scopes[0]), [below(one) for one in parts.arguments]
+    module = made[0, Shared] = build(parts.templates[0], scopes[0])
+    return module, [below(one) for one in parts.arguments]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import liftcore
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, InOutAxes
 
 from .lifting import Methods, lift
@@ -27,6 +28,7 @@ def vmap(
     axis_size: int | None = None,
     axis_name: Any = None,
     spmd_axis_name: Any = None,
+    metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
     methods: Methods = None,
     *,
     kw_axes: InOutAxes = 0,
@@ -49,6 +51,7 @@ def vmap(
         axis_size: see `jax.vmap`.
         axis_name: see `jax.vmap`.
         spmd_axis_name: see `jax.vmap`.
+        metadata_params: must be empty; there are no metadata boxes yet.
         methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
             that differ from those given here.
         kw_axes: see `liftcore.vmap`.
@@ -56,6 +59,7 @@ def vmap(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
+    _refuse("vmap", metadata_params=metadata_params)
     options = {
         "in_axes": in_axes,
         "out_axes": out_axes,
@@ -80,7 +84,11 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    data_transform: Callable[..., Any] | None = None,
+    metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
     methods: Methods = None,
+    _split_transpose: bool = False,
+    check_constancy_invariants: bool = True,
     *,
     kw_axes: InOutAxes = 0,
 ) -> Target:
@@ -110,17 +118,23 @@ def scan(
         length: see `jax.lax.scan`.
         reverse: see `jax.lax.scan`.
         unroll: see `jax.lax.scan`.
+        data_transform: must be None; a function of the core's own groups, which are others here.
+        metadata_params: must be empty; there are no metadata boxes yet.
         methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
             that differ from those given here.
+        _split_transpose: see `jax.lax.scan`.
+        check_constancy_invariants: no other choice than True is needed: the check costs no trace here.
         kw_axes: see `liftcore.scan`.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
+    _refuse("scan", metadata_params=metadata_params, data_transform=data_transform)
     options = {
         "length": length,
         "reverse": reverse,
         "unroll": unroll,
+        "_split_transpose": _split_transpose,
         "in_axes": in_axes,
         "out_axes": out_axes,
         "kw_axes": kw_axes,
@@ -136,6 +150,7 @@ def remat(
     target: Target,
     variables: Filter = True,
     rngs: Filter = True,
+    concrete: bool = False,
     prevent_cse: bool = True,
     static_argnums: int | Iterable[int] = (),
     policy: Callable[..., Any] | None = None,
@@ -158,6 +173,7 @@ def remat(
         target: a Module class, or a function whose first argument is a module.
         variables: see `liftcore.remat`.
         rngs: see `liftcore.remat`.
+        concrete: must be False; JAX has no such option any more.
         prevent_cse: see `jax.checkpoint`.
         static_argnums: see `jax.checkpoint`; the module is number 0.
         policy: see `jax.checkpoint`.
@@ -168,6 +184,7 @@ def remat(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
+    _refuse("remat", concrete=concrete)
     options = {
         "prevent_cse": prevent_cse,
         "policy": policy,
@@ -247,3 +264,12 @@ def jit(
         "rngs": rngs,
     }
     return lift("jit", liftcore.jit, options, target, methods)
+
+
+def _refuse(name: str, **options: Any) -> None:
+    """Raises where an option of Linen is used that has no meaning here."""
+    for option, value in options.items():
+        if value:
+            raise LiftArgumentError(
+                f"nn.{name}", f"{option}={value!r} is not supported; see the arguments of `nn.{name}`.", "Leave it out."
+            )

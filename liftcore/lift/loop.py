@@ -43,11 +43,12 @@ class Loop(NamedTuple):
     size: int
     reverse: bool
     unroll: int | bool
+    split_transpose: bool
     group_axes: Sequence[Axis]
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
         """`jax.lax.scan`."""
-        return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll)
+        return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes

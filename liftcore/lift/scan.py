@@ -45,6 +45,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
     *,
     in_axes: InOutAxes = 0,
     out_axes: InOutAxes = 0,
@@ -72,6 +73,7 @@ def scan(
         length: see `jax.lax.scan`.
         reverse: see `jax.lax.scan`.
         unroll: see `jax.lax.scan`.
+        _split_transpose: see `jax.lax.scan`.
         in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
             pytree prefix.
         out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
@@ -122,7 +124,7 @@ def scan(
             [group for group, flag in zip(keys, flags, strict=True) if flag],
             [to_front(leaf, axis) for leaf, axis in zip(leaves, leaf_axes, strict=True) if axis is not None],
         )
-        loop = Loop(size, reverse, unroll, axes.out_axes)
+        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
         carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)
         return (carry, ys), groups
 

@@ -298,3 +298,17 @@ def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None
         nn.vmap(Block, variable_axes={"params": 0})().init(KEY, X)
     with pytest.raises(ValueError, match=r'"state/calls" at /vmap\(Fails\).*variable_axes=\{"state": 0\}'):
         nn.vmap(Fails, variable_axes={"params": 0}, split_rngs=OWN["split_rngs"])().init(KEY, X)
+
+
+@pytest.mark.parametrize(
+    ("lift", "options"),
+    [
+        (nn.vmap, {"metadata_params": {"axis": "layers"}}),
+        (nn.scan, {"metadata_params": {"axis": "layers"}}),
+        (nn.scan, {"data_transform": lambda *groups: groups}),
+        (nn.remat, {"concrete": True}),
+    ],
+)
+def test_option_without_a_use_here_is_refused(lift: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(LiftArgumentError, match=rf"nn\.{lift.__name__}: {next(iter(options))}=.* is not supported"):
+        lift(nn.Dense, **options)

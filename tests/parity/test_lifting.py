@@ -448,15 +448,11 @@ def test_lifted_model_is_that_of_linen(name: str) -> None:
 def test_arguments_and_defaults_are_those_of_linen(name: str) -> None:
     def described(lift: Any) -> dict[str, Any]:
         parameters = inspect.signature(lift).parameters.values()
-        return {one.name: one.default for one in parameters if one.name not in UNKNOWN}
+        return {one.name: one.default for one in parameters}
 
     ours, theirs = described(getattr(linen_like, name)), described(getattr(linen, name))
     assert list(ours)[: len(theirs)] == list(theirs)
     assert {key: ours[key] for key in theirs} == theirs
-
-
-UNKNOWN = ("metadata_params", "concrete", "data_transform", "_split_transpose", "check_constancy_invariants")
-"""Arguments of Linen's lifts that have no meaning here."""
 
 
 def test_automatic_names_of_mapped_and_looped_modules_are_those_of_linen() -> None:
