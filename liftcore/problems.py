@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import rng
@@ -11,6 +11,7 @@ from .errors import (
     InvalidRngError,
     InvalidScopeError,
     JaxTransformError,
+    LiftArgumentError,
     LiftError,
     ModifyScopeVariableError,
     NameInUseError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ended",
     "immutable",
+    "keys_lost",
     "name_taken",
     "no_sequence",
     "not_found",
@@ -116,6 +118,16 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
         f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+    )
+
+
+def keys_lost(scope: Scope, collection: str, name: str, value: Any, old: Any) -> LiftError:
+    """A variable that is a dict is written without a key that it had, inside a lift."""
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"inside a lift a variable that is a dict keeps its keys; it had {sorted(old)}, given "
+        f"{sorted(value) if isinstance(value, Mapping) else type(value).__name__}.",
+        "Give the keys that are done with a value such as zeros, or keep them in variables of their own.",
     )
 
 

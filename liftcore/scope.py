@@ -334,10 +334,15 @@ class Scope:
         Raises:
             ModifyScopeVariableError: where the collection is immutable.
             UnliftedCollectionError: inside a lift that no output group of which takes the variable.
+            LiftArgumentError: inside a lift, where the value is a dict and lacks a key that it had.
             JaxTransformError: under a raw JAX transformation.
         """
         self.check_live("writing", collection, name)
         self._check_writable(collection, name, value, "written")
+        if self.tree.lift is not None and isinstance(value, Mapping):
+            old = self._read(collection).get(name)
+            if _lacks_keys(value, old):
+                raise problems.keys_lost(self, collection, name, value, old)
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
 
@@ -557,3 +562,12 @@ def _copied(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {name: _copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
+
+
+def _lacks_keys(value: Any, old: Any) -> bool:
+    """Whether a nested dict lacks a key that another one has: a lift could not tell it from an untouched one."""
+    if not isinstance(old, Mapping):
+        return False
+    if not isinstance(value, Mapping):
+        return True
+    return any(key not in value or _lacks_keys(value[key], below) for key, below in old.items())
