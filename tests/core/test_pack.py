@@ -353,6 +353,22 @@ def test_if_the_body_raises_nothing_has_happened() -> None:
     assert root.push("b").make_rng() == bound().push("b").make_rng()
 
 
+def test_the_scope_outside_may_be_read_but_not_changed_while_the_body_runs() -> None:
+    root = bound({"state": {"n": 1}})
+    acts: list[Callable[[], Any]] = [
+        lambda: root.put_variable("state", "n", 2),
+        lambda: root.push("a"),
+        lambda: root.make_rng(),
+        lambda: root.sow("intermediates", "y", 1),
+    ]
+    for act in acts:
+        with pytest.raises(LiftError, match=r" at /: .*mine"):
+            identity(lambda scope, act=act: act(), name="mine")(root)
+    assert identity(lambda scope: root.get_variable("state", "n"))(root) == 1
+    assert root.variables() == {"state": {"n": 1}}
+    assert root.push("a").make_rng() == bound().push("a").make_rng()
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_inner_scopes_end_with_the_lift(raises: bool) -> None:
     kept: list[Scope] = []

@@ -112,11 +112,12 @@ def _unchanged(lift: Callable[..., Any], **options: Any) -> Row:
 
 
 ALL = {"params": True, "dropout": True}
+SHARED_PARAMS = {"params": False, "dropout": True}
 
 TABLE = {
     "vmap": _over_lanes(Rule({"params": 0, "consts": None, "state": 1, "counter": 0}, ALL, 2), own=True),
     "vmap, shared": _over_lanes(
-        Rule({"params": None, "consts": None, "state": -1, "counter": 0}, {"params": False, "dropout": True}, 3),
+        Rule({"params": None, "consts": None, "state": -1, "counter": 0}, {**SHARED_PARAMS, "noise": True}, 3),
         own=False,
         axis_name="lanes",
     ),
@@ -124,7 +125,7 @@ TABLE = {
     "scan, shared": _loop(
         Rule(
             {"params": None, "consts": None, "state": CARRY, "counter": 0},
-            {"params": False, "dropout": True},
+            SHARED_PARAMS,
             3,
             reverse=True,
         ),
