@@ -19,6 +19,7 @@ from .arguments import parameter_names
 
 __all__ = [
     "NO_AXES",
+    "Arguments",
     "In",
     "InOut",
     "Out",
@@ -26,9 +27,9 @@ __all__ = [
     "broadcast",
     "flatten_axes",
     "infer_size",
-    "keyword_axes",
-    "named_arguments",
     "named_groups",
+    "replace_mapped",
+    "select_mapped",
     "slice_type",
     "split_keys",
     "split_rules",
@@ -119,24 +120,24 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
     return pair
 
 
-def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[bool]]:
-    """The argument `split_rngs`, as filters of PRNG sequences and whether each of them is split."""
+def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[Axis]]:
+    """The argument `split_rngs`, as filters of PRNG sequences and the axis of their keys: 0 if split, else None."""
     if isinstance(split_rngs, bool):
-        return [...], [split_rngs]
+        split_rngs = {...: split_rngs}
     if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):
         raise LiftArgumentError(
             "split_rngs",
             f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
             'Write `split_rngs={"params": True, "dropout": True}`.',
         )
-    return list(split_rngs), list(split_rngs.values())
+    return list(split_rngs), [0 if flag else None for flag in split_rngs.values()]
 
 
-def split_keys(rng_groups: Sequence[PyTree], flags: Sequence[bool], size: int) -> list[PyTree]:
+def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) -> list[PyTree]:
     """The groups of root keys, those of the split ones with a leading axis of other keys."""
     return [
-        jax.tree.map(lambda key: jax.random.split(key, size), group) if flag else group
-        for group, flag in zip(rng_groups, flags, strict=True)
+        group if axis is None else jax.tree.map(lambda key: jax.random.split(key, size), group)
+        for group, axis in zip(rng_groups, axes, strict=True)
     ]
 
 
@@ -226,6 +227,42 @@ def named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Nam
             for tree in group:
                 for collection, below in tree.items():
                     yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
+
+
+class Arguments:
+    """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole."""
+
+    def __init__(
+        self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
+    ) -> None:
+        self._args, self._kwargs = tuple(args), dict(kwargs)
+        self._arg_axes = flatten_axes(f"{where}, in_axes", in_axes, self._args)
+        self._kwarg_axes = keyword_axes(kw_axes, kwargs)
+        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
+        self._axes = [*self._arg_axes, *self._kwarg_axes]
+        self.axes = [axis for axis in self._axes if axis is not None]
+        self.sliced = select_mapped(self._leaves, self._axes)
+
+    def named(self, fn: Callable[..., Any], skip: int) -> Iterator[Named]:
+        """The arguments with their names in the signature of `fn`, which come after its first `skip` ones."""
+        yield from named_arguments(fn, skip, self._args, self._arg_axes)
+        yield "keyword arguments", self._kwargs, self._kwarg_axes
+
+    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
+        """The arguments of one lane or iteration, from its slices."""
+        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
+        return args, kwargs
+
+
+def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
+    """The items that have an axis."""
+    return [item for item, axis in zip(items, axes, strict=True) if axis is not None]
+
+
+def replace_mapped(items: Sequence[Any], axes: Sequence[Axis], slices: Sequence[Any]) -> list[Any]:
+    """The items, with slices in the place of those that have an axis."""
+    now = iter(slices)
+    return [item if axis is None else next(now) for item, axis in zip(items, axes, strict=True)]
 
 
 def slice_type(leaf: Any, axis: int) -> Any:

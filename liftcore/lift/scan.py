@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
@@ -20,12 +18,12 @@ from ..typing import Filter, InOutAxes
 from .arguments import parameter_names
 from .axes import (
     NO_AXES,
+    Arguments,
     VariableAxes,
-    flatten_axes,
     infer_size,
-    keyword_axes,
-    named_arguments,
     named_groups,
+    replace_mapped,
+    select_mapped,
     split_keys,
     split_rules,
     to_front,
@@ -58,7 +56,7 @@ def scan(
     """`jax.lax.scan` for a function of scopes.
 
     Example:
-        >>> import liftcore
+        >>> import jax, liftcore
         >>> import jax.numpy as jnp
         >>> def layer(scope, x, _):
         ...     w = scope.param("w", jax.random.normal, (3, 3))
@@ -93,36 +91,28 @@ def scan(
         LoopInvarianceError: when called, where something shared depends on the iteration.
     """
     axes = VariableAxes(variable_axes)
-    rules, flags = split_rules(split_rngs)
+    rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         carry, args, kwargs = _carry(pure, args, kwargs)
-        arg_axes, kwarg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
+        arguments = Arguments(pure.where, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        mapped = [
-            *named_arguments(pure.fn, 2, args, arg_axes),
-            ("keyword arguments", kwargs, kwarg_axes),
-            *named_groups(stacked, axes.in_axes),
-        ]
+        mapped = [*arguments.named(pure.fn, 2), *named_groups(stacked, axes.in_axes)]
         size = infer_size(pure.where, length, mapped, "Give it: `length=…`.")
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        leaf_axes = [*arg_axes, *kwarg_axes]
-        keys = split_keys(rng_groups, flags, size)
+        keys = split_keys(rng_groups, key_axes, size)
 
         def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state
-            stacked, split, now = slices[0], iter(slices[1]), iter(slices[2])
-            rng_groups = [next(split) if flag else group for group, flag in zip(keys, flags, strict=True)]
-            full = [leaf if axis is None else next(now) for leaf, axis in zip(leaves, leaf_axes, strict=True)]
-            args, kwargs = jax.tree.unflatten(treedef, full)
-            result, groups = pure([shared, carried, *stacked], rng_groups, carry, *args, **kwargs)
+            rngs = replace_mapped(keys, key_axes, slices[1])
+            args, kwargs = arguments.join(slices[2])
+            result, groups = pure([shared, carried, *slices[0]], rngs, carry, *args, **kwargs)
             return *_pair(pure.where, result), groups
 
         xs = (
             [to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)],
-            [group for group, flag in zip(keys, flags, strict=True) if flag],
-            [to_front(leaf, axis) for leaf, axis in zip(leaves, leaf_axes, strict=True) if axis is not None],
+            select_mapped(keys, key_axes),
+            [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
         loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
         carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)

@@ -15,12 +15,13 @@ from ..tree import Advice
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,
+    Arguments,
     VariableAxes,
     flatten_axes,
     infer_size,
-    keyword_axes,
-    named_arguments,
     named_groups,
+    replace_mapped,
+    select_mapped,
     slice_type,
     split_keys,
     split_rules,
@@ -79,44 +80,29 @@ def vmap(
         LoopInvarianceError: when called, where a shared variable gets a value that differs between lanes.
     """
     axes = VariableAxes(variable_axes)
-    rules, flags = split_rules(split_rngs)
+    rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arg_axes, kwarg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, args), keyword_axes(kw_axes, kwargs)
-        mapped = [
-            *named_arguments(pure.fn, 1, args, arg_axes),
-            ("keyword arguments", kwargs, kwarg_axes),
-            *named_groups(variable_groups, axes.in_axes),
-        ]
+        arguments = Arguments(pure.where, args, kwargs, in_axes, kw_axes)
+        mapped = [*arguments.named(pure.fn, 1), *named_groups(variable_groups, axes.in_axes)]
         size = infer_size(pure.where, axis_size, mapped, "Give it: `axis_size=…`.")
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        leaf_axes = [*arg_axes, *kwarg_axes]
-        keys = split_keys(rng_groups, flags, size)
+        keys = split_keys(rng_groups, key_axes, size)
 
         def lane(pure: Pure, slices: Any) -> tuple[Any, Any]:
-            groups, split, now = map(iter, slices)
-            variables = [
-                group if axis is None else next(groups)
-                for group, axis in zip(variable_groups, axes.in_axes, strict=True)
-            ]
-            rngs = [next(split) if flag else group for group, flag in zip(keys, flags, strict=True)]
-            full = [leaf if axis is None else next(now) for leaf, axis in zip(leaves, leaf_axes, strict=True)]
-            args, kwargs = jax.tree.unflatten(treedef, full)
+            variables = replace_mapped(variable_groups, axes.in_axes, slices[0])
+            rngs = replace_mapped(keys, key_axes, slices[1])
+            args, kwargs = arguments.join(slices[2])
             result, groups = pure(variables, rngs, *args, **kwargs)
             flatten_axes(f"{pure.where}, out_axes", out_axes, result)
             return result, groups
 
         operands = (
-            [group for group, axis in zip(variable_groups, axes.in_axes, strict=True) if axis is not None],
-            [group for group, flag in zip(keys, flags, strict=True) if flag],
-            [leaf for leaf, axis in zip(leaves, leaf_axes, strict=True) if axis is not None],
+            select_mapped(variable_groups, axes.in_axes),
+            select_mapped(keys, key_axes),
+            arguments.sliced,
         )
-        operand_axes = (
-            [axis for axis in axes.in_axes if axis is not None],
-            0,
-            [axis for axis in leaf_axes if axis is not None],
-        )
+        operand_axes = ([axis for axis in axes.in_axes if axis is not None], 0, arguments.axes)
         lanes = Lanes(size, operand_axes, (*axes.out_axes, 0), axis_name, spmd_axis_name)
         return lanes.run(pure, lane, operands, out_axes)
 
