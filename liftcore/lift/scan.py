@@ -87,10 +87,12 @@ def scan(
 
     Raises:
         AxisSizeError: when called, where lengths disagree or there is none.
+        LiftArgumentError: where `variable_axes` holds None.
         CarryTypeError: when called, where the body changes the type of the carry.
         LoopInvarianceError: when called, where something shared depends on the iteration.
     """
     axes = VariableAxes(variable_axes)
+    _check_stacked(variable_axes, [*axes.in_axes, *axes.out_axes])
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
@@ -121,6 +123,16 @@ def scan(
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     return lift(transform, fn, into, out, rules, "scan", _ADVICE)
+
+
+def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
+    """Checks that variables with an axis have one: a loop, unlike a mapping, has a filter for those that have none."""
+    if None in axes:
+        raise LiftArgumentError(
+            f"variable_axes={dict(variable_axes)!r} of scan",
+            "expected an axis for each filter, given None.",
+            'Share these variables by `variable_broadcast="params"`, or carry them by `variable_carry`.',
+        )
 
 
 def _carry(pure: Pure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -683,3 +683,9 @@ def test_init_computes_each_parameter_once() -> None:
     names = Counter(equations(jaxpr.jaxpr))
     assert names["random_bits"] == 1
     assert names["name"] == 0
+
+
+@pytest.mark.parametrize("axis", [None, liftcore.In(None), liftcore.Out(None), liftcore.InOut(0, None)])
+def test_stacked_variables_without_an_axis_are_refused(axis: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"expected an axis for each filter, given None.*variable_broadcast"):
+        liftcore.scan(lambda scope, carry, x: (carry, x), variable_axes={"params": axis})
