@@ -11,8 +11,15 @@ from .typing import Path, Predicate, PyTree
 __all__ = ["Captured", "Changes", "Layout", "Record"]
 
 
+@dataclasses.dataclass(frozen=True)
 class Captured:
-    """The last output filter of a lift that lets sown values through which no other filter takes."""
+    """The last output filter of a lift that lets sown values through which no other filter takes.
+
+    Attributes:
+        all: whether it takes those too that another filter would.
+    """
+
+    all: bool = False
 
 
 class Changes(NamedTuple):
@@ -56,7 +63,7 @@ class Layout:
         in_filters: the filters of the variable groups that go in.
         out_filters: those of the groups that come out.
         rng_filters: those of the groups of PRNG sequences.
-        captures: whether captured values come out in a last group.
+        captures: whether, and which, captured values come out in a last group.
         trees: for each outermost scope, what of its surroundings a body can see.
         names: the names of each given scope.
         advice: how to make the lift take more, for the text of errors.
@@ -69,7 +76,7 @@ class Layout:
     in_filters: tuple[Predicate, ...]
     out_filters: tuple[Predicate, ...]
     rng_filters: tuple[Predicate, ...]
-    captures: bool
+    captures: Captured | None
     trees: tuple[Any, ...]
     names: tuple[Names, ...]
     advice: Advice

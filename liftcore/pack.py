@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from . import filters
+from . import filters, rng
 from ._compat import tag, trace_state
 from .errors import LiftArgumentError, UnliftedCollectionError
 from .layout import Captured, Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
-from .tree import Advice, Lift, Node, Sown, Tree
+from .tree import Advice, Lift, Node, Sown, Tree, plain_word
 from .typing import Filter, Path, Predicate, PyTree
 
 __all__ = ["Crossing", "Pure", "lift", "name_of", "pack"]
@@ -147,6 +147,23 @@ class Pure:
         """The same, with the created values marked so that `hoist` can cut them out."""
         return Pure(self.fn, self.crossing, hoisted=True)
 
+    def level(self) -> Pure:
+        """The same, for a transformation that runs the body's own operations at the level of the scopes outside.
+
+        What the body creates is settled as it is made.
+        """
+        self.crossing.settled = True
+        return Pure(self.fn, self.crossing, hoisted=self.nested)
+
+    def forget(self) -> None:
+        """Lets what the body drew, named and sown so far count for nothing."""
+        self.crossing.records.clear()
+
+    def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
+        """Tells what the captured values of the last output group are, where these are not those of one body."""
+        names = tuple(scope.names() for scope in self.crossing.given)
+        self.crossing.records.append(Record(names=names, sown=tuple(sown)))
+
 
 class Crossing:
     """One use of a lift: the scopes outside, and those that were made inside."""
@@ -157,6 +174,7 @@ class Crossing:
         self.settled = False
         self._live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
+        self._fresh: Container[str] = ()
 
     @property
     def writes(self) -> bool:
@@ -184,9 +202,21 @@ class Crossing:
         *,
         hoisted: bool = False,
         words: Callable[[int], Any] | None = None,
+        fresh: Container[str] = (),
     ) -> PyTree:
-        """Scopes from groups, of the structure that the lifted function was given."""
-        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted)
+        """Scopes from groups, of the structure that the lifted function was given.
+
+        Args:
+            variable_groups: the groups of variables.
+            rng_groups: those of PRNG sequences. A root key goes on with the sequence outside, from its place; a
+                `rng.Sequence` tells a place of its own.
+            mutable: a filter for the variables that may be written, of those that an output group takes.
+            hoisted: whether created values are marked so that `hoist` can cut them out.
+            words: what the scopes below each outermost scope ask for the words of their draws.
+            fresh: the names of sequences whose draws are counted from nothing, and not outside.
+        """
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted, fresh)
+        self._fresh = fresh
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             if words is not None:
                 root.tree.word = words(index)
@@ -220,6 +250,7 @@ class Crossing:
             (index, path, name): count
             for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
             for path, name, count in _advances(root.node, outer.node)
+            if name not in self._fresh
         }
         names = tuple(inner.names() for inner in scopes)
         mixed = frozenset((index, path) for index, root in enumerate(roots) for path in root.tree.mixed)
@@ -248,7 +279,8 @@ def _lifted(
     name: str,
     advice: Advice,
 ) -> Callable[..., Any]:
-    captures = bool(out_variable_filters) and isinstance(out_variable_filters[-1], Captured)
+    last = out_variable_filters[-1] if out_variable_filters else None
+    captures = last if isinstance(last, Captured) else None
     outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
     into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
     nothing: Predicate = filters.Nothing()
@@ -275,7 +307,7 @@ def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree
     layout = crossing.layout
     wanted = len(layout.out_filters)
     result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, ())
-    right = isinstance(groups, tuple | list) and len(groups) == wanted + layout.captures
+    right = isinstance(groups, tuple | list) and len(groups) == wanted + (layout.captures is not None)
     if not right or not isinstance(output, tuple) or not all(isinstance(group, Changes) for group in groups[:wanted]):
         raise LiftArgumentError(
             f"{layout.name} at {crossing.outers[0].path_text}",
@@ -335,6 +367,7 @@ def reconstruct(
     rng_groups: Sequence[PyTree],
     mutable: Filter = True,
     hoisted: bool = False,
+    fresh: Container[str] = (),
 ) -> list[Scope]:
     """Makes live scopes inside, at the paths of those outside."""
     roots = []
@@ -347,11 +380,11 @@ def reconstruct(
             rngs,
             filters.intersect(filters.intersect(outer.tree.mutable, layout.taken), allowed),
             base=outer.path,
-            root=outer.node.copy_counts(),
+            root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice),
-            word=outer.tree.word,
+            word=functools.partial(_word, outer.tree.word, fresh) if fresh else outer.tree.word,
         )
         roots.append(Scope(tree, tree.root, outer.path, None))
     return roots
@@ -449,11 +482,18 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
+def _word(
+    outside: Callable[..., Any], fresh: Container[str], path: Path, sequence: rng.Sequence, name: str, count: int
+) -> Any:
+    """The word of a draw; that of a fresh sequence depends on nothing outside."""
+    return (plain_word if name in fresh else outside)(path, sequence, name, count)
+
+
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
     """How many keys were drawn at and below a node since another node's counts."""
     for name, count in now.counts.items():
         drawn = count - (before.counts.get(name, 0) if before is not None else 0)
-        if drawn:
+        if drawn > 0:
             yield path, name, drawn
     for name, child in now.children.items():
         yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))

@@ -500,7 +500,7 @@ class Scope:
         """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
         path = (collection, *self.path, name)
         tree = self.tree
-        if tree.lift is None or tree.mutable(path, value):
+        if tree.lift is None or (tree.mutable(path, value) and not (tree.lift.captures and tree.lift.captures.all)):
             return False
         while tree.lift is not None and tree.lift.captures:
             tree = tree.lift.outer.tree

@@ -46,7 +46,7 @@ def inner_sequences(
 ) -> tuple[dict[str, rng.Sequence], list[tuple[Predicate, rng.Sequence]]]:
     """The sequences inside, from the root keys of the groups, and what names that were never given draw from."""
     rngs = {
-        name: rng.Sequence(root, tree.rngs[name].since)
+        name: _placed(root, tree.rngs[name].since if name in tree.rngs else 0)
         for group in groups
         for name, root in group.items()
         if not name.startswith(_ALIAS)
@@ -65,4 +65,9 @@ def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate
     for number, (matches, sequence) in enumerate(tree.fallbacks):
         name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, sequence) else f"{_ALIAS}{number}"
         if name in group:
-            yield matches, rng.Sequence(group[name], sequence.since)
+            yield matches, _placed(group[name], sequence.since)
+
+
+def _placed(root: Any, since: int) -> rng.Sequence:
+    """A root key with its place; a transformation may tell another one."""
+    return root if isinstance(root, rng.Sequence) else rng.Sequence(root, since)

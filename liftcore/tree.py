@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,9 +12,10 @@ from .filters import Everything, Nothing, matches_collection
 from .typing import Path, Predicate
 
 if TYPE_CHECKING:
+    from .layout import Captured
     from .scope import Scope
 
-__all__ = ["Advice", "Lift", "Names", "Node", "Sown", "Tree"]
+__all__ = ["Advice", "Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -37,10 +38,10 @@ class Node:
             found = self.children[name] = Node()
         return found
 
-    def copy_counts(self) -> Node:
-        """A new node, and new nodes below it, that go on counting where these stand."""
-        copy = Node(self.counts)
-        copy.children = {name: child.copy_counts() for name, child in self.children.items()}
+    def copy_counts(self, fresh: Container[str] = ()) -> Node:
+        """A new node, and new nodes below it, that go on counting where these stand; `fresh` sequences begin anew."""
+        copy = Node({name: count for name, count in self.counts.items() if name not in fresh} if fresh else self.counts)
+        copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
         return copy
 
     def forget(self) -> None:
@@ -88,7 +89,7 @@ class Lift(NamedTuple):
         outer: that scope.
         name: how the lift shows in paths, such as `vmap(block)`.
         taken: what its output groups take.
-        captures: whether sown values that they do not take come out all the same.
+        captures: whether sown values come out all the same: those that they do not take, or all.
         hoisted: whether created values are marked, so that `hoist` can cut them out.
         advice: how to make it take more.
     """
@@ -96,12 +97,13 @@ class Lift(NamedTuple):
     outer: Scope
     name: str
     taken: Predicate
-    captures: bool
+    captures: Captured | None
     hoisted: bool
     advice: Advice
 
 
-def _word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+def plain_word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+    """The word of a draw, from its path and its count."""
     return rng.word((*path[sequence.since :], count))
 
 
@@ -124,7 +126,7 @@ class Tree:
         fallbacks: Sequence[tuple[Predicate, rng.Sequence]] | None = None,
         initializing: bool = False,
         lift: Lift | None = None,
-        word: Callable[[Path, rng.Sequence, str, int], Any] = _word,
+        word: Callable[[Path, rng.Sequence, str, int], Any] = plain_word,
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
@@ -144,14 +146,16 @@ class Tree:
         self.sown: list[tuple[Sown, Any]] = []
         self.mixed: set[Path] = set()
         self.lifts: list[str] = []
-        self.writes: bool = mutable != Nothing() or (lift is not None and lift.captures and lift.outer.tree.writes)
+        self.writes: bool = mutable != Nothing() or (
+            lift is not None and lift.captures is not None and lift.outer.tree.writes
+        )
         self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
         self._writable: dict[str, bool | None] = {}
 
     def end(self) -> None:
         """Ends all scopes of the tree, and lets go of what they held: values of a trace must not outlive it."""
         self.alive = False
-        self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], _word
+        self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], plain_word
         self.created, self.sown, self._resolved = {}, [], {}
         self.root.forget()
 
