@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 
-from ..errors import CarryTypeError
+from ..errors import CarryTypeError, LiftArgumentError
+from ..filters import leaves_of
+from ..pack import Pure
 from ..typing import PyTree
 
-__all__ = ["check_carry", "overlay", "promoted", "select"]
+__all__ = ["check_carry", "check_separate", "overlay", "promoted", "select"]
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
@@ -87,6 +89,18 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
             f"the type must stay the same from one iteration to the next ({'; '.join(changed)}).",
             "Cast one of them, such as `carry.astype(jnp.float32)`.",
         )
+
+
+def check_separate(pure: Pure, carried: PyTree) -> None:
+    """Checks that of each carried variable what it begins with can be told from what an iteration makes of it."""
+    for index, path in sorted(pure.crossing.records[-1].mixed):
+        if path in dict(leaves_of(carried[index])):
+            raise LiftArgumentError(
+                f'"{"/".join(path)}" in {pure.where}',
+                "it is carried and written, and was created in a lift of your own inside the body, so that the loop "
+                "cannot tell what it begins with.",
+                "Create it before that lift, or write the lift with `liftcore.vmap`, `scan`, `remat` or `jit`.",
+            )
 
 
 def _type(value: Any) -> str:

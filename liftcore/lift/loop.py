@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import tag
-from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError
-from ..filters import leaves_of, merge
+from ..errors import AxisSizeError, LoopInvarianceError
+from ..filters import merge
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
-from .carry import check_carry, overlay, promoted, select
+from .carry import check_carry, check_separate, overlay, promoted, select
 
 __all__ = ["Loop"]
 
@@ -89,7 +89,7 @@ class Loop(NamedTuple):
         begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
         for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
             check_carry(pure.where, what, now, after)
-        _check_separate(pure, begin[0])
+        check_separate(pure, begin[0])
 
         def loop(made: Created, chosen: Created) -> Any:
             def step(now: Any, slices: Any) -> Any:
@@ -216,18 +216,6 @@ def _check_unwritten(where: str, shared: PyTree) -> None:
             f"{names} is shared by all iterations (variable_broadcast), but the body writes it.",
             f'Carry it from one iteration to the next: `variable_carry="{names[0].split("/")[0]}"`.',
         )
-
-
-def _check_separate(pure: Pure, carried: PyTree) -> None:
-    """Checks that of each carried variable what it begins with can be told from what an iteration makes of it."""
-    for index, path in sorted(pure.crossing.records[-1].mixed):
-        if path in dict(leaves_of(carried[index])):
-            raise LiftArgumentError(
-                f'"{"/".join(path)}" in {pure.where}',
-                "it is carried and written, and was created in a lift of your own inside the body, so that the loop "
-                "cannot tell what it begins with.",
-                "Create it before that lift, or write the lift with `liftcore.vmap`, `scan`, `remat` or `jit`.",
-            )
 
 
 def _either(some: PyTree, others: PyTree) -> PyTree:

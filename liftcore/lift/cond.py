@@ -1,0 +1,119 @@
+"""Lifted `jax.lax.cond` and `jax.lax.switch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter
+from .branches import run_one
+
+__all__ = ["cond", "switch"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+
+
+def cond(
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.lax.cond` for functions of scopes.
+
+    Variables that either function creates exist afterwards, whichever runs; one that both create begins as `true_fun`
+    makes it. Both count their draws from where the call found them, and the draws that follow go on after the longer
+    one. Values sown by the function that does not run are zeros.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def double(scope, x):
+        ...     return x * scope.param("w", lambda key: jnp.float32(2))
+        >>> def negate(scope, x):
+        ...     return -x
+        >>> model = liftcore.cond(double, negate)
+        >>> y, variables = liftcore.init(model)(jax.random.key(0), False, 21.0)
+        >>> y, variables
+        (Array(-21., dtype=float32, weak_type=True), {'params': {'w': Array(2., dtype=float32)}})
+        >>> liftcore.apply(model)(variables, True, 21.0)
+        Array(42., dtype=float32)
+
+    Args:
+        true_fun: called as `true_fun(scopes, *operands)` where the predicate is true.
+        false_fun: called likewise where it is false.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, pred, *operands)`.
+
+    Raises:
+        LiftArgumentError: when called, where the functions disagree about the type of a variable.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, pred: Any, *operands: Any) -> Any:
+        def choose(branches: Sequence[Callable[[], Any]]) -> Any:
+            return jax.lax.cond(pred, *branches)
+
+        return run_one(pure, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
+
+    lifted = lift(transform, true_fun, [variables], [variables, Captured(all=True)], [rngs], "cond", _ADVICE)
+
+    def call(scopes: Any, pred: Any, *operands: Any) -> Any:
+        return lifted(scopes, pred, *operands)
+
+    return call
+
+
+def switch(
+    branches: Sequence[Callable[..., Any]],
+    *,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.lax.switch` for functions of scopes; see `cond` for what happens to their variables.
+
+    Example:
+        >>> import jax, liftcore
+        >>> def expert(scope, x):
+        ...     return x @ scope.param("w", jax.random.normal, (3, 3))
+        >>> experts = [lambda scope, x, name=name: scope.child(expert, name)(x) for name in "abc"]
+        >>> _, variables = liftcore.init(liftcore.switch(experts))(jax.random.key(0), 1, jax.numpy.ones(3))
+        >>> sorted(variables["params"])
+        ['a', 'b', 'c']
+
+    Args:
+        branches: called as `branches[index](scopes, *operands)`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, index, *operands)`; an index out of range is clamped into it.
+
+    Raises:
+        LiftArgumentError: where there are no branches; when called, where they disagree about the type of a variable.
+    """
+    functions = list(branches)
+    if not functions:
+        raise LiftArgumentError("switch", "there are no branches.", "Give at least one function.")
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
+        def choose(branches: Sequence[Callable[[], Any]]) -> Any:
+            return jax.lax.switch(index, branches)
+
+        return run_one(pure, functions, choose, variable_groups, rng_groups, operands)
+
+    lifted = lift(transform, functions[0], [variables], [variables, Captured(all=True)], [rngs], "switch", _ADVICE)
+
+    def call(scopes: Any, index: Any, *operands: Any) -> Any:
+        return lifted(scopes, index, *operands)
+
+    return call

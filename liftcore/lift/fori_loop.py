@@ -1,0 +1,129 @@
+"""Lifted `jax.lax.fori_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter
+from .axes import NO_AXES, split_rules
+from .loop import Loop
+from .repeat import Repeat, Variables, nothing
+from .while_loop import loop_keys, splits
+
+__all__ = ["fori_loop"]
+
+_ADVICE = Advice(
+    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+)
+
+
+def fori_loop(
+    body_fun: Callable[..., Any],
+    *,
+    unroll: int | bool | None = None,
+    variable_carry: Filter = False,
+    variable_broadcast: Filter = True,
+    split_rngs: Mapping[Any, bool] | bool = NO_AXES,
+) -> Callable[..., Any]:
+    """`jax.lax.fori_loop` for a function of scopes.
+
+    Iteration number `i`, counted from 0, of a sequence that is split draws from the root key with `2 * i` folded into
+    it. Where both bounds are known when it is traced, the loop can be differentiated in reverse, and sown values come
+    out stacked; else they cannot pass.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, i, x):
+        ...     return jnp.tanh(i + x @ scope.param("w", jax.random.normal, (3, 3)))
+        >>> model = lambda scope, x: liftcore.fori_loop(layer, split_rngs={"params": False})(scope, 0, 5, x)
+        >>> y, variables = liftcore.init(model)(jax.random.key(0), jnp.ones(3))
+        >>> y.shape, variables["params"]["w"].shape
+        ((3,), (3, 3))
+
+    Args:
+        body_fun: called as `body_fun(scopes, i, value)`; returns the next value.
+        unroll: see `jax.lax.fori_loop`.
+        variable_carry: a filter of variables that go from one iteration to the next.
+        variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
+        split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+
+    Returns:
+        `lifted(scopes, lower, upper, init_val)`, which returns the last value.
+
+    Raises:
+        CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
+        LoopInvarianceError: when called, where something shared depends on the iteration.
+    """
+    rules, key_axes = split_rules(split_rngs)
+
+    def transform(
+        pure: Pure, variable_groups: Any, rng_groups: Any, lower: Any, upper: Any, init_val: Any
+    ) -> tuple[Any, Any]:
+        def body(pure: Pure, variables: Any, number: Any, index: Any, value: Any) -> Any:
+            keys = loop_keys(rng_groups, key_axes, number, 0)
+            return pure(variables, keys, index, value)
+
+        dtype = jnp.result_type(lower, upper)
+        counts = splits(rng_groups, key_axes)
+        variables = Variables(*variable_groups)
+        if isinstance(lower, jax.core.Tracer) or isinstance(upper, jax.core.Tracer):
+            bounds = jnp.asarray(lower, dtype), jnp.asarray(upper, dtype)
+            return _unknown(pure, body, counts, variables, bounds, init_val)
+        indices = jnp.arange(int(lower), max(int(lower), int(upper)), dtype=dtype)
+        return _known(pure, body, counts, variables, indices, init_val, 1 if unroll is None else unroll)
+
+    filters = [variable_carry, variable_broadcast]
+    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "fori_loop", _ADVICE)
+
+    def call(scopes: Any, lower: Any, upper: Any, init_val: Any) -> Any:
+        return lifted(scopes, lower, upper, init_val)
+
+    return call
+
+
+def _known(
+    pure: Pure,
+    body: Callable[..., Any],
+    counts: bool,
+    variables: Variables,
+    indices: Any,
+    init_val: Any,
+    unroll: int | bool,
+) -> tuple[Any, Any]:
+    """The loop over indices that are known, which is a scan."""
+
+    def step(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
+        (number, index), (carried, value) = slices, state
+        value, (carried, shared, captured) = body(pure, Variables(carried, variables.shared), number, index, value)
+        return value, (), (shared, carried, captured)
+
+    xs = (jnp.arange(indices.size) if counts else (), indices)
+    loop = Loop(indices.size, False, unroll, False, [])
+    value, _, (shared, carried, captured) = loop.run(pure, step, (variables.carried, init_val), xs, 0)
+    return value, (carried, shared, captured)
+
+
+def _unknown(
+    pure: Pure, body: Callable[..., Any], counts: bool, variables: Variables, bounds: tuple[Any, Any], init_val: Any
+) -> tuple[Any, Any]:
+    """The loop to a bound that is known when it runs."""
+
+    def condition(_: Pure, variables: Variables, number: Any, state: Any) -> Any:
+        return state[0] < bounds[1], nothing(variables.shared)
+
+    def step(pure: Pure, variables: Variables, number: Any, state: Any) -> Any:
+        index, value = state
+        value, groups = body(pure, variables, number, index, value)
+        return (index + 1, value), groups
+
+    (_, value), groups = Repeat(pure, condition, step, counts).run(variables, (bounds[0], init_val))
+    return value, groups

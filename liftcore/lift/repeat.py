@@ -1,0 +1,189 @@
+"""A loop that ends on a condition, over bodies that are traced once and may create variables.
+
+Variables are *shared* by all iterations or *carried* from one to the next. Both the condition and the body may create
+them, the condition first. Initial values are made before the loop, as `hoist` cuts them out: shared ones may depend on
+nothing of it, carried ones are made as iteration 0 would make them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from ..errors import LiftArgumentError, LoopInvarianceError
+from ..filters import leaves_of, merge
+from ..hoist import Traced, trace
+from ..layout import Changes
+from ..pack import Pure
+from ..typing import PyTree
+from .carry import check_carry, check_separate, overlay, promoted, select
+from .outline import without_created
+
+__all__ = ["Repeat", "Variables", "nothing"]
+
+
+class State(NamedTuple):
+    """What goes from one iteration to the next: how many there were, carried variables, the carry of the user."""
+
+    index: Any
+    carried: PyTree
+    value: PyTree
+
+
+class Variables(NamedTuple):
+    """Variables by how the loop treats them; created ones come in this order too."""
+
+    carried: PyTree
+    shared: PyTree
+
+
+class Repeat(NamedTuple):
+    """A loop.
+
+    Attributes:
+        pure: the body made pure; its output groups are the carried, the shared and the captured variables.
+        condition: `(pure, variables, index, value) -> (pred, groups)`.
+        body: `(pure, variables, index, value) -> (value, groups)`.
+        counts: whether they need the index; it is 0 where they do not.
+    """
+
+    pure: Pure
+    condition: Callable[..., Any]
+    body: Callable[..., Any]
+    counts: bool
+
+    def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
+        """Runs the loop; returns the last value and the output groups."""
+        if self.pure.writes:
+            return self._run_hoisted(variables, value)
+
+        def condition(now: Any) -> Any:
+            return self.condition(self.pure, variables, *now)[0]
+
+        def body(now: Any) -> Any:
+            return self._next(now[0]), self.body(self.pure, variables, *now)[0]
+
+        try:
+            _, value = jax.lax.while_loop(condition, body, (self._first, value))
+        except TypeError:
+            traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
+            check_carry(self.pure.where, "carry", value, traced.outputs)
+            raise
+        return value, nothing(variables.shared)
+
+    @property
+    def _first(self) -> Any:
+        return jax.numpy.int32(0) if self.counts else ()
+
+    def _next(self, index: Any) -> Any:
+        return index + 1 if self.counts else ()
+
+    def _run_hoisted(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
+        state = State(self._first, variables.carried, value)
+        condition, body, state = self._trace(state, variables.shared)
+        _check_constant(self.pure.where, condition, body)
+
+        early = Variables(*self.pure.settle(condition.create(None, state, None)[:2]))
+        known = state._replace(carried=_merged(state.carried, early.carried))
+        late = Variables(*self.pure.settle(body.create(None, known, early.shared)[:2]))
+        written = body.outputs[0].carried
+        begin = select(_merged(known.carried, late.carried), written)
+        check_carry(self.pure.where, "carried variable ", begin, written)
+        check_carry(self.pure.where, "carry", state.value, body.outputs[0].value)
+        check_separate(self.pure, begin)
+
+        def proceed(now: State) -> Any:
+            given = [overlay(early.carried, now.carried), early.shared, ()]
+            return condition.rest(None, given, now._replace(carried=overlay(state.carried, now.carried)), None)[1][0]
+
+        def step(now: State) -> State:
+            given = [overlay(late.carried, now.carried), late.shared, ()]
+            before = now._replace(carried=overlay(known.carried, now.carried))
+            after: State = body.rest(None, given, before, early.shared)[1][0]
+            return after
+
+        last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
+        carried, shared = map(_merged, early, late)
+        _, unwritten, captured = nothing(shared)
+        return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
+
+    def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:
+        """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
+        pure = self.pure.hoisted()
+
+        def condition(state: State, _: Any) -> Any:
+            variables = Variables(state.carried, shared)
+            created, (pred, values) = without_created(*self.condition(pure, variables, state.index, state.value))
+            self._check_captured()
+            self._check_unwritten(values[0], "the condition writes it", "Write it in the body.")
+            self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
+            return created, (pred, ())
+
+        def body(state: State, early: PyTree) -> Any:
+            variables = Variables(state.carried, _merged(shared, early))
+            created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
+            self._check_captured()
+            names = sorted("/".join(path) for tree in values[1] for path, _ in leaves_of(tree))
+            fix = f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.' if names else ""
+            self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
+            return created, (State(self._next(state.index), values[0], value), ())
+
+        while True:
+            first = trace(condition, state, None)
+            known = state._replace(carried=_merged(state.carried, first.created[0]))
+            second = trace(body, known, first.created[1])
+            after = second.outputs[0]
+            both = (select(state.carried, after.carried), state.value)
+            cast = promoted(both, (select(after.carried, state.carried), after.value))
+            if cast is None:
+                return first, second, state
+            state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
+
+    def _check_captured(self) -> None:
+        for record in self.pure.crossing.records:
+            for one in itertools.chain(*record.sown):
+                raise LiftArgumentError(
+                    f'"{"/".join((one.collection, *one.path, one.name))}" in {self.pure.where}',
+                    "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
+                    "Use `scan`, carry the values as variables of one shape, or do not ask for the collection.",
+                )
+
+    def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
+        names = sorted("/".join(path) for tree in group for path, _ in leaves_of(tree))
+        if names:
+            raise LoopInvarianceError(f"{names} in {self.pure.where}", f"{what}.", fix)
+
+
+def _check_constant(where: str, condition: Traced, body: Traced) -> None:
+    """Checks that what all iterations share depends on none of them."""
+    for traced in (condition, body):
+        reads = traced.reads()[1]
+        names = sorted("/".join(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
+        if names:
+            raise LoopInvarianceError(
+                where,
+                f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
+                "carry, on carried variables or on a key that is split.",
+                f'Carry it: `variable_carry="{names[0].split("/")[0]}"`, or do not split the sequence it draws from.',
+            )
+
+
+def _depends(read: PyTree) -> bool:
+    return any(_STATE in one for one in jax.tree.leaves(read, is_leaf=lambda leaf: isinstance(leaf, frozenset)))
+
+
+_STATE = 0
+"""The operand of a traced body that is the state, as `Traced.reads` numbers them."""
+
+
+def _merged(group: PyTree, other: PyTree) -> PyTree:
+    return tuple(map(merge, group, other))
+
+
+def nothing(group: PyTree) -> tuple[Changes, Changes, PyTree]:
+    """The output groups of a function that changes nothing."""
+    empty: PyTree = tuple({} for _ in group)
+    return Changes(empty, empty), Changes(empty, empty), tuple([] for _ in group)

@@ -1,0 +1,106 @@
+"""Lifted `jax.lax.while_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter
+from .axes import NO_AXES, split_rules
+from .repeat import Repeat, Variables
+
+__all__ = ["while_loop"]
+
+_ADVICE = Advice(
+    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+)
+
+
+def while_loop(
+    cond_fun: Callable[..., Any],
+    body_fun: Callable[..., Any],
+    *,
+    variable_carry: Filter = False,
+    variable_broadcast: Filter = True,
+    split_rngs: Mapping[Any, bool] | bool = NO_AXES,
+) -> Callable[..., Any]:
+    """`jax.lax.while_loop` for functions of scopes.
+
+    Iteration `i` of a sequence that is split draws from the root key with `2 * i` folded into it, the condition before
+    it from the one with `2 * i + 1`. Of one that is not split, all bodies draw the same keys; all conditions draw the
+    same ones too, from the root with 1 folded into it. Sown values cannot pass, since their number is unknown.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def small(scope, x):
+        ...     return x < scope.variable("consts", "limit", lambda: 100.0).value
+        >>> def double(scope, x):
+        ...     scope.variable("counter", "steps", lambda: jnp.int32(0)).value += 1
+        ...     return 2 * x
+        >>> model = liftcore.while_loop(small, double, variable_carry="counter")
+        >>> y, variables = liftcore.init(model)(jax.random.key(0), 3.0)
+        >>> float(y), int(variables["counter"]["steps"])
+        (192.0, 6)
+
+    Args:
+        cond_fun: called as `cond_fun(scopes, value)`. It may create variables, and write none.
+        body_fun: called as `body_fun(scopes, value)`; returns the next value.
+        variable_carry: a filter of variables that go from one iteration to the next.
+        variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
+        split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+
+    Returns:
+        `lifted(scopes, init_val)`, which returns the last value.
+
+    Raises:
+        CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
+        LiftArgumentError: when called, where a value is sown.
+        LoopInvarianceError: when called, where something shared depends on the iteration, or the condition writes.
+    """
+    rules, key_axes = split_rules(split_rngs)
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, init_val: Any) -> Any:
+        def run(fn: Callable[..., Any], offset: int) -> Callable[..., Any]:
+            def call(pure: Pure, variables: Variables, index: Any, value: Any) -> Any:
+                keys = loop_keys(rng_groups, key_axes, index, offset)
+                return pure.of(fn)(variables, keys, value)
+
+            return call
+
+        repeat = Repeat(pure, run(cond_fun, 1), run(body_fun, 0), splits(rng_groups, key_axes))
+        return repeat.run(Variables(*variable_groups), init_val)
+
+    filters = [variable_carry, variable_broadcast]
+    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "while_loop", _ADVICE)
+
+    def call(scopes: Any, init_val: Any) -> Any:
+        return lifted(scopes, init_val)
+
+    return call
+
+
+def splits(rng_groups: Any, axes: list[Any]) -> bool:
+    """Whether there is any key that differs between iterations."""
+    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
+
+
+def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:
+    """The root keys of one iteration: those of bodies have offset 0, those of conditions 1."""
+
+    def folded(key: Any, number: Any) -> Any:
+        return jax.random.fold_in(key, number)
+
+    keys = []
+    for group, axis in zip(rng_groups, axes, strict=True):
+        if axis is not None and jax.tree.leaves(group):
+            keys.append(jax.tree.map(lambda key: folded(key, 2 * index + offset), group))
+        else:
+            keys.append(jax.tree.map(lambda key: folded(key, offset), group) if offset else group)
+    return keys
