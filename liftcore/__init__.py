@@ -5,7 +5,7 @@ functions out of it. `vmap`, `scan`, `remat` and `jit` are those of JAX for such
 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
-    lifts          vmap, scan, remat (checkpoint), jit; and what happens to variables there: In, Out, InOut, broadcast
+    lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
     your own       pack, Captured, Changes
     layers         liftcore.nn
     filters        liftcore.filters
@@ -18,7 +18,32 @@ from . import errors, filters, frozen_dict, nn, rng, serialization, struct, trav
 from .entry import apply, bind, init, lazy_init
 from .frozen_dict import FrozenDict, freeze, unfreeze
 from .layout import Captured, Changes
-from .lift import NO_AXES, In, InOut, Out, broadcast, checkpoint, jit, remat, scan, vmap
+from .lift import (
+    NO_AXES,
+    In,
+    InOut,
+    Out,
+    broadcast,
+    checkpoint,
+    cond,
+    custom_jvp,
+    custom_vjp,
+    fori_loop,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jit,
+    jvp,
+    linearize,
+    remat,
+    scan,
+    switch,
+    value_and_grad,
+    vjp,
+    vmap,
+    while_loop,
+)
 from .pack import pack
 from .scope import Scope, Variable
 
@@ -36,13 +61,23 @@ __all__ = [
     "bind",
     "broadcast",
     "checkpoint",
+    "cond",
+    "custom_jvp",
+    "custom_vjp",
     "errors",
     "filters",
+    "fori_loop",
     "freeze",
     "frozen_dict",
+    "grad",
+    "hessian",
     "init",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
     "lazy_init",
+    "linearize",
     "nn",
     "pack",
     "remat",
@@ -50,8 +85,12 @@ __all__ = [
     "scan",
     "serialization",
     "struct",
+    "switch",
     "traverse_util",
     "typing",
     "unfreeze",
+    "value_and_grad",
+    "vjp",
     "vmap",
+    "while_loop",
 ]

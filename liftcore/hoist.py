@@ -9,6 +9,7 @@ and nowhere else. `Traced.reads` tells which operands each initial value depends
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,17 @@ class Traced:
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._made = len(jax.tree.leaves(self.created))
         self._sources = _sources(closed.jaxpr)[: self._made]
+
+    @property
+    def consts(self) -> list[Any]:
+        """The arrays that the function closed over."""
+        return list(self._consts)
+
+    def closed_over(self, consts: Sequence[Any]) -> Traced:
+        """The same function, as if it had closed over other arrays of the same types."""
+        other = copy.copy(self)
+        other._consts = list(consts)
+        return other
 
     def reads(self) -> PyTree:
         """For each initial value, the frozen set of the (indices of the) operands that it depends on."""

@@ -41,7 +41,11 @@ __all__ = [
     "wrong_shape",
 ]
 
-_LIFTED = ("checkpoint", "jit", "remat", "scan", "vmap")
+_LIFTED = (
+    "associative_scan", "checkpoint", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jit",
+    "jvp", "linearize", "map", "pmap", "remat", "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap",
+    "while_loop",
+)  # fmt: skip
 """The transformations that have a lifted form of the same name."""
 
 _IN_LAX = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")

@@ -7,6 +7,7 @@ one writes gives it back as it was.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
-from ..tree import Sown
 from ..traverse_util import unflatten_dict
+from ..tree import Sown
 from ..typing import Path, PyTree
 from .carry import overlay, select
 from .outline import without_created
@@ -47,31 +48,30 @@ def run_one(
         operands: what the functions are called with.
     """
 
-    def body(branch: Pure) -> tuple[Any, tuple[Any, ...]]:
-        return branch(variable_groups, rng_groups, *operands)
+    def run(pure: Pure) -> tuple[Any, tuple[Any, ...]]:
+        return pure(variable_groups, rng_groups, *operands)
 
     if not pure.writes:
-        return choose([lambda branch=branch: body(pure.of(branch)) for branch in branches])  # type: ignore[no-any-return]
+        result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, pure.of(branch)) for branch in branches])
+        return result
     hoisted, traced = pure.hoisted(), []
     slots = Slots()
     for branch in branches:
-        traced.append(trace(lambda branch=branch: without_created(*body(hoisted.of(branch)))))
+        body = hoisted.of(branch)
+        traced.append(trace(lambda body=body: without_created(*run(body))))
         slots.add(pure.crossing.records[-1].sown, traced[-1].outputs[1][1])
     made = pure.settle([_made(pure.where, traced)])[0]
     before = tuple(map(merge, variable_groups[0], made))
     begin = _begin(pure.where, before, [one.outputs[1][0] for one in traced])
 
-    def rest(index: int) -> Callable[[], Any]:
-        def run() -> Any:
-            given = [select(made, traced[index].created[0]), ()]
-            _, (result, (values, captured)) = traced[index].rest(None, given)
-            return result, overlay(begin, values), slots.fill(index, captured)
+    def rest(index: int) -> Any:
+        given = [select(made, traced[index].created[0]), ()]
+        _, (result, (values, captured)) = traced[index].rest(None, given)
+        return result, overlay(begin, values), slots.fill(index, captured)
 
-        return run
-
-    result, values, captured = choose([rest(index) for index in range(len(traced))])
+    output, values, captured = choose([functools.partial(rest, index) for index in range(len(traced))])
     pure.capture(slots.sown)
-    return result, (Changes(values, made), captured)
+    return output, (Changes(values, made), captured)
 
 
 class Slots:

@@ -44,7 +44,7 @@ def cond(
         >>> y, variables
         (Array(-21., dtype=float32, weak_type=True), {'params': {'w': Array(2., dtype=float32)}})
         >>> liftcore.apply(model)(variables, True, 21.0)
-        Array(42., dtype=float32)
+        Array(42., dtype=float32, weak_type=True)
 
     Args:
         true_fun: called as `true_fun(scopes, *operands)` where the predicate is true.

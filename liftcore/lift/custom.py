@@ -1,0 +1,151 @@
+"""What `custom_vjp` and `custom_jvp` share: functions of scopes that JAX may run long after the lift has ended.
+
+So nothing of the user's runs late: the function and its rule are traced when the lifted function is called, each once,
+and JAX is given what was traced. Variables that the function creates are made outside; its rule finds them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..filters import leaves_of, merge
+from ..hoist import trace
+from ..pack import Pure, name_of
+from ..typing import PyTree
+from .branches import Slots
+from .carry import select
+from .outline import with_created, without_created
+
+__all__ = ["Arguments", "Operands", "Ruled"]
+
+
+class Arguments:
+    """The arguments of a call: those that JAX sees, and those that only Python does (`nondiff_argnums`).
+
+    Attributes:
+        held: the latter, in order.
+        seen: the former.
+    """
+
+    def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
+        count = len(args) + 1
+        numbers = {num % count for num in nondiff_argnums}
+        if 0 in numbers:
+            raise LiftArgumentError(
+                f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
+                "number 0 is the scope (or the module) itself.",
+                "Count from 1; choose its variables with `wrt`.",
+            )
+        self._numbers = numbers
+        self.held = [args[num - 1] for num in sorted(numbers)]
+        self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
+
+    def join(self, seen: Sequence[Any]) -> list[Any]:
+        """All arguments, in order."""
+        held, rest = iter(self.held), iter(seen)
+        count = len(self.held) + len(seen)
+        return [next(held if num in self._numbers else rest) for num in range(1, count + 1)]
+
+
+class Operands(NamedTuple):
+    """What JAX sees: variables to differentiate with respect to, the other ones, keys, arguments, and closures."""
+
+    wrt: PyTree
+    others: PyTree
+    rngs: Any
+    args: list[Any]
+    consts: tuple[Any, ...] = ()
+
+
+class Ruled:
+    """A function of scopes and its rule, both traced. It is called with `operands`, for its result and output values.
+
+    Attributes:
+        operands: what both are called with, created variables included.
+    """
+
+    def __init__(self, pure: Pure, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
+        self._pure, self._arguments = pure.hoisted(), arguments
+        given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
+
+        def body(operands: Operands) -> Any:
+            return without_created(*self._run(self._pure, operands, *arguments.join(operands.args)))
+
+        self._traced = trace(body, given)
+        self._slots = Slots()
+        self._written = self._note(self._traced.outputs[1])
+        self._created = pure.settle(self._traced.create(None, given))
+        wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
+        self.operands = given._replace(wrt=wrt, others=others, consts=(self._traced.consts,))
+        self._shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
+
+    def __call__(self, operands: Operands) -> tuple[Any, Any]:
+        """The function."""
+        wrt, others = operands.wrt, operands.others
+        created = [select(wrt, self._traced.created[0]), select(others, self._traced.created[1]), ()]
+        given = Operands(select(wrt, self._shapes[0]), select(others, self._shapes[1]), operands.rngs, operands.args)
+        result, values = self._traced.closed_over(operands.consts[0]).rest(None, created, given)[1]
+        return result, self._filled(0, values)
+
+    def rule(
+        self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
+    ) -> Callable[..., Any]:
+        """Another function of the same scopes, traced, that takes the place of the first where that is differentiated.
+
+        Args:
+            rule: called as `rule(scopes, *arguments(args, *more))`.
+            arguments: from the arguments, and what else there is, to what the rule is called with.
+            *more: pytrees of types.
+
+        Returns:
+            `(operands, *more) -> (result, output values)`.
+        """
+        pure = self._pure.of(rule)
+
+        def body(operands: Operands, *more: Any) -> Any:
+            args = self._arguments.join(operands.args)
+            return without_created(*self._run(pure, operands, *arguments(args, *more)))
+
+        traced = trace(body, self.operands, *more)
+        self.operands = self.operands._replace(consts=(*self.operands.consts, traced.consts))
+        self._check_same(rule, "creates", _names(traced.created), set())
+        self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
+
+        def run(operands: Operands, *more: Any) -> tuple[Any, Any]:
+            known, given = traced.closed_over(operands.consts[1]), operands._replace(consts=operands.consts[:1])
+            result, values = known.rest(None, traced.created, given, *more)[1]
+            return result, self._filled(1, values)
+
+        return run
+
+    def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The output groups, from the values that came out."""
+        self._pure.capture(self._slots.sown)
+        return with_created(self._created, None, values)[1]
+
+    def _run(self, pure: Pure, operands: Operands, *args: Any) -> Any:
+        return pure([operands.wrt, operands.others], operands.rngs, *args)
+
+    def _note(self, values: Sequence[Any]) -> set[str]:
+        self._slots.add(self._pure.crossing.records[-1].sown, values[-1])
+        return _names(values[:-1])
+
+    def _filled(self, number: int, values: Sequence[Any]) -> list[Any]:
+        return [*values[:-1], self._slots.fill(number, values[-1])]
+
+    def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:
+        if given != expected:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {self._pure.where}",
+                f"it {does} {sorted(given)}, and {sorted(expected)} was expected: what the function does, so does its "
+                "rule.",
+                "Create variables in the function, and write in the rule what the function writes.",
+            )
+
+
+def _names(groups: Sequence[PyTree]) -> set[str]:
+    return {"/".join(path) for group in groups for tree in group for path, _ in leaves_of(tree)}

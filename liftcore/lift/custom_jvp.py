@@ -1,0 +1,130 @@
+"""Lifted `jax.custom_jvp`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..typing import Filter
+from .custom import Arguments, Operands, Ruled
+from .derivative import ADVICE, Scoped, zero_tangent
+
+__all__ = ["custom_jvp"]
+
+
+class custom_jvp:
+    """`jax.custom_jvp` for a function of scopes: a function with a derivative of your own.
+
+    The function and its rule are traced once each, whether it is differentiated or not. Variables that the function
+    creates exist for the rule; what the function writes, the rule writes too, and it has no tangent. Tangents come from
+    the variables that `wrt` takes and from the arguments, and from nowhere else.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jnp.round(x * scope.param("w", lambda key: jnp.float32(3)))
+        >>> straight_through = liftcore.custom_jvp(layer)
+        >>> def rule(scope, primals, tangents, variable_tangents):
+        ...     (x,), (dx,) = primals, tangents
+        ...     w, dw = scope.param("w", None, ()), variable_tangents["params"]["w"]
+        ...     return jnp.round(x * w), w * dx + x * dw
+        >>> straight_through.defjvp(rule)
+        >>> jax.grad(lambda x: liftcore.apply(straight_through)({"params": {"w": jnp.float32(3)}}, x))(0.4)
+        Array(3., dtype=float32, weak_type=True)
+
+    Args:
+        fn: called as `fn(scopes, *args)`.
+        nondiff_argnums: see `jax.custom_jvp`; they count in the signature of `fn`, where the scopes are 0.
+        wrt: a filter of the variables that have tangents.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        An object that is called as `lifted(scopes, *args)`, after `defjvp`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        *,
+        wrt: Filter = "params",
+        variables: Filter = True,
+        rngs: Filter = True,
+    ) -> None:
+        self._nondiff = tuple(nondiff_argnums)
+        self._rule: Callable[..., Any] | None = None
+        filters = [wrt, variables]
+        self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", ADVICE)
+        functools.update_wrapper(self, fn, updated=())
+
+    def defjvp(self, jvp: Callable[..., Any]) -> None:
+        """Defines the rule.
+
+        Args:
+            jvp: called as `jvp(scopes, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and
+                its tangent. `variable_tangents` is `{collection: {module: {name: …}}}`.
+        """
+        self._rule = jvp
+
+    def __call__(self, scopes: Any, *args: Any) -> Any:
+        """The function, as it is or as its rule has it where it is differentiated."""
+        return self._lifted(scopes, *args)
+
+    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+        if self._rule is None:
+            raise LiftArgumentError(pure.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
+        arguments = Arguments(pure.where, args, self._nondiff)
+        ruled = Ruled(pure, variable_groups, rng_groups, arguments)
+        scoped, held = Scoped.of(pure.crossing.layout), arguments.held
+        moving = _Moving((ruled.operands.wrt, ruled.operands.args))
+
+        def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+            trees, tangents = moving.join(given)
+            seen = Arguments(pure.where, args, self._nondiff).seen
+            return *held, tuple(seen), tuple(tangents), scoped.out(trees)
+
+        rule = ruled.rule(self._rule, with_tangents, moving.types)
+        run = jax.custom_jvp(ruled.__call__)
+
+        def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:
+            given = moving.select((tangents[0].wrt, tangents[0].args))
+            (result, tangent), values = rule(primals[0], given)
+            still = jax.tree.map(lambda value: zero_tangent(jax.typeof(value)), values)
+            return (result, values), (tangent, still)
+
+        run.defjvp(jvp)
+        result, values = run(ruled.operands)
+        return result, ruled.groups(values)
+
+
+class _Moving:
+    """Which leaves of a pytree have tangents; those of numbers that are no floats, and of keys, have none.
+
+    Attributes:
+        types: the types of the tangents that there are.
+    """
+
+    def __init__(self, primals: Any) -> None:
+        leaves, self._treedef = jax.tree.flatten(primals)
+        self._types = [jax.typeof(leaf).to_tangent_aval() for leaf in leaves]
+        self._moves = [jnp.issubdtype(kind.dtype, jnp.inexact) for kind in self._types]
+        self.types = [kind for kind, moves in zip(self._types, self._moves, strict=True) if moves]
+
+    def select(self, tangents: Any) -> list[Any]:
+        """Those of all tangents that are."""
+        return [leaf for leaf, moves in zip(jax.tree.leaves(tangents), self._moves, strict=True) if moves]
+
+    def join(self, given: Sequence[Any]) -> Any:
+        """All tangents, with zeros for those that have none."""
+        rest = iter(given)
+        pairs = zip(self._types, self._moves, strict=True)
+        return jax.tree.unflatten(self._treedef, [next(rest) if moves else zero_tangent(kind) for kind, moves in pairs])

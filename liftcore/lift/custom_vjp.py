@@ -1,0 +1,131 @@
+"""Lifted `jax.custom_vjp`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..layout import Captured
+from ..pack import Pure, lift, name_of
+from ..typing import Filter
+from .carry import overlay
+from .custom import Arguments, Operands, Ruled
+from .derivative import ADVICE, Scoped, zero_tangent
+
+__all__ = ["custom_vjp"]
+
+
+class custom_vjp:
+    """`jax.custom_vjp` for a function of scopes: a function with a pullback of your own.
+
+    The function and its forward rule are traced once each, whether it is differentiated or not. Variables that the
+    function creates exist for the rule; what the function writes, the rule writes too, and no gradient flows through
+    it. Cotangents go to the variables that `wrt` takes and to the arguments, and nowhere else.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x * scope.param("w", lambda key: jnp.float32(3))
+        >>> clipped = liftcore.custom_vjp(layer)
+        >>> def forward(scope, x):
+        ...     return liftcore.vjp(layer)(scope, x)  # the result, and the pullback as residuals
+        >>> def backward(pullback, cotangent):
+        ...     return pullback(jnp.clip(cotangent, -1, 1))
+        >>> clipped.defvjp(forward, backward)
+        >>> params = {"w": jnp.float32(3)}
+        >>> jax.grad(lambda params: 100 * liftcore.apply(clipped)({"params": params}, 2.0))(params)
+        {'w': Array(2., dtype=float32)}
+
+    Args:
+        fn: called as `fn(scopes, *args)`.
+        nondiff_argnums: see `jax.custom_vjp`; they count in the signature of `fn`, where the scopes are 0.
+        wrt: a filter of the variables that have cotangents.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        An object that is called as `lifted(scopes, *args)`, after `defvjp`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        *,
+        wrt: Filter = "params",
+        variables: Filter = True,
+        rngs: Filter = True,
+    ) -> None:
+        self._nondiff = tuple(nondiff_argnums)
+        self._forward: Callable[..., Any] | None = None
+        self._backward: Callable[..., Any] | None = None
+        filters = [wrt, variables]
+        self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_vjp", ADVICE)
+        functools.update_wrapper(self, fn, updated=())
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+        """Defines the rule.
+
+        Args:
+            fwd: called as `fwd(scopes, *args)`; returns the result and residuals, a pytree.
+            bwd: called as `bwd(*nondiff_args, residuals, cotangent)`; returns one cotangent for the scopes,
+                `{collection: {module: {name: …}}}`, and one for each other argument. None stands for zero, and so does
+                what is left out of the first.
+        """
+        self._forward, self._backward = fwd, bwd
+
+    def __call__(self, scopes: Any, *args: Any) -> Any:
+        """The function, as it is or as its rule has it where it is differentiated."""
+        return self._lifted(scopes, *args)
+
+    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+        where, bwd = pure.where, self._backward
+        if self._forward is None or bwd is None:
+            raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
+        arguments = Arguments(where, args, self._nondiff)
+        ruled = Ruled(pure, variable_groups, rng_groups, arguments)
+        rule = ruled.rule(_pair(where, self._forward), lambda args: args)
+        scoped = Scoped.of(pure.crossing.layout)
+        types, held = jax.tree.map(jax.typeof, ruled.operands.wrt), arguments.held
+        run = jax.custom_vjp(ruled.__call__)
+
+        def forward(operands: Operands) -> Any:
+            (result, residuals), values = rule(operands)
+            return (result, values), residuals
+
+        def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
+            given = bwd(*held, residuals, cotangents[0])
+            if not isinstance(given, tuple | list) or len(given) != 1 + len(arguments.seen):
+                raise LiftArgumentError(
+                    f"{name_of(bwd)}, the rule of {where}",
+                    f"expected a cotangent for the scope and one for each of {len(arguments.seen)} arguments, given "
+                    f"{len(given) if isinstance(given, tuple | list) else type(given).__name__}.",
+                    'Write `return {"params": …}, x_cotangent`; None stands for zero.',
+                )
+            zeros = jax.tree.map(zero_tangent, types)
+            wrt = zeros if given[0] is None else overlay(zeros, scoped.into(where, given[0], types))
+            return (Operands(wrt, None, None, list(given[1:]), (None, None)),)
+
+        run.defvjp(forward, backward)
+        result, values = run(ruled.operands)
+        return result, ruled.groups(values)
+
+
+def _pair(where: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def checked(*args: Any) -> Any:
+        pair = forward(*args)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise LiftArgumentError(
+                f"{name_of(forward)}, the rule of {where}",
+                f"expected the result and the residuals, given {type(pair).__name__}.",
+                "Write `return result, residuals`.",
+            )
+        return pair
+
+    return checked

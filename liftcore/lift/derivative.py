@@ -1,0 +1,155 @@
+"""What all derivatives share: a function of scopes as one of variables and arguments, for JAX to differentiate.
+
+Argument number 0 stands for the scopes: for those variables below them that the filter `wrt` takes. Variables that the
+body creates are made outside, so that `init` differentiates what `apply` will: with respect to them, and not through
+what made them. What the body writes, draws and sows is that of the undifferentiated body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import LiftArgumentError
+from ..filters import leaves_of, merge
+from ..hoist import trace
+from ..layout import Layout
+from ..pack import Pure
+from ..tree import Advice
+from ..typing import Path, PyTree
+from .carry import overlay, select
+from .outline import with_created, without_created
+
+__all__ = ["ADVICE", "Scoped", "check_wrt", "differentiable", "instantiate", "zero_tangent"]
+
+ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+
+
+class Scoped(NamedTuple):
+    """Trees of the outermost scopes, and what they are of each scope that was given: the values a user sees.
+
+    Attributes:
+        routes: for each given scope, the index of its outermost scope and the way from there.
+        scopes: the pytree structure of the given scopes.
+    """
+
+    routes: tuple[tuple[int, Path], ...]
+    scopes: Any
+
+    @classmethod
+    def of(cls, layout: Layout) -> Scoped:
+        """That of one use of a lift."""
+        return cls(layout.routes, layout.scopes)
+
+    def out(self, trees: Sequence[Any]) -> PyTree:
+        """The tree below each given scope."""
+        return jax.tree.unflatten(self.scopes, [_below(trees[index], route) for index, route in self.routes])
+
+    def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
+        """The inverse of `out`; what is given for two scopes that overlap is added up.
+
+        Raises:
+            LiftArgumentError: where something is given for a variable that is not in `like`.
+        """
+        trees: list[Any] = [{} for _ in like]
+        for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
+            for path, value in leaves_of({} if tree is None else tree):
+                place = (path[0], *route, *path[1:])
+                if place not in dict(leaves_of(like[index])):
+                    known = sorted("/".join(path) for path, _ in leaves_of(_below(like[index], route)))
+                    raise LiftArgumentError(
+                        where,
+                        f'something is given for "{"/".join(path)}", with respect to which nothing is differentiated '
+                        f"(available: {known}).",
+                        'Choose the variables with `wrt`, such as `wrt="params"`.',
+                    )
+                _add(trees[index], place, value)
+        return tuple(trees)
+
+
+def differentiable(
+    pure: Pure, variable_groups: Sequence[PyTree], rng_groups: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], PyTree, Callable[[Any], tuple[Any, ...]]]:
+    """A function of the variables of the first group, and of arguments, for JAX to differentiate.
+
+    Args:
+        pure: the function of scopes.
+        variable_groups: those to differentiate with respect to, and the others.
+        rng_groups: as they were given.
+        args: the arguments.
+        kwargs: the keyword arguments.
+
+    Returns:
+        `call(trees, *args) -> (result, output groups)`, to be run once; the trees to call it with; and what to do with
+        the output groups when they have come out of the derivative.
+    """
+    trees, others = variable_groups
+    if not pure.writes:
+        return lambda trees, *args: pure([trees, others], rng_groups, *args, **kwargs), trees, tuple
+    hoisted = pure.hoisted()
+
+    def body(trees: PyTree, *args: Any) -> Any:
+        return without_created(*hoisted([trees, others], rng_groups, *args, **kwargs))
+
+    traced = trace(body, trees, *args)
+    made = pure.settle(traced.create(None, trees, *args))
+
+    def call(full: PyTree, *args: Any) -> Any:
+        created = [select(full, made[0]), *made[1:]]
+        return traced.rest(None, created, select(full, trees), *args)[1]
+
+    return call, tuple(map(merge, trees, made[0])), lambda values: with_created(made, None, values)[1]
+
+
+def check_wrt(pure: Pure, trees: PyTree, argnums: int | Sequence[int], allow_int: bool = False) -> None:
+    """Checks that there are variables to differentiate with respect to, and that these can be."""
+    if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):
+        return
+    for tree in trees:
+        for path, value in leaves_of(tree):
+            wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+            if wrong and not allow_int:
+                raise LiftArgumentError(
+                    f'"{"/".join(path)}" in {pure.where}',
+                    f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
+                    "Leave it out of `wrt`, or pass `allow_int=True`.",
+                )
+    if not jax.tree.leaves(trees):
+        known = sorted({name for outer in pure.crossing.outers for name in outer.tree.variables})
+        raise LiftArgumentError(
+            pure.where,
+            f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
+            'Choose others, such as `wrt="params"`, or count arguments from 1.',
+        )
+
+
+def instantiate(trees: PyTree, tangents: PyTree | None) -> PyTree:
+    """Tangents for all variables: zeros where none are given."""
+    zeros = jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), trees)
+    return zeros if tangents is None else overlay(zeros, tangents)
+
+
+def zero_tangent(kind: Any) -> Any:
+    """The tangent of something of a type, where it does not change."""
+    aval = kind.to_tangent_aval()
+    return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else jnp.zeros(aval.shape, aval.dtype)
+
+
+def _below(tree: Any, route: Path) -> dict[str, Any]:
+    found = {}
+    for collection, inner in tree.items():
+        for name in route:
+            inner = inner.get(name, {})
+        if inner:
+            found[collection] = inner
+    return found
+
+
+def _add(tree: dict[str, Any], path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value if path[-1] not in tree else jax.tree.map(jnp.add, tree[path[-1]], value)

@@ -1,0 +1,147 @@
+"""Lifted `jax.grad` and `jax.value_and_grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..typing import Filter, PyTree
+from .derivative import ADVICE, Scoped, check_wrt, differentiable
+
+__all__ = ["grad", "value_and_grad"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad` for a function of scopes: with respect to variables, to arguments, or to both.
+
+    What the function writes, draws and sows is as without the derivative; no gradient flows out through what it writes.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def loss(scope, x):
+        ...     return (x * scope.param("w", lambda key: jnp.float32(3))) ** 2
+        >>> model = liftcore.value_and_grad(loss, argnums=(0, 1))
+        >>> (value, (variables, x)), _ = liftcore.init(model)(jax.random.key(0), 2.0)
+        >>> float(value), float(variables["params"]["w"]), float(x)
+        (36.0, 24.0, 36.0)
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` that and something else.
+        argnums: see `jax.grad`; number 0 is the scope, which stands for the variables that `wrt` takes.
+        has_aux: see `jax.grad`.
+        holomorphic: see `jax.grad`.
+        allow_int: see `jax.grad`.
+        wrt: a filter of variables, down to single ones.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns the value and the gradient. The gradient with respect to a
+        scope is `{collection: {module: {name: …}}}`; to a pytree of scopes, a pytree of such.
+
+    Raises:
+        LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
+    """
+    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _lifted("value_and_grad", fn, argnums, has_aux, options, rules)
+
+
+def grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.grad` for a function of scopes; see `value_and_grad`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def energy(scope, x):
+        ...     return jnp.sum(scope.param("w", jax.random.normal, (3,)) * x**2)
+        >>> def force(scope, x):
+        ...     return -liftcore.grad(energy, argnums=1)(scope, x)
+        >>> y, variables = liftcore.init(force)(jax.random.key(0), jnp.ones(3))
+        >>> bool((y == -2 * variables["params"]["w"]).all())
+        True
+
+    Args:
+        fn: as in `value_and_grad`.
+        argnums: as in `value_and_grad`.
+        has_aux: see `jax.grad`.
+        holomorphic: see `jax.grad`.
+        allow_int: see `jax.grad`.
+        wrt: as in `value_and_grad`.
+        variables: as in `value_and_grad`.
+        rngs: as in `value_and_grad`.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns the gradient, or with `has_aux` the gradient and the rest.
+
+    Raises:
+        LiftArgumentError: as `value_and_grad` does.
+    """
+    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    both = _lifted("grad", fn, argnums, has_aux, options, rules)
+
+    def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        value, grads = both(scopes, *args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return lifted
+
+
+def _lifted(
+    name: str,
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    options: Mapping[str, Any],
+    rules: Mapping[str, Filter],
+) -> Callable[..., Any]:
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, args, kwargs)
+        check_wrt(pure, trees, argnums, options["allow_int"])
+
+        def flat(*args: Any) -> tuple[Any, Any]:
+            result, groups = call(*args)
+            value, aux = result if has_aux else (result, None)
+            return value, (aux, groups)
+
+        run = jax.value_and_grad(flat, argnums, has_aux=True, **options)
+        (value, (aux, groups)), grads = run(trees, *args)
+        grads = by_argument(Scoped.of(pure.crossing.layout), argnums, grads)
+        return ((value, aux) if has_aux else value, grads), finish(groups)
+
+    filters = [rules["wrt"], rules["variables"]]
+    return lift(transform, fn, filters, [*filters, Captured()], [rules["rngs"]], name, ADVICE)
+
+
+def by_argument(scoped: Scoped, argnums: int | Sequence[int], derivatives: PyTree) -> PyTree:
+    """What JAX gives for the arguments of `argnums`, that for number 0 as the user sees it."""
+    if isinstance(argnums, int):
+        return derivatives if argnums else scoped.out(derivatives)
+    pairs = zip(argnums, derivatives, strict=True)
+    return tuple(one if number else scoped.out(one) for number, one in pairs)

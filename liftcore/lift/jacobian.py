@@ -1,0 +1,174 @@
+"""Lifted `jax.jacfwd`, `jax.jacrev` and `jax.hessian`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..typing import Filter
+from .derivative import ADVICE, Scoped, check_wrt, differentiable
+from .grad import by_argument
+
+__all__ = ["hessian", "jacfwd", "jacrev"]
+
+
+def jacfwd(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.jacfwd` for a function of scopes; for variables and `argnums` see `value_and_grad`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jnp.sin(x @ scope.param("w", jax.random.normal, (3, 2)))
+        >>> model = liftcore.jacfwd(layer)
+        >>> jacobian, _ = liftcore.init(model)(jax.random.key(0), jnp.ones(3))
+        >>> jacobian["params"]["w"].shape  # that of the result, then that of the variable
+        (2, 3, 2)
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
+        argnums: see `jax.jacfwd`; number 0 is the scope, which stands for the variables that `wrt` takes.
+        has_aux: see `jax.jacfwd`.
+        holomorphic: see `jax.jacfwd`.
+        wrt: a filter of variables, down to single ones.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` that and the rest.
+
+    Raises:
+        LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
+    """
+    transformation = functools.partial(jax.jacfwd, holomorphic=holomorphic)
+    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
+    return _lifted("jacfwd", transformation, fn, argnums, has_aux, False, rules)
+
+
+def jacrev(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.jacrev` for a function of scopes; see `jacfwd`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jnp.sin(x @ scope.param("w", jax.random.normal, (3, 2)))
+        >>> jacobian, _ = liftcore.init(liftcore.jacrev(layer, argnums=1))(jax.random.key(0), jnp.ones(3))
+        >>> jacobian.shape
+        (2, 3)
+
+    Args:
+        fn: as in `jacfwd`.
+        argnums: as in `jacfwd`.
+        has_aux: see `jax.jacrev`.
+        holomorphic: see `jax.jacrev`.
+        allow_int: see `jax.jacrev`.
+        wrt: as in `jacfwd`.
+        variables: as in `jacfwd`.
+        rngs: as in `jacfwd`.
+
+    Returns:
+        As `jacfwd`.
+
+    Raises:
+        LiftArgumentError: as `jacfwd` does.
+    """
+    transformation = functools.partial(jax.jacrev, holomorphic=holomorphic, allow_int=allow_int)
+    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
+    return _lifted("jacrev", transformation, fn, argnums, has_aux, allow_int, rules)
+
+
+def hessian(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.hessian` for a function of scopes: `jacfwd` of `jacrev`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def loss(scope, x):
+        ...     return jnp.sum((x * scope.param("w", lambda key: jnp.ones(2))) ** 2)
+        >>> second, _ = liftcore.init(liftcore.hessian(loss, argnums=1))(jax.random.key(0), jnp.ones(2))
+        >>> second
+        Array([[2., 0.],
+               [0., 2.]], dtype=float32)
+
+    Args:
+        fn: as in `jacfwd`.
+        argnums: as in `jacfwd`.
+        has_aux: see `jax.hessian`.
+        holomorphic: see `jax.hessian`.
+        wrt: as in `jacfwd`.
+        variables: as in `jacfwd`.
+        rngs: as in `jacfwd`.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns the Hessian, or with `has_aux` that and the rest. With respect
+        to a scope it is a tree of trees: `hessian["params"]["a"]["params"]["b"]`.
+
+    Raises:
+        LiftArgumentError: as `jacfwd` does.
+    """
+    rules: dict[str, Any] = {"wrt": wrt, "variables": variables, "rngs": rngs}
+    inner = jacrev(fn, argnums, has_aux, holomorphic, **rules)
+    return jacfwd(inner, argnums, has_aux, holomorphic, **rules)
+
+
+def _lifted(
+    name: str,
+    transformation: Callable[..., Any],
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    allow_int: bool,
+    rules: Mapping[str, Filter],
+) -> Callable[..., Any]:
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, args, kwargs)
+        check_wrt(pure, trees, argnums, allow_int)
+
+        def flat(*args: Any) -> tuple[Any, Any]:
+            result, groups = call(*args)
+            result, aux = result if has_aux else (result, None)
+            return result, (jax.tree.map(lambda _: 0, result), aux, groups)
+
+        jacobian, (like, aux, groups) = transformation(flat, argnums, has_aux=True)(trees, *args)
+        scoped = Scoped.of(pure.crossing.layout)
+        outer: Any = jax.tree.structure(like)
+        parts = [by_argument(scoped, argnums, part) for part in outer.flatten_up_to(jacobian)]
+        jacobian = jax.tree.unflatten(outer, parts)
+        return (jacobian, aux) if has_aux else jacobian, finish(groups)
+
+    filters = [rules["wrt"], rules["variables"]]
+    return lift(transform, fn, filters, [*filters, Captured()], [rules["rngs"]], name, ADVICE)

@@ -1,0 +1,134 @@
+"""Lifted `jax.jvp` and `jax.linearize`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..typing import Filter, PyTree
+from .carry import overlay
+from .derivative import ADVICE, Scoped, differentiable, instantiate
+
+__all__ = ["jvp", "linearize"]
+
+
+def jvp(
+    fn: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.jvp` for a function of scopes.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x * scope.param("w", lambda key: jnp.float32(3))
+        >>> def model(scope, x):
+        ...     direction = {"params": {"w": jnp.float32(10)}}
+        ...     return liftcore.jvp(layer)(scope, (x,), (jnp.float32(1),), direction)
+        >>> liftcore.init(model)(jax.random.key(0), jnp.float32(2))[0]
+        (Array(6., dtype=float32), Array(23., dtype=float32))
+
+    Args:
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
+        has_aux: see `jax.jvp`.
+        wrt: a filter of the variables that may have tangents.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, primals, tangents, variable_tangents=None)`, which returns `(result, tangent)` or `(result,
+        tangent, aux)`. The tangents of variables are a tree `{collection: {module: {name: …}}}`, or a pytree of such
+        where the scopes are a pytree; those of variables that it leaves out are zero.
+
+    Raises:
+        LiftArgumentError: when called, where a tangent is given for something that `wrt` does not take.
+    """
+
+    def transform(
+        pure: Pure, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
+    ) -> tuple[Any, Any]:
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+        scoped = Scoped.of(pure.crossing.layout)
+        along = instantiate(trees, None if given is None else scoped.into(pure.where, given, trees))
+        result, tangent, (aux, groups) = jax.jvp(
+            functools.partial(_flat, call, has_aux), (trees, *primals), (along, *tangents), has_aux=True
+        )
+        return (result, tangent, aux) if has_aux else (result, tangent), finish(groups)
+
+    filters = [wrt, variables]
+    lifted = lift(transform, fn, filters, [*filters, Captured()], [rngs], "jvp", ADVICE)
+
+    def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
+        return lifted(scopes, tuple(primals), tuple(tangents), variable_tangents)
+
+    return call
+
+
+def linearize(
+    fn: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.linearize` for a function of scopes.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x**2 * scope.param("w", lambda key: jnp.float32(3))
+        >>> def model(scope, x):
+        ...     y, along = liftcore.linearize(layer)(scope, x)
+        ...     return y, along(None, jnp.float32(1))
+        >>> liftcore.init(model)(jax.random.key(0), jnp.float32(2))[0]
+        (Array(12., dtype=float32), Array(12., dtype=float32))
+
+    Args:
+        fn: as in `jvp`.
+        has_aux: see `jax.linearize`.
+        wrt: as in `jvp`.
+        variables: as in `jvp`.
+        rngs: as in `jvp`.
+
+    Returns:
+        `lifted(scopes, *primals)`, which returns `(result, along)` or `(result, along, aux)`; `along(variable_tangents,
+        *tangents)` is a pure function that returns the tangent of the result.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+        flat = functools.partial(_flat, call, has_aux)
+        result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
+        zeros = instantiate(trees, None)
+        move = functools.partial(_along, pure.where, Scoped.of(pure.crossing.layout))
+        along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]
+        return (result, along, aux) if has_aux else (result, along), finish(groups)
+
+    filters = [wrt, variables]
+    return lift(transform, fn, filters, [*filters, Captured()], [rngs], "linearize", ADVICE)
+
+
+def _flat(call: Callable[..., Any], has_aux: bool, *primals: Any) -> tuple[Any, Any]:
+    result, groups = call(*primals)
+    result, aux = result if has_aux else (result, None)
+    return result, (aux, groups)
+
+
+def _along(
+    where: str, scoped: Scoped, linear: Callable[..., Any], zeros: PyTree, variable_tangents: PyTree, *tangents: Any
+) -> Any:
+    if variable_tangents is not None:
+        zeros = overlay(zeros, scoped.into(where, variable_tangents, zeros))
+    return linear(zeros, *tangents)

@@ -1,0 +1,72 @@
+"""Lifted `jax.vjp`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..typing import Filter
+from .derivative import ADVICE, Scoped, differentiable
+
+__all__ = ["vjp"]
+
+
+def vjp(
+    fn: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.vjp` for a function of scopes.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x * scope.param("w", lambda key: jnp.float32(3))
+        >>> def model(scope, x):
+        ...     y, pullback = liftcore.vjp(layer)(scope, x)
+        ...     return pullback(jnp.ones_like(y))
+        >>> (variables, x), _ = liftcore.init(model)(jax.random.key(0), jnp.float32(2))
+        >>> float(variables["params"]["w"]), float(x)
+        (2.0, 3.0)
+
+    Args:
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
+        has_aux: see `jax.vjp`.
+        wrt: a filter of the variables that the first cotangent is of.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *primals)`, which returns `(result, pullback)` or `(result, pullback, aux)`. The pullback, a
+        pure function, takes a cotangent of the result and returns those of the scopes' variables and of each primal.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+
+        def flat(*primals: Any) -> tuple[Any, Any]:
+            result, groups = call(*primals)
+            result, aux = result if has_aux else (result, None)
+            return result, (aux, groups)
+
+        result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
+        back = functools.partial(_pull_back, Scoped.of(pure.crossing.layout))
+        pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
+        return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)
+
+    filters = [wrt, variables]
+    return lift(transform, fn, filters, [*filters, Captured()], [rngs], "vjp", ADVICE)
+
+
+def _pull_back(scoped: Scoped, pullback: Callable[..., Any], cotangent: Any) -> Any:
+    trees, *cotangents = pullback(cotangent)
+    return scoped.out(trees), *cotangents
