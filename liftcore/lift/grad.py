@@ -136,7 +136,7 @@ def _lifted(
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
-    return lift(transform, fn, filters, [*filters, Captured()], [rules["rngs"]], name, ADVICE)
+    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)
 
 
 def by_argument(scoped: Scoped, argnums: int | Sequence[int], derivatives: PyTree) -> PyTree:

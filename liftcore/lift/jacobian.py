@@ -171,4 +171,4 @@ def _lifted(
         return (jacobian, aux) if has_aux else jacobian, finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
-    return lift(transform, fn, filters, [*filters, Captured()], [rules["rngs"]], name, ADVICE)
+    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)

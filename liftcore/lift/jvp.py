@@ -66,7 +66,7 @@ def jvp(
         return (result, tangent, aux) if has_aux else (result, tangent), finish(groups)
 
     filters = [wrt, variables]
-    lifted = lift(transform, fn, filters, [*filters, Captured()], [rngs], "jvp", ADVICE)
+    lifted = lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "jvp", ADVICE)
 
     def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
         return lifted(scopes, tuple(primals), tuple(tangents), variable_tangents)
@@ -117,7 +117,7 @@ def linearize(
         return (result, along, aux) if has_aux else (result, along), finish(groups)
 
     filters = [wrt, variables]
-    return lift(transform, fn, filters, [*filters, Captured()], [rngs], "linearize", ADVICE)
+    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "linearize", ADVICE)
 
 
 def _flat(call: Callable[..., Any], has_aux: bool, *primals: Any) -> tuple[Any, Any]:

@@ -64,7 +64,7 @@ def vjp(
         return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)
 
     filters = [wrt, variables]
-    return lift(transform, fn, filters, [*filters, Captured()], [rngs], "vjp", ADVICE)
+    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "vjp", ADVICE)
 
 
 def _pull_back(scoped: Scoped, pullback: Callable[..., Any], cotangent: Any) -> Any:

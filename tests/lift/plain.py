@@ -37,6 +37,7 @@ class World:
         pending: what earlier iterations created: it exists again once this iteration has created it too.
         changed: what was created or written.
         sown: captured values that the transformation around does not list.
+        first: the first value of what was created.
     """
 
     values: dict[Path, Any]
@@ -49,6 +50,7 @@ class World:
     pending: dict[Path, Any] = dataclasses.field(default_factory=dict)
     changed: dict[Path, None] = dataclasses.field(default_factory=dict)
     sown: list[tuple[Path, str, str, Any]] = dataclasses.field(default_factory=list)
+    first: dict[Path, Any] = dataclasses.field(default_factory=dict)
 
     def put(self, path: Path, value: Any) -> None:
         assert self.mutable(path[0]), path
@@ -61,6 +63,12 @@ class World:
         here = World(values, root, self.given, self.mutable, self.initializing, frozenset(taken))
         here.counts = dict(self.counts)
         return here
+
+    def copy(self) -> World:
+        """The same state, in dicts of its own."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        held = ("values", "counts", "pending", "changed", "sown", "first")
+        return World(**{name: value.copy() if name in held else value for name, value in fields.items()})
 
 
 @dataclasses.dataclass
@@ -109,6 +117,7 @@ class Plain:
         if path not in self.world.values:
             made = jax.tree.map(jnp.asarray, init_fn(*args))
             self.world.put(path, self.world.pending.get(path, made))
+            self.world.first[path] = self.world.values[path]
         return Held(self.world, path)
 
     def param(self, name: str, init_fn: Callable[..., Any], *args: Any) -> Any:
@@ -148,16 +157,20 @@ class Rule:
         split: for each sequence whether it is split.
         size: how many lanes or iterations there are.
         reverse: whether the last slice comes first.
+        folds: whether the keys of a split sequence are folded, as in loops that do not know how often they run.
     """
 
     axes: Mapping[str, Any]
     split: Mapping[str, bool]
     size: int
     reverse: bool = False
+    folds: bool = False
 
     def root(self, outer: Callable[[str], Any], index: int) -> Callable[[str], Any]:
         def find(name: str) -> Any:
             rule = name if name in self.split else "params"
+            if self.split[rule] and self.folds:
+                return jax.random.fold_in(outer(name), 2 * index)
             return jax.random.split(outer(name), self.size)[index] if self.split[rule] else outer(name)
 
         return find
@@ -179,7 +192,8 @@ class Rule:
             results[index] = one(inner, index)
             carried |= {path: here.values[path] for path in here.changed if self.axes[path[0]] in (None, CARRY)}
             worlds[index], scope.names = here, inner.names
-        self._put_back(scope, [worlds[index] for index in range(self.size)], carried)
+        firsts = worlds[self.size - 1 if self.reverse else 0].first
+        self._put_back(scope, [worlds[index] for index in range(self.size)], carried, firsts)
         return [results[index] for index in range(self.size)]
 
     def _slices(self, values: Mapping[Path, Any], index: int, below: Path) -> dict[Path, Any]:
@@ -191,17 +205,64 @@ class Rule:
                 slices[path] = value if shared else jax.tree.map(lambda leaf, at=axis: jnp.take(leaf, index, at), value)
         return slices
 
-    def _put_back(self, scope: Plain, worlds: list[World], carried: dict[Path, Any]) -> None:
+    def _put_back(
+        self, scope: Plain, worlds: list[World], carried: dict[Path, Any], firsts: dict[Path, Any]
+    ) -> None:
         for path in worlds[0].changed:
             axis = self.axes[path[0]]
             if axis in (None, CARRY):
                 scope.world.put(path, carried[path])
             else:
                 scope.world.put(path, _stack([world.values[path] for world in worlds], axis))
+        for path, value in firsts.items():
+            axis = self.axes[path[0]]
+            whole = axis in (None, CARRY)
+            scope.world.first[path] = value if whole else _stack([world.first[path] for world in worlds], axis)
         scope.world.counts = worlds[0].counts
         for place, (path, collection, name, _) in enumerate(worlds[0].sown):
             values = _stack([world.sown[place][3] for world in worlds], 0)
             Plain(scope.world, path).sow(collection, name, values)
+
+
+def again(scope: Plain, body: Body, x: Any) -> tuple[Any, Callable[[dict[Path, Any], Any], Any], dict[Path, Any]]:
+    """Runs a body, and makes a pure function of its parameters and its argument out of it.
+
+    Returns:
+        What it gave; the function, which finds all that the body created; and the parameters.
+    """
+    before, names = scope.world.copy(), set(scope.names)
+    y = body(scope, x)
+    made = {path: value for path, value in scope.world.first.items() if path not in before.first}
+
+    def run(params: dict[Path, Any], x: Any) -> Any:
+        here = before.copy()
+        here.pending |= made
+        for path, value in params.items():
+            (here.values if path in before.values else here.pending)[path] = value
+        return body(Plain(here, scope.path, names), x)
+
+    def is_param(path: Path) -> bool:
+        return path[0] == "params" and path[1 : 1 + len(scope.path)] == scope.path
+
+    return y, run, {path: value for path, value in {**before.values, **made}.items() if is_param(path)}
+
+
+def opaque(scope: Plain, body: Body, x: Any) -> Any:
+    """Runs a body so that gradients flow through its parameters and its argument only."""
+    world = scope.world
+    before = dict(world.values)
+    for path, value in before.items():
+        if path[0] != "params":
+            world.values[path] = jax.tree.map(jax.lax.stop_gradient, value)
+    seen, sown = dict(world.values), len(world.sown)
+    y = body(scope, x)
+    for path, value in world.values.items():
+        if path in seen and value is seen[path]:
+            world.values[path] = before[path]
+        else:
+            world.values[path] = jax.tree.map(jax.lax.stop_gradient, value)
+    world.sown[sown:] = [(*rest, jax.tree.map(jax.lax.stop_gradient, value)) for *rest, value in world.sown[sown:]]
+    return y
 
 
 def _stack(trees: list[Any], axis: int) -> Any:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
-from tests.lift.plain import CARRY, Body, Rule
+from tests.lift.plain import CARRY, Body, Rule, again, opaque
 
 COLLECTIONS = ("params", "consts", "state", "counter")
 SEQUENCES = ("params", "dropout")
@@ -28,11 +28,13 @@ class Row(NamedTuple):
         lifted: from a body to its lifted form.
         plain: from a body over plain scopes to the same, without any lift.
         rule: how state is treated; None for a transformation that changes nothing.
+        runs: how often the body's Python runs.
     """
 
     lifted: Callable[[Body], Body]
     plain: Callable[[Body], Body]
     rule: Rule | None = None
+    runs: int = 1
 
 
 def _over_lanes(rule: Rule, own: bool, **options: Any) -> Row:
@@ -111,6 +113,105 @@ def _unchanged(lift: Callable[..., Any], **options: Any) -> Row:
     return Row(lambda body: lift(body, **options), lambda body: body)
 
 
+def _branch(lift: Callable[[Body], Any], pred: Any) -> Row:
+    """A body as the branch that runs, where another one makes nothing."""
+
+    def lifted(body: Body) -> Body:
+        chosen = lift(body)
+        return lambda scope, x: chosen(scope, pred(x), x)
+
+    return Row(lifted, lambda body: body)
+
+
+def _negated(scope: Any, x: Any) -> Any:
+    return -x
+
+
+def _counted_loop(rule: Rule) -> Row:
+    """A loop over the numbers from 1 on, that carries `x`."""
+
+    def lifted(body: Body) -> Body:
+        kinds = [[name for name, axis in rule.axes.items() if axis == kind] for kind in (CARRY, None)]
+        over = liftcore.fori_loop(
+            lambda scope, number, x: body(scope, x) + 0.1 * number,
+            variable_carry=kinds[0],
+            variable_broadcast=kinds[1],
+            split_rngs=rule.split,
+        )
+        return lambda scope, x: over(scope, 1, 1 + rule.size, x)
+
+    def plain(body: Body) -> Body:
+        def loop(scope: Any, x: Any) -> Any:
+            carry = [x]
+            rule.run(scope, lambda inner, index: carry.append(body(inner, carry[-1]) + 0.1 * (1 + index)))
+            return carry[-1]
+
+        return loop
+
+    return Row(lifted, plain, rule)
+
+
+def _total(tree: Any) -> Any:
+    return sum(leaf.sum() for leaf in jax.tree.leaves(tree))
+
+
+def _pulled_back() -> Row:
+    """A body and a bit of its gradients."""
+
+    def lifted(body: Body) -> Body:
+        def call(scope: Any, x: Any) -> Any:
+            y, pullback = liftcore.vjp(body)(scope, x)
+            variables, dx = pullback(jnp.ones_like(y))
+            outermost = variables[0] if isinstance(variables, tuple) else variables
+            return y + 0.1 * dx + 0.01 * _total(outermost)
+
+        return call
+
+    def plain(body: Body) -> Body:
+        def call(scope: Any, x: Any) -> Any:
+            y, run, params = again(scope, body, x)
+            variables, dx = jax.vjp(run, params, x)[1](jnp.ones_like(y))
+            return y + 0.1 * dx + 0.01 * _total(variables)
+
+        return call
+
+    return Row(lifted, plain)
+
+
+def _pushed_forward() -> Row:
+    """A body and a bit of its derivative along its argument."""
+
+    def lifted(body: Body) -> Body:
+        def call(scope: Any, x: Any) -> Any:
+            y, dy = liftcore.jvp(body)(scope, (x,), (x + 1,))
+            return y + 0.1 * dy
+
+        return call
+
+    def plain(body: Body) -> Body:
+        def call(scope: Any, x: Any) -> Any:
+            y, run, params = again(scope, body, x)
+            return y + 0.1 * jax.jvp(lambda x: run(params, x), (x,), (x + 1,))[1]
+
+        return call
+
+    return Row(lifted, plain)
+
+
+def _with_a_rule() -> Row:
+    """A body whose derivative is its own, told by a rule."""
+
+    def lifted(body: Body) -> Body:
+        def rule(scope: Any, primals: Any, tangents: Any, variable_tangents: Any) -> Any:
+            return liftcore.jvp(body)(scope, primals, tangents, variable_tangents)
+
+        ruled = liftcore.custom_jvp(body)
+        ruled.defjvp(rule)
+        return ruled
+
+    return Row(lifted, lambda body: lambda scope, x: opaque(scope, body, x), runs=2)
+
+
 ALL = {"params": True, "dropout": True}
 SHARED_PARAMS = {"params": False, "dropout": True}
 
@@ -134,11 +235,19 @@ TABLE = {
     "remat": _unchanged(liftcore.remat),
     "remat, policy": _unchanged(liftcore.remat, policy=jax.checkpoint_policies.dots_saveable, prevent_cse=False),
     "jit": _unchanged(liftcore.jit),
+    "cond": _branch(lambda body: liftcore.cond(body, _negated), lambda x: jnp.isfinite(x).all()),
+    "switch": _branch(lambda body: liftcore.switch([_negated, body, _negated]), lambda x: 1 + 0 * x[0].astype(int)),
+    "fori_loop": _counted_loop(
+        Rule({"params": None, "consts": None, "state": CARRY, "counter": CARRY}, SHARED_PARAMS, 2, folds=True)
+    ),
+    "vjp": _pulled_back(),
+    "jvp": _pushed_forward(),
+    "custom_jvp": _with_a_rule(),
 }
 """The rows by name."""
 
-SHARED = frozenset({"vmap, shared", "scan, shared"})
+SHARED = frozenset({"vmap, shared", "scan, shared", "fori_loop"})
 """Rows with shared parameters, which must not depend on what differs between lanes."""
 
-TRANSPARENT = frozenset(name for name, row in TABLE.items() if row.rule is None)
+TRANSPARENT = frozenset({"remat", "remat, policy", "jit"})
 """Rows that must change no name, no value and no draw."""
