@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import jax
@@ -26,13 +27,12 @@ jaxpr_as_fun = jex.jaxpr_as_fun
 TAG = "liftcore: initial value"
 """The name under which `tag` marks a value; `is_tag` finds it again."""
 
-_LIFTED = {
-    "associative_scan", "checkpoint", "cond", "custom_jvp", "custom_vjp", "eval_shape", "fori_loop", "grad", "hessian",
-    "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap", "remat", "scan", "shard_map", "switch",
-    "value_and_grad", "vjp", "vmap", "while_loop",
+_TRANSFORMATIONS = {
+    "associative_scan", "checkify", "checkpoint", "closure_convert", "cond", "custom_jvp", "custom_vjp", "custom_vmap",
+    "eval_shape", "fori_loop", "grad", "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap", "scan",
+    "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
 }  # fmt: skip
 _BETWEEN = ("contextlib", "functools")
-_ALIASES = {"fun_remat": "remat", "make_jaxpr_f": "make_jaxpr", "value_and_grad_f": "grad", "cache_miss": "jit"}
 
 
 def trace_state() -> Any:
@@ -62,13 +62,20 @@ def raw_transformation() -> str | None:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("jax."):
-            name = frame.f_code.co_name
-            name = _ALIASES.get(name, name.removesuffix("_f"))
-            found = name if name in _LIFTED else found  # one may call another: the outermost is the user's
+            name = _transformation(module, frame.f_code)
+            found = name if name in _TRANSFORMATIONS else found  # one may call another: the outermost is the user's
         elif found is not None and module not in _BETWEEN:
             break
         frame = frame.f_back
     return found
+
+
+def _transformation(module: str, code: types.CodeType) -> str:
+    """The public function that a frame of JAX belongs to: `vmap` for `vmap.<locals>.vmap_f`."""
+    file = module.rpartition(".")[2]
+    if file in ("pmap", "shard_map"):
+        return file
+    return "jit" if code.co_name == "cache_miss" else code.co_qualname.partition(".")[0]
 
 
 def _strong(leaf: Any) -> Any:

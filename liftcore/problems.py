@@ -41,12 +41,8 @@ __all__ = [
     "wrong_shape",
 ]
 
-_LIFTED = (
-    "associative_scan", "checkpoint", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jit",
-    "jvp", "linearize", "map", "pmap", "remat", "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap",
-    "while_loop",
-)  # fmt: skip
-"""The transformations that have a lifted form of the same name."""
+_UNLIFTED = ("closure_convert", "make_jaxpr")
+"""The transformations that have no lifted form of the same name."""
 
 _IN_LAX = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")
 
@@ -70,10 +66,10 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
             "Use the scope (or module) that the lifted function is given; hand others over as arguments or fields.",
         )
     name = raw_transformation()
-    if name in _LIFTED:
-        fix = f"Use the lifted transformation: `liftcore.{name}` (over a module: `nn.{name}`)."
+    if name is None or name in _UNLIFTED:
+        fix = "Transform a pure function instead, such as `liftcore.purify` makes."
     else:
-        fix = "Transform a pure function instead: `liftcore.apply(fn)`, or `module.apply`, given its variables."
+        fix = f"Use the lifted transformation: `liftcore.{name}` (over a module: `nn.{name}`)."
     return JaxTransformError(
         f"{act} at {scope.path_text}",
         f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
@@ -85,7 +81,8 @@ def _written(name: str | None) -> str:
     """A transformation as one writes it."""
     if name is None:
         return "a raw JAX transformation"
-    return f"jax.lax.{name}" if name in _IN_LAX else f"jax.{name}"
+    inside = {**dict.fromkeys(_IN_LAX, "lax."), "custom_vmap": "custom_batching.", "checkify": "experimental.checkify."}
+    return f"jax.{inside.get(name, '')}{name}"
 
 
 def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
