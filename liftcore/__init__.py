@@ -1,21 +1,23 @@
 """liftcore: JAX transformations inside stateful models.
 
 A model is a function of a `Scope`, which owns its variables and its PRNG sequences. `init` and `apply` make pure
-functions out of it. `vmap`, `scan`, `remat` and `jit` are those of JAX for such functions, and `pack` makes more.
+functions out of it. JAX's transformations are here for such functions, lifted, and `pack` makes more.
 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
     lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
     your own       pack, Captured, Changes
+    what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
     filters        liftcore.filters
-    the rest       liftcore.errors, rng, serialization, struct, frozen_dict, traverse_util, typing
+    the rest       liftcore.errors, meta, rng, serialization, struct, frozen_dict, traverse_util, typing
 """
 
 from __future__ import annotations
 
-from . import errors, filters, frozen_dict, nn, rng, serialization, struct, traverse_util, typing
+from . import errors, filters, frozen_dict, meta, nn, rng, serialization, struct, traverse_util, typing
 from .entry import apply, bind, init, lazy_init
+from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
 from .frozen_dict import FrozenDict, freeze, unfreeze
 from .layout import Captured, Changes
 from .lift import (
@@ -23,11 +25,17 @@ from .lift import (
     In,
     InOut,
     Out,
+    add_metadata_axis,
+    associative_scan,
     broadcast,
+    checkify,
     checkpoint,
     cond,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
+    eval_shape,
+    fold_rngs,
     fori_loop,
     grad,
     hessian,
@@ -36,36 +44,62 @@ from .lift import (
     jit,
     jvp,
     linearize,
+    map,
+    map_variables,
+    named_call,
+    pmap,
+    purify,
     remat,
+    remat_scan,
     scan,
+    shard_map,
+    swap_collection,
     switch,
     value_and_grad,
     vjp,
     vmap,
     while_loop,
+    with_rngs,
 )
 from .pack import pack
-from .scope import Scope, Variable
+from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
+from .scope import Scope
+from .variable import Variable
 
 __all__ = [
     "NO_AXES",
     "Captured",
     "Changes",
+    "Difference",
+    "ExplainedLift",
+    "ExplainedSequence",
+    "ExplainedVariable",
+    "Explanation",
     "FrozenDict",
     "In",
     "InOut",
     "Out",
+    "Retrace",
+    "Retraces",
     "Scope",
     "Variable",
+    "add_metadata_axis",
     "apply",
+    "assert_max_traces",
+    "associative_scan",
     "bind",
     "broadcast",
+    "checkify",
     "checkpoint",
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "errors",
+    "eval_shape",
+    "explain",
     "filters",
+    "fold_rngs",
     "fori_loop",
     "freeze",
     "frozen_dict",
@@ -78,13 +112,23 @@ __all__ = [
     "jvp",
     "lazy_init",
     "linearize",
+    "map",
+    "map_variables",
+    "meta",
+    "named_call",
     "nn",
     "pack",
+    "pmap",
+    "purify",
     "remat",
+    "remat_scan",
+    "retraces",
     "rng",
     "scan",
     "serialization",
+    "shard_map",
     "struct",
+    "swap_collection",
     "switch",
     "traverse_util",
     "typing",
@@ -93,4 +137,5 @@ __all__ = [
     "vjp",
     "vmap",
     "while_loop",
+    "with_rngs",
 ]

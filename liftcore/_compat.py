@@ -20,7 +20,17 @@ try:
 except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
-__all__ = ["TAG", "as_array", "is_tag", "jaxpr_as_fun", "mapped_aval", "raw_transformation", "tag", "trace_state"]
+__all__ = [
+    "TAG",
+    "as_array",
+    "is_tag",
+    "jaxpr_as_fun",
+    "mapped_aval",
+    "raw_transformation",
+    "tag",
+    "trace_state",
+    "zeros",
+]
 
 jaxpr_as_fun = jex.jaxpr_as_fun
 
@@ -29,8 +39,8 @@ TAG = "liftcore: initial value"
 
 _TRANSFORMATIONS = {
     "associative_scan", "checkify", "checkpoint", "closure_convert", "cond", "custom_jvp", "custom_vjp", "custom_vmap",
-    "eval_shape", "fori_loop", "grad", "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap", "scan",
-    "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
+    "eval_shape", "fori_loop", "grad", "jacfwd", "jacrev", "jit", "jvp", "linearize", "make_jaxpr", "map", "pmap",
+    "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
 }  # fmt: skip
 _BETWEEN = ("contextlib", "functools")
 
@@ -43,6 +53,17 @@ def trace_state() -> Any:
 def tag(value: Any) -> Any:
     """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr."""
     return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)  # type: ignore[no-untyped-call]
+
+
+def zeros(kind: Any) -> Any:
+    """Zeros of a type, with the manual axes of `jax.shard_map` that it varies over."""
+    made = jax.numpy.zeros(kind.shape, kind.dtype)
+    axes = tuple(getattr(kind, "vma", ()))
+    if not axes:
+        return made
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(made, axes, to="varying")
+    return jax.lax.pvary(made, axes)  # type: ignore[attr-defined]  # JAX 0.8
 
 
 def as_array(value: Any) -> Any:

@@ -17,6 +17,7 @@ from .errors import (
 )
 from .filters import to_predicate
 from .hoist import trace
+from .retrace import note_applied, recording
 from .scope import Scope
 from .tree import Tree
 from .typing import Filter, RNGs, Variables
@@ -156,6 +157,8 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
 
 def _run(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> Any:
     with root.temporary():
+        if recording():
+            note_applied(fn, root, mutable, args, kwargs)
         result = fn(root, *args, **kwargs)
         if mutable is False or mutable is None:
             return result

@@ -8,6 +8,7 @@
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
+    ├── checks:    TooManyTracesError
     └── bytes:     SerializationError
 
 Names that `flax.errors` also has mean the same there.
@@ -111,6 +112,10 @@ class LoopInvarianceError(LiftError, ValueError):
 
 class LiftArgumentError(LiftError, ValueError):
     """An argument of a lifted transformation, or of the function it returned, cannot be used as given."""
+
+
+class TooManyTracesError(LiftError, AssertionError):
+    """Something was traced more often than `assert_max_traces` allows."""
 
 
 class SerializationError(LiftError, ValueError):

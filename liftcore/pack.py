@@ -26,7 +26,7 @@ from .errors import LiftArgumentError, UnliftedCollectionError
 from .layout import Captured, Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
-from .tree import Advice, Lift, Node, Sown, Tree, plain_word
+from .tree import Advice, Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
 
 __all__ = ["Crossing", "Pure", "lift", "name_of", "pack"]
@@ -111,12 +111,18 @@ class Pure:
         crossing: the use of the lift that it belongs to.
     """
 
-    def __init__(self, fn: Callable[..., Any], crossing: Crossing, hoisted: bool = False) -> None:
-        self.fn, self.crossing, self._hoisted = fn, crossing, hoisted
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        crossing: Crossing,
+        hoisted: bool = False,
+        remade: frozenset[Path] = frozenset(),
+    ) -> None:
+        self.fn, self.crossing, self._hoisted, self._remade = fn, crossing, hoisted, remade
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Runs the function on scopes that are made of the groups."""
-        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted)
+        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade)
         result = self.fn(scopes, *args, **kwargs)
         return result, self.crossing.repack_fn(scopes)
 
@@ -147,6 +153,23 @@ class Pure:
         """The same, with the created values marked so that `hoist` can cut them out."""
         return Pure(self.fn, self.crossing, hoisted=True)
 
+    def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Pure:
+        """Another function of the same scopes, for a transformation that takes several.
+
+        Args:
+            fn: the function.
+            created: groups of variables that the first function created and that this one finds: it draws no other
+                keys than the first for all that.
+        """
+        outers = self.crossing.outers
+        paths = [
+            (path[0], *outer.path, *path[1:])
+            for group in created
+            for outer, tree in zip(outers, group, strict=False)
+            for path, _ in filters.leaves_of(tree)
+        ]
+        return Pure(fn, self.crossing, self._hoisted, frozenset(paths))
+
     def level(self) -> Pure:
         """The same, for a transformation that runs the body's own operations at the level of the scopes outside.
 
@@ -161,8 +184,7 @@ class Pure:
 
     def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
         """Tells what the captured values of the last output group are, where these are not those of one body."""
-        names = tuple(scope.names() for scope in self.crossing.given)
-        self.crossing.records.append(Record(names=names, sown=tuple(sown)))
+        self.crossing.records.append(Record(sown=tuple(sown)))
 
 
 class Crossing:
@@ -172,6 +194,7 @@ class Crossing:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
         self.settled = False
+        self.watched = next((outer.tree.watch.lift(self) for outer in outers if outer.tree.watch is not None), None)
         self._live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
         self._fresh: Container[str] = ()
@@ -189,6 +212,8 @@ class Crossing:
     def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
         """See `Pure.settle`."""
         self.settled = True
+        if self.watched is not None:
+            self.watched.settle(created)
         flags = [outer.tree.hoisted for outer in self.outers]
         return [
             tuple(tag(tree) if flag else tree for flag, tree in zip(flags, group, strict=False)) for group in created
@@ -203,23 +228,29 @@ class Crossing:
         hoisted: bool = False,
         words: Callable[[int], Any] | None = None,
         fresh: Container[str] = (),
+        remade: frozenset[Path] = frozenset(),
     ) -> PyTree:
         """Scopes from groups, of the structure that the lifted function was given.
 
         Args:
             variable_groups: the groups of variables.
-            rng_groups: those of PRNG sequences. A root key goes on with the sequence outside, from its place; a
-                `rng.Sequence` tells a place of its own.
+            rng_groups: those of PRNG sequences.
             mutable: a filter for the variables that may be written, of those that an output group takes.
             hoisted: whether created values are marked so that `hoist` can cut them out.
             words: what the scopes below each outermost scope ask for the words of their draws.
-            fresh: the names of sequences whose draws are counted from nothing, and not outside.
+            fresh: the names of sequences that begin anew: their keys depend on the path and the count below each
+                outermost scope only, and their draws are not counted outside.
+            remade: variables, by their paths from the root, that exist and whose initializers run all the same: for the
+                keys that these draw, so that the draws that follow are those of a body that creates them.
         """
         roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted, fresh)
         self._fresh = fresh
+        watch = None if self.watched is None else self.watched.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
+            root.tree.watch = watch
             if words is not None:
                 root.tree.word = words(index)
+            root.tree.remade = outer.tree.remade | remade
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
         scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
@@ -297,8 +328,11 @@ def _lifted(
             output = across(crossing, variable_groups, rng_groups, *args, **kwargs)
         result, groups = _check_output(crossing, output)
         commit(crossing, groups)
+        if crossing.watched is not None:
+            crossing.watched.close(crossing)
         return result
 
+    lifted.__name__ = lifted.__qualname__ = name
     return lifted
 
 
@@ -374,7 +408,8 @@ def reconstruct(
     allowed = filters.to_predicate(mutable)
     for index, outer in enumerate(outers):
         variables = filters.merge(*(group[index] for group in variable_groups))
-        rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, [group[index] for group in rng_groups])
+        keys = [group[index] for group in rng_groups]
+        rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, keys, fresh)
         tree = Tree(
             variables,
             rngs,
@@ -383,10 +418,10 @@ def reconstruct(
             root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
-            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice),
-            word=functools.partial(_word, outer.tree.word, fresh) if fresh else outer.tree.word,
+            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice, layout.in_filters),
+            word=functools.partial(_word, outer, fresh) if fresh else outer.tree.word,
         )
-        roots.append(Scope(tree, tree.root, outer.path, None))
+        roots.append(type(outer)(tree, tree.root, outer.path, None))
     return roots
 
 
@@ -436,7 +471,7 @@ def _go_on(crossing: Crossing) -> None:
     draws: dict[tuple[int, Path, str], int] = {}
     for record in crossing.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
-        for scope, names in zip(crossing.given, record.names, strict=True):
+        for scope, names in zip(crossing.given, record.names, strict=bool(record.names)):
             scope.take_names(names)
         for index, path in record.mixed:
             outer = crossing.outers[index]
@@ -482,11 +517,11 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _word(
-    outside: Callable[..., Any], fresh: Container[str], path: Path, sequence: rng.Sequence, name: str, count: int
-) -> Any:
-    """The word of a draw; that of a fresh sequence depends on nothing outside."""
-    return (plain_word if name in fresh else outside)(path, sequence, name, count)
+def _word(outer: Scope, fresh: Container[str], path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+    """The word of a draw; that of a fresh sequence depends on nothing above the scope where it began."""
+    if name in fresh:
+        return rng.word((*path[len(outer.path) :], count))
+    return outer.tree.word(path, sequence, name, count)
 
 
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:

@@ -22,7 +22,7 @@ from .errors import (
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
-from .filters import short_form
+from .filters import short_form, subtract
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -96,10 +96,11 @@ def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
 
 def not_taken(scope: Scope, collection: str, name: str, lift: Lift, done: str) -> LiftError:
     """A variable is written or created (`done`) that no output group of the lift takes."""
+    listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" was {done}, but no output group of {lift.name} takes it '
-        f"(output groups: {short_form(lift.taken)}).",
+        f"(output groups: {short_form(listed)}).",
         f"Add {lift.advice.collection.format(collection)}.",
     )
 

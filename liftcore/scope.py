@@ -15,51 +15,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import problems, rng
+from . import meta, problems, rng
 from ._compat import tag, trace_state
 from .filters import partition
 from .tree import Names, Node, Sown, Tree
 from .typing import Collection, Path, Variables
+from .variable import Variable
 
-__all__ = ["Scope", "Variable"]
+__all__ = ["PERTURBATIONS", "Scope"]
+
+PERTURBATIONS = "perturbations"
+"""The collection that `Scope.perturb` keeps its variables in."""
 
 _MISSING: Any = object()
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-
-
-class Variable:
-    """One named value of a collection, read and written through `value`.
-
-    Example:
-        >>> import liftcore
-        >>> def count(scope):
-        ...     n = scope.variable("state", "n", lambda: 0)
-        ...     n.value += 1
-        ...     return n.value
-        >>> liftcore.apply(count, mutable=["state"])({"state": {"n": 41}})
-        (42, {'state': {'n': 42}})
-    """
-
-    __slots__ = ("collection", "name", "scope")
-
-    def __init__(self, scope: Scope, collection: str, name: str) -> None:
-        self.scope, self.collection, self.name = scope, collection, name
-
-    @property
-    def value(self) -> Any:
-        """The value as it stands now."""
-        return self.scope.get_variable(self.collection, self.name)
-
-    @value.setter
-    def value(self, value: Any) -> None:
-        self.scope.put_variable(self.collection, self.name, value)
-
-    def is_mutable(self) -> bool:
-        """Whether the value may be written."""
-        return self.scope.is_mutable_collection(self.collection)
-
-    def __repr__(self) -> str:
-        return f"Variable({self.collection}/{'/'.join((*self.scope.path, self.name))})"
 
 
 class Scope:
@@ -140,7 +109,7 @@ class Scope:
             name = self.default_name(prefix)
         if not reuse or not self.name_reserved(name):
             self.reserve(name)
-        return Scope(self.tree, self._node.child(name), (*self.path, name), self)
+        return type(self)(self.tree, self._node.child(name), (*self.path, name), self)
 
     def child(
         self,
@@ -184,7 +153,7 @@ class Scope:
         if rewind_rngs:
             self._node.counts.clear()
             self._node.children.clear()
-        scope = Scope(self.tree, self._node, self.path, self.parent)
+        scope = type(self)(self.tree, self._node, self.path, self.parent)
         if not rewind_numbers:
             scope._numbers = self._numbers
         return scope
@@ -193,7 +162,7 @@ class Scope:
         """The scope at a path from here, without taking a name."""
         scope = self
         for name in path:
-            scope = Scope(scope.tree, scope._node.child(name), (*scope.path, name), scope)
+            scope = type(self)(scope.tree, scope._node.child(name), (*scope.path, name), scope)
         return scope
 
     # -- names -------------------------------------------------------------------------------------------------------
@@ -225,10 +194,11 @@ class Scope:
         return Names(taken, tuple(self._numbers.items()))
 
     def take_names(self, names: Names) -> None:
-        """Goes on with its names where another scope of the same place stands."""
+        """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
         for name, collection in names.taken:
             self._reserved.setdefault(name, set()).add(collection)
-        self._numbers.update(names.numbers)
+        for prefix, number in names.numbers:
+            self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -346,6 +316,10 @@ class Scope:
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
 
+    def put_unboxed(self, collection: str, name: str, value: Any) -> None:
+        """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
+        self.put_variable(collection, name, meta.replace_boxed(self._read(collection).get(name), value))
+
     def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
         """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
 
@@ -362,7 +336,9 @@ class Scope:
         self._own(collection)[name] = value
         self.tree.created[(collection, *self.relative_path, name)] = value
 
-    def param(self, name: str, init_fn: Callable[..., Any], *init_args: Any, **init_kwargs: Any) -> Any:
+    def param(
+        self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
+    ) -> Any:
         """The parameter of that name, made by `init_fn(key, *init_args, **init_kwargs)` where it does not exist.
 
         Args:
@@ -370,6 +346,7 @@ class Scope:
             init_fn: called with a key of the sequence `params`; not called where the parameter exists and has the
                 `shape` that is its first argument.
             *init_args: further arguments; the first is the shape, by custom.
+            unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
             **init_kwargs: further keyword arguments.
 
         Raises:
@@ -383,8 +360,13 @@ class Scope:
             self._check_creatable("params", name)
             value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
             self.create_variable("params", name, value)
-            return self._read("params")[name]
+            value = self._read("params")[name]
+            return meta.unbox(value) if unbox else value
         self.check_valid()
+        if self.tree.remade and ("params", *self.path, name) in self.tree.remade:
+            init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+        if unbox:
+            value = meta.unbox(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
             self._check_shape(name, value, functools.partial(init_fn, *init_args, **init_kwargs))
@@ -396,9 +378,18 @@ class Scope:
         name: str,
         init_fn: Callable[..., Any] | None = None,
         *init_args: Any,
+        unbox: bool = True,
         **init_kwargs: Any,
     ) -> Variable:
         """The variable of that name, made by `init_fn(*init_args, **init_kwargs)` where it does not exist.
+
+        Args:
+            collection: its collection.
+            name: its name.
+            init_fn: makes its first value.
+            *init_args: arguments of `init_fn`.
+            unbox: whether, of a value in a box (see `liftcore.meta`), one reads and writes what is in it.
+            **init_kwargs: keyword arguments of `init_fn`.
 
         Raises:
             ScopeVariableNotFoundError: where it does not exist, and there is no `init_fn` or nothing may be written.
@@ -409,8 +400,36 @@ class Scope:
             self._check_creatable(collection, name, made=init_fn is not None)
             if init_fn is not None:
                 self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
+        elif init_fn is not None and (collection, *self.path, name) in self.tree.remade:
+            init_fn(*init_args, **init_kwargs)
         self.check_valid()
-        return Variable(self, collection, name)
+        return Variable(self, collection, name, unbox)
+
+    def perturb(self, name: str, value: Any, collection: str = PERTURBATIONS) -> Any:
+        """The value plus a variable of its shape that is zero, so that its gradient is that of the value.
+
+        Without the collection in what `apply` is given, the value as it is. Mappings and loops lift the collection
+        `perturbations` by themselves, along a new leading axis; another one has to be listed.
+
+        Example:
+            >>> import jax, liftcore
+            >>> def model(scope, x):
+            ...     return 3 * scope.perturb("h", x**2)
+            >>> _, variables = liftcore.init(model)(jax.random.key(0), 2.0)
+            >>> jax.grad(lambda variables: liftcore.apply(model)(variables, 2.0))(variables)
+            {'perturbations': {'h': Array(3., dtype=float32)}}
+
+        Args:
+            name: the name of the variable.
+            value: a pytree of arrays.
+            collection: the collection of the variable.
+        """
+        if not self.has_variable(collection, name):
+            if not self.is_mutable_collection(collection):
+                return value
+            self.reserve(name, collection)
+            self.create_variable(collection, name, jax.tree.map(jax.numpy.zeros_like, value))
+        return jax.tree.map(jax.numpy.add, value, self.get_variable(collection, name))
 
     def sow(
         self,
@@ -534,7 +553,8 @@ class Scope:
         lift = self.tree.lift
         if lift is not None:
             outside = lift.outer.below(self.relative_path)
-            if name in outside._read(collection):
+            found, path = outside._read(collection), (collection, *self.path, name)
+            if name in found and not any(takes(path, found[name]) for takes in lift.given):
                 raise problems.not_lifted(self, collection, name, lift)
             outside._check_lifted(collection, name)
 

@@ -7,7 +7,7 @@ sequences that its filter takes, a group holds the root of `params` under an ali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import filters, rng
@@ -42,11 +42,21 @@ def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
 
 
 def inner_sequences(
-    tree: Tree, rng_filters: Sequence[Predicate], groups: Sequence[Mapping[str, Any]]
+    tree: Tree,
+    rng_filters: Sequence[Predicate],
+    groups: Sequence[Mapping[str, Any]],
+    fresh: Container[str] = (),
 ) -> tuple[dict[str, rng.Sequence], list[tuple[Predicate, rng.Sequence]]]:
-    """The sequences inside, from the root keys of the groups, and what names that were never given draw from."""
+    """The sequences inside, from the root keys of the groups, and what names that were never given draw from.
+
+    Args:
+        tree: that of the scope outside.
+        rng_filters: the filters of the groups.
+        groups: for each filter, the root keys of its sequences.
+        fresh: the names of sequences that begin anew; some of them may be given here for the first time.
+    """
     rngs = {
-        name: _placed(root, tree.rngs[name].since if name in tree.rngs else 0)
+        name: rng.Sequence(root, tree.rngs[name].since if name in tree.rngs else 0)
         for group in groups
         for name, root in group.items()
         if not name.startswith(_ALIAS)
@@ -57,7 +67,15 @@ def inner_sequences(
     for group in groups:
         if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
             fallbacks += _fallbacks(tree, group)
-    return rngs, fallbacks
+    if rng.DEFAULT in fresh and rng.DEFAULT in rngs:
+        fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
+    return rngs, _without_given(tree, fallbacks)
+
+
+def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, rng.Sequence]]) -> list[tuple[Predicate, rng.Sequence]]:
+    """Fallbacks for none of the sequences that a lift outside gave: one of these that is not lifted is an error."""
+    given = tuple(name for name in tree.rngs if name not in tree.given_sequences())
+    return [(filters.subtract(matches, given), sequence) for matches, sequence in fallbacks] if given else fallbacks
 
 
 def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, rng.Sequence]]:
@@ -65,9 +83,4 @@ def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate
     for number, (matches, sequence) in enumerate(tree.fallbacks):
         name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, sequence) else f"{_ALIAS}{number}"
         if name in group:
-            yield matches, _placed(group[name], sequence.since)
-
-
-def _placed(root: Any, since: int) -> rng.Sequence:
-    """A root key with its place; a transformation may tell another one."""
-    return root if isinstance(root, rng.Sequence) else rng.Sequence(root, since)
+            yield matches, rng.Sequence(group[name], sequence.since)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ from .filters import Everything, Nothing, matches_collection
 from .typing import Path, Predicate
 
 if TYPE_CHECKING:
+    from .explanation import Watch
     from .layout import Captured
     from .scope import Scope
 
@@ -76,10 +77,47 @@ class Sown(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """How a lift is told to take a collection, or a PRNG sequence, for the text of errors: `{}` stands for its name."""
+    """How a lift takes variables and PRNG sequences, in words.
+
+    Attributes:
+        collection: how it is told to take a collection, for the text of errors: `{}` stands for its name.
+        sequence: the same for a sequence.
+        into: what becomes of each group of variables that goes in, for `explain`.
+        out: what becomes of each one that comes out.
+        keys: what becomes of each group of sequences.
+        captured: what becomes of sown values that no group takes.
+    """
 
     collection: str
     sequence: str
+    into: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    captured: str = "passed on"
+
+    def along(
+        self,
+        each: str,
+        in_axes: Iterable[Any],
+        out_axes: Iterable[Any],
+        key_axes: Iterable[Any],
+        first: tuple[str, ...] = (),
+    ) -> Advice:
+        """The same for a mapping or a loop, from the axes of its groups.
+
+        Args:
+            each: what it has several of, such as `lane`.
+            in_axes: the axes of the groups of variables that go in; None for one value in all lanes.
+            out_axes: those of the groups that come out.
+            key_axes: those of the groups of sequences.
+            first: what becomes of groups before these.
+        """
+        into, out = (
+            first + tuple(f"axis None, one value for all {each}s" if axis is None else f"axis {axis}" for axis in axes)
+            for axes in (in_axes, out_axes)
+        )
+        keys = tuple(f"the same keys in all {each}s" if axis is None else f"split between {each}s" for axis in key_axes)
+        return self._replace(into=into, out=out, keys=keys, captured="stacked on a new axis 0")
 
 
 class Lift(NamedTuple):
@@ -92,6 +130,7 @@ class Lift(NamedTuple):
         captures: whether sown values come out all the same: those that they do not take, or all.
         hoisted: whether created values are marked, so that `hoist` can cut them out.
         advice: how to make it take more.
+        given: the filters of its input groups.
     """
 
     outer: Scope
@@ -100,6 +139,7 @@ class Lift(NamedTuple):
     captures: Captured | None
     hoisted: bool
     advice: Advice
+    given: tuple[Predicate, ...] = ()
 
 
 def plain_word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
@@ -112,7 +152,7 @@ class Tree:
 
     __slots__ = (
         "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "lifts", "mixed",
-        "mutable", "rngs", "root", "sown", "trace", "variables", "word", "writes", "written",
+        "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +179,8 @@ class Tree:
         self.initializing = initializing
         self.lift = lift
         self.word = word
+        self.watch: Watch | None = None
+        self.remade: frozenset[Path] = frozenset()
         self.trace = trace_state()
         self.alive = True
         self.created: dict[Path, Any] = {}
@@ -187,7 +229,8 @@ class Tree:
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
         rules = tuple(rule for rule, _ in self.fallbacks)
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given_sequences()
+        given = self.given_sequences()
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, given, self.remade
 
     def given_sequences(self) -> tuple[str, ...]:
         """The names of the sequences that `init` or `apply` were given, lifted here or not."""

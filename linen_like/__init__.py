@@ -59,9 +59,17 @@ from .initializers import ones_init, zeros_init
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
+from .partitioning import add_metadata_axis
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .stochastic import Dropout
-from .transforms import checkpoint, jit, remat, scan, vmap
+from .transforms.branches import cond, switch
+from .transforms.compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
+from .transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
+from .transforms.jacobians import hessian, jacfwd, jacrev
+from .transforms.loops import associative_scan, fori_loop, remat_scan, scan, while_loop
+from .transforms.mapping import map, pmap, shard_map, vmap
+from .transforms.rules import custom_jvp, custom_vjp, custom_vmap
+from .transforms.variables import fold_rngs, map_variables, swap_collection, with_rngs
 
 __all__ = [
     "BatchNorm",
@@ -79,49 +87,78 @@ __all__ = [
     "Scope",
     "Sequential",
     "Variable",
+    "add_metadata_axis",
     "apply",
+    "associative_scan",
     "avg_pool",
     "broadcast",
     "celu",
+    "checkify",
     "checkpoint",
     "compact",
+    "cond",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vmap",
     "elu",
     "errors",
+    "eval_shape",
+    "fold_rngs",
+    "fori_loop",
     "gelu",
     "glu",
+    "grad",
     "hard_sigmoid",
     "hard_silu",
     "hard_swish",
     "hard_tanh",
+    "hessian",
     "init",
     "init_with_output",
     "initializers",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
     "leaky_relu",
+    "linearize",
     "log_sigmoid",
     "log_softmax",
     "logsumexp",
+    "map",
+    "map_variables",
     "max_pool",
     "merge_param",
     "min_pool",
+    "named_call",
     "normalize",
     "nowrap",
     "one_hot",
     "ones_init",
+    "pmap",
     "pool",
+    "purify",
     "relu",
     "relu6",
     "remat",
+    "remat_scan",
     "scan",
     "selu",
+    "shard_map",
     "sigmoid",
     "silu",
     "soft_sign",
     "softmax",
     "softplus",
     "standardize",
+    "swap_collection",
     "swish",
+    "switch",
     "tanh",
+    "value_and_grad",
+    "vjp",
     "vmap",
+    "while_loop",
+    "with_rngs",
     "zeros_init",
 ]

@@ -20,6 +20,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import jax
+import jax.numpy as jnp
+
 import liftcore
 from liftcore import Scope, Variable
 from liftcore.typing import Filter, RNGs, Variables
@@ -296,13 +299,14 @@ class Module(fields.Base):
 
     # -- variables ---------------------------------------------------------------------------------------------------
 
-    def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, **init_kwargs: Any) -> T:
+    def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, unbox: bool = True, **init_kwargs: Any) -> T:
         """A parameter: made by `init_fn(key, *init_args, **init_kwargs)` in `init`, given by the variables afterwards.
 
         Args:
             name: its name in this module.
             init_fn: the initializer.
             *init_args: further arguments of it; the first is the shape, by custom.
+            unbox: see `liftcore.Scope.param`.
             **init_kwargs: further keyword arguments of it.
 
         Raises:
@@ -312,10 +316,16 @@ class Module(fields.Base):
         state = self._state
         if scope is None or not (state.in_compact or state.in_setup):
             raise self._may_not_define("param", name)
-        return scope.param(name, init_fn, *init_args, **init_kwargs)
+        return scope.param(name, init_fn, *init_args, unbox=unbox, **init_kwargs)
 
     def variable(
-        self, col: str, name: str, init_fn: Callable[..., Any] | None = None, *init_args: Any, **init_kwargs: Any
+        self,
+        col: str,
+        name: str,
+        init_fn: Callable[..., Any] | None = None,
+        *init_args: Any,
+        unbox: bool = True,
+        **init_kwargs: Any,
     ) -> Variable:
         """A variable of a collection, made by `init_fn(*init_args, **init_kwargs)`, read and written by `.value`.
 
@@ -324,6 +334,7 @@ class Module(fields.Base):
             name: its name in this module.
             init_fn: makes the first value; without one the variable must exist.
             *init_args: arguments of it.
+            unbox: see `liftcore.Scope.variable`.
             **init_kwargs: keyword arguments of it.
 
         Raises:
@@ -333,7 +344,7 @@ class Module(fields.Base):
         state = self._state
         if scope is None or not (state.in_compact or state.in_setup):
             raise self._may_not_define("variable", name)
-        return scope.variable(col, name, init_fn, *init_args, **init_kwargs)
+        return scope.variable(col, name, init_fn, *init_args, unbox=unbox, **init_kwargs)
 
     def _may_not_define(self, kind: str, name: str) -> Exception:
         bound_scope(self, f'{kind} "{name}"')
@@ -381,6 +392,38 @@ class Module(fields.Base):
             Whether the value was kept.
         """
         return bound_scope(self, f'sow("{col}", "{name}")').sow(col, name, value, init_fn, reduce_fn)
+
+    def perturb(self, name: str, value: T, collection: str = "perturbations") -> T:
+        """The value with a variable added that is zero, for the gradient with respect to it: that of the value.
+
+        `init` makes the variable. Where `apply` is not given its collection, the value is as it was.
+
+        Example:
+            >>> import linen_like as nn
+            >>> class Square(nn.Module):
+            ...     def __call__(self, x):
+            ...         return self.perturb("double", 2 * x) ** 2
+            >>> variables = Square().init(jax.random.key(0), 3.0)
+            >>> float(jax.grad(lambda variables: Square().apply(variables, 3.0))(variables)["perturbations"]["double"])
+            12.0
+
+        Args:
+            name: the name of the variable in this module.
+            value: a pytree of arrays, such as activations.
+            collection: the collection. Variables of `perturbations` pass through lifts without being listed: mapping
+                and `scan` have them along a new leading axis.
+
+        Raises:
+            ScopeVariableNotFoundError: where the collection is given, and this variable is not in it.
+        """
+        scope = bound_scope(self, f'perturb("{name}")')
+        if not scope.has_variable(collection, name):
+            if not scope.is_mutable_collection(collection):
+                if not scope.is_collection_empty(collection):
+                    scope.variable(collection, name)  # says what is missing
+                return value
+            scope.variable(collection, name, lambda: jax.tree.map(jnp.zeros_like, value))
+        return jax.tree.map(jnp.add, value, scope.get_variable(collection, name))
 
     def make_rng(self, name: str = "params") -> Any:
         """The next key of a PRNG sequence; see `liftcore.Scope.make_rng`."""

@@ -71,7 +71,7 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
     return tuple(values) if isinstance(value, list) else members.rebuild(values)
 
 
-def map_modules(tree: Any, fn: Callable[[Any], Any]) -> Any:
+def map_modules(tree: Any, fn: Callable[[Any], Any], kinds: type | tuple[type, ...] = Base) -> Any:
     """A module or container with each module in it replaced; all else, and a tree without modules, is passed on as is.
 
     Modules within modules are not visited: `fn` is given the outermost ones.
@@ -86,13 +86,14 @@ def map_modules(tree: Any, fn: Callable[[Any], Any]) -> Any:
     Args:
         tree: a module, or any nesting of lists, tuples, dicts and other pytree nodes.
         fn: given each module.
+        kinds: the types of what is replaced, where that is not modules only.
     """
-    if isinstance(tree, Base):
+    if isinstance(tree, kinds):
         return fn(tree)
     members = _members(tree)
     if members is None:
         return tree
-    values = [map_modules(member, fn) for member in members.values]
+    values = [map_modules(member, fn, kinds) for member in members.values]
     if all(new is old for new, old in zip(values, members.values, strict=True)):
         return tree
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""Templates: what a bound module is, apart from where it stands, so that it can be made again on other scopes."""
+"""Templates: what bound modules are, apart from where they stand, so that they can be made again on other scopes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from liftcore import Scope, Variable
+
 from .binding import constructor_arguments
+from .closures import HELD
 from .fields import Base
 from .naming import map_modules
 
@@ -41,6 +44,18 @@ class Shared(Base):
     index: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Held(Base):
+    """Stands for a variable, by the number of its scope among those of the modules."""
+
+    _field_names = ("index", "collection", "key", "unbox")
+
+    index: int
+    collection: str
+    key: str
+    unbox: bool
+
+
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Place(Base):
@@ -50,76 +65,128 @@ class Place(Base):
 
 
 class Parts(NamedTuple):
-    """What a module is made of, apart from where it stands.
+    """What modules are made of, apart from where they stand.
 
     Attributes:
-        templates: that of the module, and those of modules bound elsewhere that its fields, or the arguments of a
-            call, lead to.
-        arguments: for each module among the arguments its template, or `Shared` where it is bound elsewhere.
+        templates: that of the lifted module, and those of modules bound elsewhere that its fields, or what comes along,
+            lead to. None stands at the number of a scope of variables, or of a module that is made with its owner.
+        along: what stands for each module and variable that comes along.
+        numbers: for each of these the number of its scope, or None for a module that has none.
     """
 
-    templates: tuple[Template, ...]
-    arguments: tuple[Base, ...]
+    templates: tuple[Template | None, ...]
+    along: tuple[Base, ...]
+    numbers: tuple[int | None, ...]
 
 
-def detach(module: Any, arguments: Sequence[Any]) -> tuple[Parts, list[Any]]:
+def detach(module: Any, given: Sequence[Any], closed: Sequence[Any] = ()) -> tuple[Parts, list[Any], int]:
     """Takes a bound module apart.
 
     Args:
         module: a bound module.
-        arguments: other modules, bound or not, that come along.
+        given: other modules, bound or not, and variables, that come along.
+        closed: more of them, from closures.
 
     Returns:
-        Its parts; and the modules bound elsewhere that its fields and the arguments lead to.
+        Its parts; the modules bound elsewhere, or variables, whose scopes follow its own; and how many scopes there
+        are without those that only closures lead to.
     """
-    known: dict[int, Base] = {}
-    owners = {id(module)}
-    others: list[Any] = []
+    apart = _Apart(module)
+    along = [apart.find(one, {}) for one in given]
+    numbers = [apart.number(one) for one in given]
+    count = len(apart.templates)
+    along += [apart.find(one, {}) for one in closed]
+    numbers += [apart.number(one) for one in closed]
+    return Parts(tuple(apart.templates), tuple(along), tuple(numbers)), apart.others, count
 
-    def below(inner: Any) -> Base:
-        if id(inner) in known:
-            return known[id(inner)]
-        if inner.scope is None or id(inner.parent) in owners:
-            owners.add(id(inner))
-            found: Base = template(inner)
+
+class _Apart:
+    """Takes modules apart, each of them once.
+
+    Attributes:
+        templates: as in `Parts`.
+        others: the modules and variables whose scopes those stand for, from number 1. A module follows the ones that
+            its fields lead to.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.templates: list[Template | None] = [None]
+        self.others: list[Any] = []
+        self._numbers = {module.scope.node: 0}
+        self._count = 0
+        self._known: dict[int, Base] = {id(module): Shared(0)}
+        owned: dict[int, Template | None] = {}
+        self.templates[0] = self.template(module, owned)
+        self._known |= {key: found for key, found in owned.items() if found is not None and key != id(module)}
+
+    def find(self, value: Any, owned: dict[int, Template | None]) -> Base:
+        """What stands for a module or variable that a field of an owned module, or nothing, leads to."""
+        found = self._known.get(id(value)) or owned.get(id(value))
+        if found is not None:
+            return found
+        if isinstance(value, Variable):
+            found = Held(self.number(value) or 0, value.collection, value.name, value.unbox)
+        elif value.scope is None:
+            found = self.template(value, owned)
+        elif id(value.parent) in owned:
+            return self.template(value, owned)  # adopted: made with its owner, and bound there
         else:
-            others.append(inner)
-            found = Shared(len(others))
-        known[id(inner)] = found
+            found = Shared(self._add(value, self.template(value, {})))
+        self._known[id(value)] = found
         return found
 
-    def template(module: Any) -> Template:
-        index = len(known) + len(others)
-        values = {name: map_modules(value, below) for name, value in constructor_arguments(module).items()}
+    def template(self, module: Any, owned: dict[int, Template | None]) -> Template:
+        """A new template of a module, which is owned from now on."""
+        index, self._count = self._count, self._count + 1
+        owned[id(module)] = None
+        values = {
+            name: map_modules(value, lambda inner: self.find(inner, owned), HELD)
+            for name, value in constructor_arguments(module).items()
+        }
         if module.scope is not None:  # what it is called is told by where it is put
             values["name"] = None
-        return Template(index, type(module), values)
+        made = owned[id(module)] = Template(index, type(module), values)
+        return made
 
-    templates = [template(module)]
-    owners.clear()  # a module of its own among the arguments is one that lies elsewhere
-    given = tuple(Shared(0) if one is module else below(one) for one in arguments)
-    for other in others:  # grows while it is walked
-        owners.add(id(other))
-        templates.append(template(other))
-    return Parts(tuple(templates), given), others
+    def number(self, value: Any) -> int | None:
+        """The number of the scope of a module or variable; None for an unbound module."""
+        if value.scope is None:
+            return None
+        number = self._numbers.get(value.scope.node)
+        return self._add(value, None) if number is None else number
+
+    def _add(self, other: Any, template: Template | None) -> int:
+        """Adds a scope; returns its number."""
+        self.others.append(other)
+        self.templates.append(template)
+        number = len(self.others)
+        self._numbers.setdefault(other.scope.node, number)
+        return number
 
 
-def instantiate(parts: Parts, scopes: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The module that parts were taken from, and the modules among the arguments, on other scopes."""
+def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[Any]]:
+    """The modules that parts were taken from, on other scopes.
+
+    Returns:
+        For each scope its module, None where there is only a variable; and what comes along.
+    """
     made: dict[Any, Any] = {}
 
-    def build(template: Template, parent: Any) -> Any:
+    def build(template: Template, parent: Scope | None) -> Any:
         values = {name: map_modules(value, below) for name, value in template.arguments.items()}
         if parent is not None:
             values["name"] = parent.name
         return template.cls(parent=parent, **values)
 
     def below(inner: Any) -> Any:
+        if isinstance(inner, Held):
+            return Variable(scopes[inner.index], inner.collection, inner.key, inner.unbox)
         key = inner.index, type(inner)
         if key not in made:
             shared = isinstance(inner, Shared)
             made[key] = build(parts.templates[inner.index], scopes[inner.index]) if shared else build(inner, None)
         return made[key]
 
-    module = made[0, Shared] = build(parts.templates[0], scopes[0])
-    return module, [below(one) for one in parts.arguments]
+    numbers = range(len(parts.templates))
+    modules = [None if parts.templates[number] is None else below(Shared(number)) for number in numbers]
+    return modules, [below(one) for one in parts.along]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from ..errors import LiftArgumentError
 
-__all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "parameter_names"]
+__all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "named_like", "parameter_names"]
+
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 _NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
 _DECLARE = (
@@ -98,6 +101,18 @@ def advising(where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> 
             ]
             error.add_note(f"{where} traces its arguments (flags and texts among them: {flags}). {_DECLARE}")
         raise
+
+
+def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:
+    """Decorates a lifted function with the name and the text of a function whose arguments are others."""
+
+    def decorate(lifted: Called) -> Called:
+        if hasattr(fn, "__name__"):
+            functools.update_wrapper(lifted, fn, updated=())
+            del lifted.__wrapped__  # type: ignore[attr-defined]
+        return lifted
+
+    return decorate
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError
+from ..scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree
 from .arguments import parameter_names
 
@@ -82,7 +83,10 @@ broadcast = _Broadcast()
 
 
 class VariableAxes:
-    """The argument `variable_axes`, as filters and axes of what goes in and of what comes out."""
+    """The argument `variable_axes`, as filters and axes of what goes in and of what comes out.
+
+    Perturbations that no filter takes are lifted by themselves: each lane or iteration has one of its own.
+    """
 
     def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
         if not isinstance(variable_axes, Mapping):
@@ -92,6 +96,7 @@ class VariableAxes:
                 'Write `variable_axes={"params": 0}`.',
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
+        pairs.append((PERTURBATIONS, 0, 0))
         self.in_filters: list[Filter] = [key for key, into, _ in pairs if into is not _ABSENT]
         self.in_axes: list[Axis] = [into for _, into, _ in pairs if into is not _ABSENT]
         self.out_filters: list[Filter] = [key for key, _, out in pairs if out is not _ABSENT]

@@ -8,25 +8,24 @@ one writes gives it back as it was.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.core import ShapedArray
 
+from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
-from ..traverse_util import unflatten_dict
 from ..tree import Sown
 from ..typing import Path, PyTree
-from .carry import overlay, select
+from .carry import check_separate, overlay, select
 from .outline import without_created
 
-__all__ = ["Slots", "run_one"]
+__all__ = ["Slots", "run_one", "types_text"]
 
 
 def run_one(
@@ -60,6 +59,8 @@ def run_one(
         body = hoisted.of(branch)
         traced.append(trace(lambda body=body: without_created(*run(body))))
         slots.add(pure.crossing.records[-1].sown, traced[-1].outputs[1][1])
+        for one in traced[:-1]:
+            check_separate(pure, select(one.created[0], traced[-1].created[0]))
     made = pure.settle([_made(pure.where, traced)])[0]
     before = tuple(map(merge, variable_groups[0], made))
     begin = _begin(pure.where, before, [one.outputs[1][0] for one in traced])
@@ -101,7 +102,7 @@ class Slots:
         places: list[int] = []
         for one, value in zip(sown, types, strict=True):
             name = one.path, one.collection, one.name
-            key = name, _types(value)
+            key = name, types_text(value)
             found = (place for place, known in enumerate(self._keys[index]) if known == key and place not in places)
             place = next(found, len(self._keys[index]))
             if place == len(self._keys[index]):
@@ -113,67 +114,68 @@ class Slots:
 
     def fill(self, body: int, captured: Sequence[Sequence[PyTree]]) -> tuple[list[PyTree], ...]:
         """All places, with what one body captured where it has one, and zeros elsewhere."""
-        full = [[jax.tree.map(_zeros, value) for value in types] for types in self._types]
+        full = [[jax.tree.map(zeros, value) for value in types] for types in self._types]
         for index, values in enumerate(captured):
             for place, value in zip(self._places[body][index], values, strict=True):
                 full[index][place] = value
         return tuple(full)
 
 
-def _zeros(leaf: Any) -> Any:
-    return jnp.zeros(leaf.shape, leaf.dtype)
-
-
 def _made(where: str, traced: Sequence[Traced]) -> PyTree:
     """The initial values of all bodies, each as the first that creates it makes it."""
-    made: list[dict[Path, Any]] = [{} for _ in traced[0].created[0]]
-    types: list[dict[Path, Any]] = [{} for _ in made]
+    made: Any = tuple({} for _ in traced[0].created[0])
+    types: Any = made
     for number, one in enumerate(traced):
-        created = [dict(leaves_of(tree)) for tree in one.created[0]]
-        for known, new in zip(types, created, strict=True):
-            for path in known.keys() & new.keys():
-                _check_same(f'"{"/".join(path)}" in {where}', "creates it as", number, new[path], known[path])
-        chosen = [
-            {path: jax.tree.map(lambda _, new=path not in known: new, aval) for path, aval in new.items()}
-            for known, new in zip(types, created, strict=True)
-        ]
-        values = one.create([tuple(map(unflatten_dict, chosen)), ()])[0]
-        for index, tree in enumerate(values):
-            made[index] |= {path: value for path, value in leaves_of(tree) if path not in types[index]}
-            types[index] = {**created[index], **types[index]}
-    return tuple(map(unflatten_dict, made))
+        created = one.created[0]
+        _check_same(where, "creates", number, created, types)
+        values = one.create([tuple(map(_missing, created, types)), ()])[0]
+        made, types = tuple(map(merge, values, made)), tuple(map(merge, created, types))
+    return made
+
+
+def _missing(tree: Any, known: Any) -> Any:
+    """Like a tree of variables, with True for those that another one lacks."""
+    if isinstance(tree, Mapping):
+        return {name: _missing(below, known.get(name, {})) for name, below in tree.items()}
+    return jax.tree.map(lambda _: isinstance(known, Mapping), tree)
 
 
 def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     """The values that variables have which any body writes, before it does."""
-    begin: list[dict[Path, Any]] = []
-    for index, tree in enumerate(before):
-        known = dict(leaves_of(tree))
-        begin.append({})
-        for number, group in enumerate(written):
-            for path, aval in leaves_of(group[index]):
-                name = f'"{"/".join(path)}" in {where}'
-                if path not in known:
+    begin: Any = tuple({} for _ in before)
+    for number, group in enumerate(written):
+        for tree, known in zip(group, before, strict=True):
+            held = dict(leaves_of(known))
+            for path, _ in leaves_of(tree):
+                if path not in held:
                     raise LiftArgumentError(
-                        name,
+                        f'"{_text(path)}" in {where}',
                         f"branch {number} writes it, and where another branch runs there is no such variable.",
                         "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
                     )
-                _check_same(name, "writes it as", number, aval, known[path])
-                begin[index][path] = known[path]
-    return tuple(map(unflatten_dict, begin))
+        _check_same(where, "writes", number, group, before)
+        begin = tuple(map(merge, begin, select(before, group)))
+    return begin
 
 
-def _check_same(name: str, does: str, number: int, given: PyTree, expected: PyTree) -> None:
-    if _types(given) != _types(expected):
-        raise LiftArgumentError(
-            name,
-            f"branch {number} {does} {_types(given)}, elsewhere it is {_types(expected)}.",
-            "Give it one type in all branches, or a name of its own in each.",
-        )
+def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyTree) -> None:
+    for tree, other in zip(given, expected, strict=True):
+        held = dict(leaves_of(other))
+        for path, value in leaves_of(tree):
+            if path in held and types_text(value) != types_text(held[path]):
+                raise LiftArgumentError(
+                    f'"{_text(path)}" in {where}',
+                    f"branch {number} {does} it as {types_text(value)}, elsewhere it is {types_text(held[path])}.",
+                    "Give it one type in all branches, or a name of its own in each.",
+                )
 
 
-def _types(value: PyTree) -> str:
+def _text(path: Path) -> str:
+    return "/".join(map(str, path))
+
+
+def types_text(value: PyTree) -> str:
+    """The types of a pytree, such as `float32[3]`."""
     leaves, treedef = jax.tree.flatten(value)
     return str(jax.tree.unflatten(treedef, [f"{leaf.dtype}{list(leaf.shape)}" for leaf in map(_aval, leaves)]))
 

@@ -91,15 +91,15 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
         )
 
 
-def check_separate(pure: Pure, carried: PyTree) -> None:
-    """Checks that of each carried variable what it begins with can be told from what an iteration makes of it."""
+def check_separate(pure: Pure, group: PyTree) -> None:
+    """Checks that what each variable of a group begins with can be told from what a body makes of it."""
     for index, path in sorted(pure.crossing.records[-1].mixed):
-        if path in dict(leaves_of(carried[index])):
+        if path in dict(leaves_of(group[index])):
             raise LiftArgumentError(
                 f'"{"/".join(path)}" in {pure.where}',
-                "it is carried and written, and was created in a lift of your own inside the body, so that the loop "
-                "cannot tell what it begins with.",
-                "Create it before that lift, or write the lift with `liftcore.vmap`, `scan`, `remat` or `jit`.",
+                "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
+                "what is computed from it, as is needed here.",
+                "Create it before that lift, or write the lift with those of liftcore.",
             )
 
 

@@ -10,10 +10,12 @@ A compiled function knows nothing of the call that traces it but through `Here`,
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,20 @@ from .. import rng
 from ..hoist import Traced
 from ..layout import Layout, Record
 from ..pack import Crossing, name_of
+from ..retrace import Known, note, recording
 from ..typing import Path
 from .arguments import join_arguments
 from .outline import with_created, without_created
+from .shardings import Shardings
+from .signature import Signature, facts_of
 
-__all__ = ["Body", "Compiled"]
+__all__ = ["Body", "Cache", "Compiled", "Options"]
+
+Options: TypeAlias = tuple[tuple[str, Any], ...]
+"""Arguments of `jax.jit` by name."""
+
+_CACHED = 256
+"""How many compiled functions of different configurations are kept."""
 
 _FEW = 256
 """How many draws a body is traced with room for at first."""
@@ -37,10 +48,16 @@ _TRACES = 256
 
 
 class Here:
-    """The use of a lift that a call belongs to. All are equal, so it is no part of what is compiled."""
+    """The use of a lift that a call belongs to. All are equal, so it is no part of what is compiled.
+
+    Attributes:
+        crossing: that use; None when the call has ended.
+        traced: whether the body ran.
+    """
 
     def __init__(self, crossing: Crossing) -> None:
         self.crossing: Crossing | None = crossing
+        self.traced = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Here)
@@ -105,12 +122,21 @@ class Dealer:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """The function that is compiled. Equal ones share a trace."""
+    """The function that is compiled. Equal ones share a trace.
+
+    Attributes:
+        fn: the function of scopes.
+        layout: what is static about the use of the lift.
+        fixed: the static arguments, each with its name and type.
+        paths: the paths of what is lifted, where a filter may ask for them.
+        shardings: how arguments, result and variables lie on devices, where that was told.
+    """
 
     fn: Callable[..., Any]
     layout: Layout
     fixed: tuple[tuple[str, type, Any], ...]
     paths: tuple[Path, ...]
+    shardings: Shardings | None = None
 
     @property
     def __name__(self) -> str:
@@ -128,19 +154,50 @@ class Body:
         dealer = Dealer(words, crossing)
         scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
         result = self.fn(scopes, *args, **kwargs)
-        created, rest = without_created(result, crossing.repack_fn(scopes))
-        return created, (*rest, Kept(crossing.records.pop(), tuple(dealer.draws)))
+        created, (result, values) = without_created(result, crossing.repack_fn(scopes))
+        if self.shardings is not None:
+            placement = self.shardings.placement
+            placement.check_result(f"{self.layout.name} at {crossing.outers[0].path_text}", result)
+            values = placement.constrain(values, crossing)
+        here.traced = True
+        return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws)))
+
+
+class Cache:
+    """A bounded number of compiled functions, which can be found again by an equal body.
+
+    Attributes:
+        find: called as `find(body, options)`.
+    """
+
+    def __init__(self) -> None:
+        known: Found = weakref.WeakValueDictionary()
+        self.find = functools.lru_cache(_CACHED)(functools.partial(Compiled, known))
 
 
 class Compiled:
-    """A body under `jax.jit`."""
+    """A body under `jax.jit`.
 
-    def __init__(self, body: Body, options: tuple[tuple[str, Any], ...]) -> None:
+    Args:
+        known: all that are in its cache; it puts itself there.
+        body: the body.
+        options: arguments of `jax.jit`.
+
+    Attributes:
+        traces: what the last traces were made for.
+    """
+
+    def __init__(self, known: Found, body: Body, options: Options) -> None:
+        self.body = body
+        self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
-        self._name = body.__name__
-        self._whole = self._jit(body, static_argnums=0, donate_argnums=2)
+        whole, rest = ({}, {}) if body.shardings is None else (body.shardings.whole(), body.shardings.rest())
+        self._whole = self._jit(body, static_argnums=0, donate_argnums=2, **whole)
+        self._jit_rest = functools.partial(self._jit, donate_argnums=2, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
+        self._known = known
+        known[id(self)] = self
 
     def __call__(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """The result of the body and its output groups; `gone` are the donated arguments."""
@@ -149,6 +206,19 @@ class Compiled:
             return self._call(here, crossing, gone, operands)
         finally:
             here.crossing = None
+            if here.traced:
+                self._remember(Signature.of(crossing, gone, operands))
+
+    def _remember(self, now: Signature) -> None:
+        """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
+        if recording():
+            name, cache = self.body.layout.name, self._known
+            others = [other for other in reversed(list(cache.values())) if other.body.layout.name == name]
+            before = [
+                Known(one.path, facts_of(other.body, one), cache) for other in others for one in reversed(other.traces)
+            ]
+            note(name, Known(now.path, facts_of(self.body, now), cache), before)
+        self.traces.append(now)
 
     def _call(self, here: Here, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         words = np.zeros(self._room, np.uint32)
@@ -161,7 +231,10 @@ class Compiled:
         if creates:
             sizes = tuple(len(jax.tree.leaves(one)) for one in (words, gone, operands))
             hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            created = crossing.settle(hoisted.create(None, words, gone, operands))
+            created = hoisted.create(None, words, gone, operands)
+            if self.body.shardings is not None:
+                created = self.body.shardings.placement.constrain(created, crossing)
+            created = crossing.settle(created)
             result, values, kept = run(created, words, gone, operands)
         else:
             created, (result, values, kept) = self._whole(here, words, gone, operands)
@@ -190,8 +263,12 @@ class Compiled:
         def rest(created: Any, words: Any, gone: Any, operands: Any) -> Any:
             return hoisted.rest(None, created, words, gone, operands)[1]
 
-        rest.__name__ = self._name
-        return hoisted, self._jit(rest, donate_argnums=2)
+        rest.__name__ = self.body.__name__
+        return hoisted, self._jit_rest(rest)
+
+
+Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
+"""What is in a cache, the oldest first."""
 
 
 def _plain(value: Any) -> Any:

@@ -12,11 +12,19 @@ from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
+from .arguments import named_like
 from .branches import run_one
 
 __all__ = ["cond", "switch"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+_ADVICE = Advice(
+    '"{}" to `variables`',
+    '"{}" to `rngs`',
+    ("as it is",),
+    ("written by the branch that runs",),
+    ("as it is, counted from entry in each branch",),
+    "zeros from branches that do not run",
+)
 
 
 def cond(
@@ -67,6 +75,7 @@ def cond(
 
     lifted = lift(transform, true_fun, [variables], [variables, Captured(all=True)], [rngs], "cond", _ADVICE)
 
+    @named_like(true_fun)
     def call(scopes: Any, pred: Any, *operands: Any) -> Any:
         return lifted(scopes, pred, *operands)
 
@@ -113,6 +122,7 @@ def switch(
 
     lifted = lift(transform, functions[0], [variables], [variables, Captured(all=True)], [rngs], "switch", _ADVICE)
 
+    @named_like(functions[0])
     def call(scopes: Any, index: Any, *operands: Any) -> Any:
         return lifted(scopes, index, *operands)
 

@@ -6,6 +6,8 @@ and JAX is given what was traced. Variables that the function creates are made o
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,11 +18,12 @@ from ..filters import leaves_of, merge
 from ..hoist import trace
 from ..pack import Pure, name_of
 from ..typing import PyTree
-from .branches import Slots
+from .branches import Slots, types_text
 from .carry import select
+from .derivative import positive
 from .outline import with_created, without_created
 
-__all__ = ["Arguments", "Operands", "Ruled"]
+__all__ = ["Arguments", "Operands", "Ruled", "pair", "with_defaults"]
 
 
 class Arguments:
@@ -32,23 +35,21 @@ class Arguments:
     """
 
     def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
-        count = len(args) + 1
-        numbers = {num % count for num in nondiff_argnums}
+        numbers = set(positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums"))
         if 0 in numbers:
             raise LiftArgumentError(
                 f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
                 "number 0 is the scope (or the module) itself.",
                 "Count from 1; choose its variables with `wrt`.",
             )
-        self._numbers = numbers
+        self._numbers, self._count = numbers, len(args)
         self.held = [args[num - 1] for num in sorted(numbers)]
         self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
 
     def join(self, seen: Sequence[Any]) -> list[Any]:
         """All arguments, in order."""
         held, rest = iter(self.held), iter(seen)
-        count = len(self.held) + len(seen)
-        return [next(held if num in self._numbers else rest) for num in range(1, count + 1)]
+        return [next(held if num in self._numbers else rest) for num in range(1, self._count + 1)]
 
 
 class Operands(NamedTuple):
@@ -85,11 +86,11 @@ class Ruled:
 
     def __call__(self, operands: Operands) -> tuple[Any, Any]:
         """The function."""
-        wrt, others = operands.wrt, operands.others
+        wrt, others = operands.wrt, _opaque(operands.others)
         created = [select(wrt, self._traced.created[0]), select(others, self._traced.created[1]), ()]
         given = Operands(select(wrt, self._shapes[0]), select(others, self._shapes[1]), operands.rngs, operands.args)
         result, values = self._traced.closed_over(operands.consts[0]).rest(None, created, given)[1]
-        return result, self._filled(0, values)
+        return result, _opaque(self._filled(0, values))
 
     def rule(
         self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -104,7 +105,7 @@ class Ruled:
         Returns:
             `(operands, *more) -> (result, output values)`.
         """
-        pure = self._pure.of(rule)
+        pure = self._pure.of(rule, self._created[:2])
 
         def body(operands: Operands, *more: Any) -> Any:
             args = self._arguments.join(operands.args)
@@ -116,9 +117,10 @@ class Ruled:
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
         def run(operands: Operands, *more: Any) -> tuple[Any, Any]:
-            known, given = traced.closed_over(operands.consts[1]), operands._replace(consts=operands.consts[:1])
+            known = traced.closed_over(operands.consts[1])
+            given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
             result, values = known.rest(None, traced.created, given, *more)[1]
-            return result, self._filled(1, values)
+            return result, _opaque(self._filled(1, values))
 
         return run
 
@@ -147,5 +149,45 @@ class Ruled:
             )
 
 
+def with_defaults(
+    fn: Callable[..., Any], nondiff_argnums: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments after the scopes by position, with defaults where these are needed."""
+    if not kwargs and all(num <= len(args) for num in nondiff_argnums):
+        return args
+    bound = inspect.signature(fn).bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    return bound.args[1:]
+
+
+def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
+    """A rule that is checked to return a pair.
+
+    Args:
+        where: the lift.
+        rule: the rule.
+        expected: what it returns, in the words of a `return` statement.
+    """
+
+    @functools.wraps(rule)
+    def checked(*args: Any) -> Any:
+        given = rule(*args)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {where}",
+                f"expected the pair `{expected}`, given {type(given).__name__}.",
+                f"Write `return {expected}`.",
+            )
+        return given
+
+    return checked
+
+
+def _opaque(tree: PyTree) -> PyTree:
+    """Arrays that no gradient flows through, of whatever order."""
+    return jax.tree.map(jax.lax.stop_gradient, tree)
+
+
 def _names(groups: Sequence[PyTree]) -> set[str]:
-    return {"/".join(path) for group in groups for tree in group for path, _ in leaves_of(tree)}
+    leaves = [leaf for group in groups for tree in group for leaf in leaves_of(tree)]
+    return {f"{'/'.join(map(str, path))}: {types_text(value)}" for path, value in leaves}

@@ -13,7 +13,7 @@ from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .custom import Arguments, Operands, Ruled
+from .custom import Arguments, Operands, Ruled, pair, with_defaults
 from .derivative import ADVICE, Scoped, zero_tangent
 
 __all__ = ["custom_jvp"]
@@ -48,7 +48,7 @@ class custom_jvp:
         rngs: a filter of the PRNG sequences that are lifted.
 
     Returns:
-        An object that is called as `lifted(scopes, *args)`, after `defjvp`.
+        An object that is called as `lifted(scopes, *args, **kwargs)`, after `defjvp`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class custom_jvp:
         variables: Filter = True,
         rngs: Filter = True,
     ) -> None:
-        self._nondiff = tuple(nondiff_argnums)
+        self._fn, self._nondiff = fn, tuple(nondiff_argnums)
         self._rule: Callable[..., Any] | None = None
         filters = [wrt, variables]
         self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", ADVICE)
@@ -75,9 +75,9 @@ class custom_jvp:
         """
         self._rule = jvp
 
-    def __call__(self, scopes: Any, *args: Any) -> Any:
+    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """The function, as it is or as its rule has it where it is differentiated."""
-        return self._lifted(scopes, *args)
+        return self._lifted(scopes, *with_defaults(self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
@@ -92,7 +92,7 @@ class custom_jvp:
             seen = Arguments(pure.where, args, self._nondiff).seen
             return *held, tuple(seen), tuple(tangents), scoped.out(trees)
 
-        rule = ruled.rule(self._rule, with_tangents, moving.types)
+        rule = ruled.rule(pair(pure.where, self._rule, "result, tangent"), with_tangents, moving.types)
         run = jax.custom_jvp(ruled.__call__)
 
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:

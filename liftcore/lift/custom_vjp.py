@@ -13,7 +13,7 @@ from ..layout import Captured
 from ..pack import Pure, lift, name_of
 from ..typing import Filter
 from .carry import overlay
-from .custom import Arguments, Operands, Ruled
+from .custom import Arguments, Operands, Ruled, pair, with_defaults
 from .derivative import ADVICE, Scoped, zero_tangent
 
 __all__ = ["custom_vjp"]
@@ -49,7 +49,7 @@ class custom_vjp:
         rngs: a filter of the PRNG sequences that are lifted.
 
     Returns:
-        An object that is called as `lifted(scopes, *args)`, after `defvjp`.
+        An object that is called as `lifted(scopes, *args, **kwargs)`, after `defvjp`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class custom_vjp:
         variables: Filter = True,
         rngs: Filter = True,
     ) -> None:
-        self._nondiff = tuple(nondiff_argnums)
+        self._fn, self._nondiff = fn, tuple(nondiff_argnums)
         self._forward: Callable[..., Any] | None = None
         self._backward: Callable[..., Any] | None = None
         filters = [wrt, variables]
@@ -79,9 +79,9 @@ class custom_vjp:
         """
         self._forward, self._backward = fwd, bwd
 
-    def __call__(self, scopes: Any, *args: Any) -> Any:
+    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """The function, as it is or as its rule has it where it is differentiated."""
-        return self._lifted(scopes, *args)
+        return self._lifted(scopes, *with_defaults(self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         where, bwd = pure.where, self._backward
@@ -89,7 +89,7 @@ class custom_vjp:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
         arguments = Arguments(where, args, self._nondiff)
         ruled = Ruled(pure, variable_groups, rng_groups, arguments)
-        rule = ruled.rule(_pair(where, self._forward), lambda args: args)
+        rule = ruled.rule(pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = Scoped.of(pure.crossing.layout)
         types, held = jax.tree.map(jax.typeof, ruled.operands.wrt), arguments.held
         run = jax.custom_vjp(ruled.__call__)
@@ -114,18 +114,3 @@ class custom_vjp:
         run.defvjp(forward, backward)
         result, values = run(ruled.operands)
         return result, ruled.groups(values)
-
-
-def _pair(where: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(forward)
-    def checked(*args: Any) -> Any:
-        pair = forward(*args)
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise LiftArgumentError(
-                f"{name_of(forward)}, the rule of {where}",
-                f"expected the result and the residuals, given {type(pair).__name__}.",
-                "Write `return result, residuals`.",
-            )
-        return pair
-
-    return checked

@@ -7,6 +7,7 @@ what made them. What the body writes, draws and sows is that of the undifferenti
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
 from ..hoist import trace
@@ -21,12 +23,13 @@ from ..layout import Layout
 from ..pack import Pure
 from ..tree import Advice
 from ..typing import Path, PyTree
-from .carry import overlay, select
+from .carry import check_separate, overlay, select
 from .outline import with_created, without_created
 
-__all__ = ["ADVICE", "Scoped", "check_wrt", "differentiable", "instantiate", "zero_tangent"]
+__all__ = ["ADVICE", "Scoped", "check_wrt", "differentiable", "instantiate", "positive", "zero_tangent"]
 
-ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+_GROUPS = ("differentiated", "as it is")
+ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("as it is",))
 
 
 class Scoped(NamedTuple):
@@ -50,7 +53,7 @@ class Scoped(NamedTuple):
         return jax.tree.unflatten(self.scopes, [_below(trees[index], route) for index, route in self.routes])
 
     def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
-        """The inverse of `out`; what is given for two scopes that overlap is added up.
+        """The inverse of `out`: of what is given for one variable through several scopes, the first counts.
 
         Raises:
             LiftArgumentError: where something is given for a variable that is not in `like`.
@@ -60,11 +63,11 @@ class Scoped(NamedTuple):
             for path, value in leaves_of({} if tree is None else tree):
                 place = (path[0], *route, *path[1:])
                 if place not in dict(leaves_of(like[index])):
-                    known = sorted("/".join(path) for path, _ in leaves_of(_below(like[index], route)))
+                    known = sorted("/".join(map(str, path)) for path, _ in leaves_of(_below(like[index], route)))
                     raise LiftArgumentError(
                         where,
-                        f'something is given for "{"/".join(path)}", with respect to which nothing is differentiated '
-                        f"(available: {known}).",
+                        f'there is something for "{"/".join(map(str, path))}", with respect to which nothing is '
+                        f"differentiated (available: {known}).",
                         'Choose the variables with `wrt`, such as `wrt="params"`.',
                     )
                 _add(trees[index], place, value)
@@ -72,7 +75,12 @@ class Scoped(NamedTuple):
 
 
 def differentiable(
-    pure: Pure, variable_groups: Sequence[PyTree], rng_groups: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    pure: Pure,
+    variable_groups: Sequence[PyTree],
+    rng_groups: Any,
+    argnums: Sequence[int],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> tuple[Callable[..., Any], PyTree, Callable[[Any], tuple[Any, ...]]]:
     """A function of the variables of the first group, and of arguments, for JAX to differentiate.
 
@@ -80,6 +88,7 @@ def differentiable(
         pure: the function of scopes.
         variable_groups: those to differentiate with respect to, and the others.
         rng_groups: as they were given.
+        argnums: the numbers of the arguments to differentiate with respect to; the others may be anything.
         args: the arguments.
         kwargs: the keyword arguments.
 
@@ -90,31 +99,64 @@ def differentiable(
     trees, others = variable_groups
     if not pure.writes:
         return lambda trees, *args: pure([trees, others], rng_groups, *args, **kwargs), trees, tuple
-    hoisted = pure.hoisted()
+    hoisted, moving = pure.hoisted(), [num - 1 for num in argnums if num]
+    still: list[Any] = []
 
-    def body(trees: PyTree, *args: Any) -> Any:
-        return without_created(*hoisted([trees, others], rng_groups, *args, **kwargs))
+    def body(trees: PyTree, moved: Sequence[Any]) -> Any:
+        full = list(args)
+        for place, arg in zip(moving, moved, strict=True):
+            full[place] = arg
+        created, (result, values) = without_created(*hoisted([trees, others], rng_groups, *full, **kwargs))
+        leaves, treedef = jax.tree.flatten(result)
+        still[:] = [treedef, [None if isinstance(leaf, _ARRAYS) else (leaf,) for leaf in leaves]]
+        return created, ([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)], values)
 
-    traced = trace(body, trees, *args)
-    made = pure.settle(traced.create(None, trees, *args))
+    traced = trace(body, trees, [args[place] for place in moving])
+    check_separate(pure, traced.created[0])
+    made = pure.settle(traced.create(None, trees, [args[place] for place in moving]))
 
     def call(full: PyTree, *args: Any) -> Any:
-        created = [select(full, made[0]), *made[1:]]
-        return traced.rest(None, created, select(full, trees), *args)[1]
+        created, moved = [select(full, made[0]), *made[1:]], [args[place] for place in moving]
+        arrays, values = traced.rest(None, created, select(full, trees), moved)[1]
+        treedef, leaves = still
+        rest = iter(arrays)
+        return jax.tree.unflatten(treedef, [next(rest) if leaf is None else leaf[0] for leaf in leaves]), values
 
     return call, tuple(map(merge, trees, made[0])), lambda values: with_created(made, None, values)[1]
 
 
-def check_wrt(pure: Pure, trees: PyTree, argnums: int | Sequence[int], allow_int: bool = False) -> None:
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+"""What of a result is traced. JAX lets anything else through where it is not differentiated, a text say."""
+
+
+def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
+    """The numbers of arguments, from 0.
+
+    Args:
+        where: the lift, for the text of an error.
+        argnums: as the user gave them; negative ones count from the end.
+        count: how many arguments there are, the scope included.
+        what: what the user calls the numbers.
+    """
+    given = argnums if isinstance(argnums, Sequence) else (argnums,)
+    numbers = tuple(map(operator.index, given))
+    if any(not -count <= number < count for number in numbers):
+        raise LiftArgumentError(
+            f"{where}, {what}={argnums}",
+            f"there are {count} arguments that are given by position, the scope included.",
+            "Count from 0, which is the scope; arguments given by name cannot be chosen.",
+        )
+    return tuple(number % count for number in numbers)
+
+
+def check_wrt(pure: Pure, trees: PyTree, allow_int: bool = False) -> None:
     """Checks that there are variables to differentiate with respect to, and that these can be."""
-    if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):
-        return
     for tree in trees:
         for path, value in leaves_of(tree):
             wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
             if wrong and not allow_int:
                 raise LiftArgumentError(
-                    f'"{"/".join(path)}" in {pure.where}',
+                    f'"{"/".join(map(str, path))}" in {pure.where}',
                     f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
                     "Leave it out of `wrt`, or pass `allow_int=True`.",
                 )
@@ -129,14 +171,14 @@ def check_wrt(pure: Pure, trees: PyTree, argnums: int | Sequence[int], allow_int
 
 def instantiate(trees: PyTree, tangents: PyTree | None) -> PyTree:
     """Tangents for all variables: zeros where none are given."""
-    zeros = jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), trees)
-    return zeros if tangents is None else overlay(zeros, tangents)
+    still = jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), trees)
+    return still if tangents is None else overlay(still, tangents)
 
 
 def zero_tangent(kind: Any) -> Any:
     """The tangent of something of a type, where it does not change."""
     aval = kind.to_tangent_aval()
-    return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else jnp.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else zeros(aval)
 
 
 def _below(tree: Any, route: Path) -> dict[str, Any]:
@@ -152,4 +194,4 @@ def _below(tree: Any, route: Path) -> dict[str, Any]:
 def _add(tree: dict[str, Any], path: Path, value: Any) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
-    tree[path[-1]] = value if path[-1] not in tree else jax.tree.map(jnp.add, tree[path[-1]], value)
+    tree.setdefault(path[-1], value)

@@ -8,21 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
-from ..tree import Advice
 from ..typing import Filter
+from .arguments import named_like
 from .axes import NO_AXES, split_rules
 from .loop import Loop
 from .repeat import Repeat, Variables, nothing
-from .while_loop import loop_keys, splits
+from .while_loop import loop_advice, loop_keys, splits
 
 __all__ = ["fori_loop"]
-
-_ADVICE = Advice(
-    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
-)
 
 
 def fori_loop(
@@ -61,6 +57,7 @@ def fori_loop(
 
     Raises:
         CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
+        LiftArgumentError: when called, where the bounds are no integers of one type, or unknown and `unroll` is given.
         LoopInvarianceError: when called, where something shared depends on the iteration.
     """
     rules, key_axes = split_rules(split_rngs)
@@ -72,22 +69,45 @@ def fori_loop(
             keys = loop_keys(rng_groups, key_axes, number, 0)
             return pure(variables, keys, index, value)
 
-        dtype = jnp.result_type(lower, upper)
+        lower, upper = _bounds(pure.where, lower, upper)
         counts = splits(rng_groups, key_axes)
         variables = Variables(*variable_groups)
         if isinstance(lower, jax.core.Tracer) or isinstance(upper, jax.core.Tracer):
-            bounds = jnp.asarray(lower, dtype), jnp.asarray(upper, dtype)
-            return _unknown(pure, body, counts, variables, bounds, init_val)
-        indices = jnp.arange(int(lower), max(int(lower), int(upper)), dtype=dtype)
-        return _known(pure, body, counts, variables, indices, init_val, 1 if unroll is None else unroll)
+            if unroll is not None:
+                raise LiftArgumentError(
+                    f"{pure.where}, unroll={unroll}",
+                    "a loop can be unrolled only where both bounds are known when it is traced.",
+                    "Leave it out, or give numbers of Python as bounds.",
+                )
+            return _unknown(pure, body, counts, variables, (lower, upper), init_val)
+        size = max(int(upper) - int(lower), 0)
+        return _known(pure, body, counts, variables, size, (lower, init_val), 1 if unroll is None else unroll)
 
     filters = [variable_carry, variable_broadcast]
-    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "fori_loop", _ADVICE)
+    advice = loop_advice(key_axes)._replace(captured="stacked on a new axis 0, if both bounds are known")
+    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "fori_loop", advice)
 
+    @named_like(body_fun)
     def call(scopes: Any, lower: Any, upper: Any, init_val: Any) -> Any:
         return lifted(scopes, lower, upper, init_val)
 
     return call
+
+
+def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
+    """The bounds, of one integer type."""
+    kinds = [jax.dtypes.result_type(bound) for bound in (lower, upper)]
+    weak = [jax.typeof(bound).weak_type for bound in (lower, upper)]
+    if all(jnp.issubdtype(kind, jnp.integer) for kind in kinds):
+        if kinds[0] == kinds[1]:
+            return lower, upper
+        if weak[0] != weak[1]:
+            return tuple(jnp.asarray(bound, kinds[weak.index(False)]) for bound in (lower, upper))  # type: ignore
+    raise LiftArgumentError(
+        where,
+        f"the bounds must be integers of one type, given {kinds[0]} and {kinds[1]}.",
+        "Cast one of them, such as `lower.astype(upper.dtype)`.",
+    )
 
 
 def _known(
@@ -95,20 +115,20 @@ def _known(
     body: Callable[..., Any],
     counts: bool,
     variables: Variables,
-    indices: Any,
-    init_val: Any,
+    size: int,
+    state: tuple[Any, Any],
     unroll: int | bool,
 ) -> tuple[Any, Any]:
-    """The loop over indices that are known, which is a scan."""
+    """The loop between bounds that are known, which is a scan that carries the index and the value."""
 
-    def step(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
-        (number, index), (carried, value) = slices, state
+    def step(pure: Pure, now: Any, _: Any) -> tuple[Any, Any, Any]:
+        carried, (index, value) = now
+        number = index - state[0] if counts else ()
         value, (carried, shared, captured) = body(pure, Variables(carried, variables.shared), number, index, value)
-        return value, (), (shared, carried, captured)
+        return (index + 1, value), (), (shared, carried, captured)
 
-    xs = (jnp.arange(indices.size) if counts else (), indices)
-    loop = Loop(indices.size, False, unroll, False, [])
-    value, _, (shared, carried, captured) = loop.run(pure, step, (variables.carried, init_val), xs, 0)
+    loop = Loop(size, False, unroll, False, [], 'Carry it, `variable_carry="{}"`')
+    (_, value), _, (shared, carried, captured) = loop.run(pure, step, (variables.carried, state), (), 0)
     return value, (carried, shared, captured)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ import jax
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter, PyTree
-from .derivative import ADVICE, Scoped, check_wrt, differentiable
+from .derivative import ADVICE, Scoped, check_wrt, differentiable, positive
 
-__all__ = ["grad", "value_and_grad"]
+__all__ = ["by_argument", "grad", "value_and_grad"]
 
 
 def value_and_grad(
@@ -106,6 +107,7 @@ def grad(
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
     both = _lifted("grad", fn, argnums, has_aux, options, rules)
 
+    @functools.wraps(fn)
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         value, grads = both(scopes, *args, **kwargs)
         return (grads, value[1]) if has_aux else grads
@@ -122,26 +124,26 @@ def _lifted(
     rules: Mapping[str, Filter],
 ) -> Callable[..., Any]:
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, args, kwargs)
-        check_wrt(pure, trees, argnums, options["allow_int"])
+        nums = positive(pure.where, argnums, 1 + len(args))
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, nums, args, kwargs)
+        if 0 in nums:
+            check_wrt(pure, trees, options["allow_int"])
 
         def flat(*args: Any) -> tuple[Any, Any]:
             result, groups = call(*args)
             value, aux = result if has_aux else (result, None)
             return value, (aux, groups)
 
-        run = jax.value_and_grad(flat, argnums, has_aux=True, **options)
+        run = jax.value_and_grad(flat, nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
-        grads = by_argument(Scoped.of(pure.crossing.layout), argnums, grads)
+        grads = by_argument(Scoped.of(pure.crossing.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
     return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)
 
 
-def by_argument(scoped: Scoped, argnums: int | Sequence[int], derivatives: PyTree) -> PyTree:
-    """What JAX gives for the arguments of `argnums`, that for number 0 as the user sees it."""
-    if isinstance(argnums, int):
-        return derivatives if argnums else scoped.out(derivatives)
-    pairs = zip(argnums, derivatives, strict=True)
-    return tuple(one if number else scoped.out(one) for number, one in pairs)
+def by_argument(scoped: Scoped, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
+    """What JAX gives for several arguments, that for number 0 as the user sees it; alone, where one was asked for."""
+    seen = tuple(one if num else scoped.out(one) for num, one in zip(nums, derivatives, strict=True))
+    return seen if isinstance(argnums, Sequence) else seen[0]

@@ -11,7 +11,7 @@ import jax
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .derivative import ADVICE, Scoped, check_wrt, differentiable
+from .derivative import ADVICE, Scoped, check_wrt, differentiable, positive
 from .grad import by_argument
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -155,18 +155,20 @@ def _lifted(
     rules: Mapping[str, Filter],
 ) -> Callable[..., Any]:
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, args, kwargs)
-        check_wrt(pure, trees, argnums, allow_int)
+        nums = positive(pure.where, argnums, 1 + len(args))
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, nums, args, kwargs)
+        if 0 in nums:
+            check_wrt(pure, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
             result, groups = call(*args)
             result, aux = result if has_aux else (result, None)
             return result, (jax.tree.map(lambda _: 0, result), aux, groups)
 
-        jacobian, (like, aux, groups) = transformation(flat, argnums, has_aux=True)(trees, *args)
+        jacobian, (like, aux, groups) = transformation(flat, nums, has_aux=True)(trees, *args)
         scoped = Scoped.of(pure.crossing.layout)
         outer: Any = jax.tree.structure(like)
-        parts = [by_argument(scoped, argnums, part) for part in outer.flatten_up_to(jacobian)]
+        parts = [by_argument(scoped, argnums, nums, part) for part in outer.flatten_up_to(jacobian)]
         jacobian = jax.tree.unflatten(outer, parts)
         return (jacobian, aux) if has_aux else jacobian, finish(groups)
 

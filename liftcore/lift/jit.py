@@ -7,25 +7,30 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+
 from ..filters import names_collections
 from ..layout import Captured
 from ..pack import Crossing, Pure, lift
+from ..retrace import Counted
 from ..tree import Advice
-from ..typing import Filter, Path
-from .arguments import advising, choose, fixed_arguments, name_arguments
-from .compiled import Body, Compiled
+from ..typing import Filter, Path, Predicate, PyTree
+from .arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
+from .axes import NO_AXES
+from .compiled import Body, Cache
+from .outline import outline
+from .shardings import Placement
 
 __all__ = ["jit"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
-
-_CACHED = 256
-"""How many compiled functions of different configurations are kept."""
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 def jit(
     fn: Callable[..., Any],
     *,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
     donate_argnums: int | Iterable[int] = (),
@@ -35,6 +40,7 @@ def jit(
     backend: str | None = None,
     inline: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
+    variable_shardings: Mapping[Any, Any] = NO_AXES,
     variables: Filter = True,
     rngs: Filter = True,
 ) -> Callable[..., Any]:
@@ -59,6 +65,8 @@ def jit(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`. Calls share what is compiled where their functions are equal.
+        in_shardings: see `jax.jit`; a pytree prefix of the tuple of arguments after the scopes, static ones left out.
+        out_shardings: see `jax.jit`.
         static_argnums: see `jax.jit`; they count in the signature of `fn`, where the scopes are 0.
         static_argnames: see `jax.jit`.
         donate_argnums: see `jax.jit`; they count as `static_argnums` do. Variables are not donated.
@@ -68,12 +76,18 @@ def jit(
         backend: see `jax.jit`.
         inline: see `jax.jit`.
         compiler_options: see `jax.jit`.
+        variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
+            Those that no filter takes are left to JAX.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the PRNG sequences that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: where an argument that is static cannot be hashed, or shardings do not fit what they are for.
     """
+    placement = Placement.of(in_shardings, out_shardings, variable_shardings)
     static = choose(fn, "static", static_argnums, static_argnames)
     donated = choose(fn, "donated", donate_argnums, donate_argnames)
     options = _options(
@@ -83,26 +97,42 @@ def jit(
         inline=inline,
         compiler_options=tuple(sorted(compiler_options.items())) if compiler_options else None,
     )
-    find = _shared if _is_shareable(fn) else functools.lru_cache(_CACHED)(Compiled)
+    cache = _SHARED if _is_shareable(fn) else Cache()
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = name_arguments(args, kwargs)
+        crossing, arguments = pure.crossing, name_arguments(args, kwargs)
         fixed = fixed_arguments(pure.where, arguments, static)
         gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
         kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
-        compiled = find(Body(fn, pure.crossing.layout, _hashable(fixed), _paths(pure.crossing)), options)
         with advising(pure.where, fn, {**kept, **gone}):
-            return compiled(pure.crossing, gone, (variable_groups, rng_groups, kept))
+            if crossing.watched is not None:  # a body that was compiled before would not run
+                return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
+            placed = None if placement is None else placement.arrange(pure.where, crossing, gone, variable_groups, kept)
+            rules = [matches for matches, _ in placement.rules] if placement else []
+            body = Body(fn, crossing.layout, _hashable(fixed), _paths(crossing, rules), placed)
+            return cache.find(body, options)(crossing, gone, (variable_groups, rng_groups, kept))
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "jit", _ADVICE)
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "jit", _ADVICE)
 
 
-_shared = functools.lru_cache(_CACHED)(Compiled)
+def _run_anew(pure: Pure, fixed: dict[str, Any], *operands: Any) -> Any:
+    """The same, for `explain`."""
+
+    def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+        args, kwargs = join_arguments({**fixed, **dynamic})
+        return pure(variable_groups, rng_groups, *args, **kwargs)
+
+    return outline(jax.jit, body, pure, *operands)
+
+
+_SHARED = Cache()
 """Compiled functions of bodies that hold no arrays and may be found again by an equal one."""
 
 
 def _is_shareable(fn: Callable[..., Any]) -> bool:
     """Whether a function can be kept without keeping arrays alive: it has no closure, or it compares by value."""
+    if isinstance(fn, Counted):
+        return _is_shareable(fn.__wrapped__)
     if isinstance(fn, types.FunctionType):
         return fn.__closure__ is None
     by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
@@ -117,8 +147,8 @@ def _hashable(fixed: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...]:
     return tuple((name, type(value), value) for name, value in fixed.items())
 
 
-def _paths(crossing: Crossing) -> tuple[Path, ...]:
+def _paths(crossing: Crossing, others: Iterable[Predicate]) -> tuple[Path, ...]:
     """The paths of what is lifted, where a filter may ask for them."""
     layout = crossing.layout
-    rules = [*layout.in_filters, *layout.out_filters, *(outer.tree.mutable for outer in crossing.outers)]
+    rules = [*others, *layout.in_filters, *layout.out_filters, *(outer.tree.mutable for outer in crossing.outers)]
     return () if all(map(names_collections, rules)) else tuple(outer.path for outer in crossing.outers)

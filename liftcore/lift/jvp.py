@@ -11,7 +11,8 @@ import jax
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter, PyTree
-from .carry import overlay
+from .arguments import named_like
+from .carry import overlay, select
 from .derivative import ADVICE, Scoped, differentiable, instantiate
 
 __all__ = ["jvp", "linearize"]
@@ -57,17 +58,21 @@ def jvp(
     def transform(
         pure: Pure, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
     ) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         scoped = Scoped.of(pure.crossing.layout)
-        along = instantiate(trees, None if given is None else scoped.into(pure.where, given, trees))
-        result, tangent, (aux, groups) = jax.jvp(
-            functools.partial(_flat, call, has_aux), (trees, *primals), (along, *tangents), has_aux=True
-        )
+        along = tuple({} for _ in trees) if given is None else scoped.into(pure.where, given, trees)
+
+        def moving(some: PyTree, *primals: Any) -> Any:
+            return _flat(call, has_aux, overlay(trees, some), *primals)
+
+        start = select(trees, along), *primals
+        result, tangent, (aux, groups) = jax.jvp(moving, start, (along, *tangents), has_aux=True)
         return (result, tangent, aux) if has_aux else (result, tangent), finish(groups)
 
     filters = [wrt, variables]
     lifted = lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "jvp", ADVICE)
 
+    @named_like(fn)
     def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
         return lifted(scopes, tuple(primals), tuple(tangents), variable_tangents)
 
@@ -108,7 +113,7 @@ def linearize(
     """
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         flat = functools.partial(_flat, call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
         zeros = instantiate(trees, None)

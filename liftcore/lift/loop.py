@@ -38,13 +38,17 @@ class Created(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables."""
+    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables.
+
+    The last field is how to take a variable that is not the same in all iterations, for the text of an error.
+    """
 
     size: int
     reverse: bool
     unroll: int | bool
     split_transpose: bool
     group_axes: Sequence[Axis]
+    advice: str = 'Stack it, `variable_axes={{"{}": 0}}`'
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
         """`jax.lax.scan`."""
@@ -122,7 +126,7 @@ class Loop(NamedTuple):
             The values; for each whether it was made; and the stacked ones as they lie outside, along their axes.
         """
         reads = traced.reads()
-        _check_constant(pure.where, reads)
+        _check_constant(pure.where, reads, self.advice)
         nothing = Created(*(jax.tree.map(lambda _: False, part) for part in reads))
         everything = Created(*(jax.tree.map(lambda _: True, part) for part in reads))
         first = None
@@ -222,7 +226,7 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
 
 
-def _check_constant(where: str, reads: Created) -> None:
+def _check_constant(where: str, reads: Created, advice: str) -> None:
     """Checks that what all iterations share depends on none of them."""
     names = _variable_names(jax.tree.map(lambda read: read or None, reads.shared))
     if names:
@@ -230,7 +234,7 @@ def _check_constant(where: str, reads: Created) -> None:
             where,
             f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on "
             "the carry, on a slice or on a key that is split.",
-            f'Stack it, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or do not split the sequence it draws from.',
+            f"{advice.format(names[0].split('/')[0])}, or do not split the sequence it draws from.",
         )
     if any(reads.constant):
         raise LoopInvarianceError(

@@ -17,7 +17,7 @@ from .outline import outline
 
 __all__ = ["checkpoint", "remat"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 def remat(
@@ -70,7 +70,7 @@ def remat(
         with advising(pure.where, fn, dynamic):
             return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "remat", _ADVICE)
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)
 
 
 checkpoint = remat

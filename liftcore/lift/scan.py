@@ -29,6 +29,7 @@ from .axes import (
     to_front,
 )
 from .loop import Loop
+from .metadata import boxes_inside, boxes_outside, check_params
 
 __all__ = ["scan"]
 
@@ -36,6 +37,7 @@ _ADVICE = Advice(
     '`variable_axes={{"{0}": 0}}`, `variable_broadcast="{0}"` or `variable_carry="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
 )
+_SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 
 
 def scan(
@@ -52,6 +54,7 @@ def scan(
     variable_broadcast: Filter = False,
     variable_carry: Filter = False,
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
     """`jax.lax.scan` for a function of scopes.
 
@@ -81,6 +84,7 @@ def scan(
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+        metadata_params: what boxes of stacked variables are told of the axis that they gain; see `liftcore.vmap`.
 
     Returns:
         `lifted(scopes, carry, *xs, **kwargs)`, which returns the last carry and what was stacked.
@@ -93,6 +97,7 @@ def scan(
     """
     axes = VariableAxes(variable_axes)
     _check_stacked(variable_axes, [*axes.in_axes, *axes.out_axes])
+    check_params("scan", metadata_params)
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
@@ -103,6 +108,7 @@ def scan(
         mapped = [*arguments.named(pure.fn, 2), *named_groups(stacked, axes.in_axes)]
         size = infer_size(pure.where, length, mapped, "Give it: `length=…`.")
         keys = split_keys(rng_groups, key_axes, size)
+        stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 
         def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state
@@ -118,11 +124,12 @@ def scan(
         )
         loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
         carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)
-        return (carry, ys), groups
+        return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
-    return lift(transform, fn, into, out, rules, "scan", _ADVICE)
+    advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
+    return lift(transform, fn, into, out, rules, "scan", advice)
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:

@@ -51,7 +51,7 @@ def vjp(
     """
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, primals, {})
+        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
 
         def flat(*primals: Any) -> tuple[Any, Any]:
             result, groups = call(*primals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,14 +11,18 @@ from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
+from .arguments import named_like
 from .axes import NO_AXES, split_rules
 from .repeat import Repeat, Variables
 
-__all__ = ["while_loop"]
+__all__ = ["loop_advice", "loop_keys", "splits", "while_loop"]
 
+_GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
     '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+    _GROUPS,
+    _GROUPS,
 )
 
 
@@ -78,12 +82,20 @@ def while_loop(
         return repeat.run(Variables(*variable_groups), init_val)
 
     filters = [variable_carry, variable_broadcast]
-    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "while_loop", _ADVICE)
+    advice = loop_advice(key_axes)._replace(captured="refused")
+    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "while_loop", advice)
 
+    @named_like(body_fun)
     def call(scopes: Any, init_val: Any) -> Any:
         return lifted(scopes, init_val)
 
     return call
+
+
+def loop_advice(axes: Sequence[Any]) -> Advice:
+    """How a loop takes variables and sequences, in words."""
+    same, folded = "the same keys in all iterations", "folded with the number of the iteration"
+    return _ADVICE._replace(keys=tuple(same if axis is None else folded for axis in axes))
 
 
 def splits(rng_groups: Any, axes: list[Any]) -> bool:

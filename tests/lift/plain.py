@@ -205,9 +205,7 @@ class Rule:
                 slices[path] = value if shared else jax.tree.map(lambda leaf, at=axis: jnp.take(leaf, index, at), value)
         return slices
 
-    def _put_back(
-        self, scope: Plain, worlds: list[World], carried: dict[Path, Any], firsts: dict[Path, Any]
-    ) -> None:
+    def _put_back(self, scope: Plain, worlds: list[World], carried: dict[Path, Any], firsts: dict[Path, Any]) -> None:
         for path in worlds[0].changed:
             axis = self.axes[path[0]]
             if axis in (None, CARRY):

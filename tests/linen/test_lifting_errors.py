@@ -303,8 +303,6 @@ def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None
 @pytest.mark.parametrize(
     ("lift", "options"),
     [
-        (nn.vmap, {"metadata_params": {"axis": "layers"}}),
-        (nn.scan, {"metadata_params": {"axis": "layers"}}),
         (nn.scan, {"data_transform": lambda *groups: groups}),
         (nn.remat, {"concrete": True}),
     ],

@@ -1,0 +1,85 @@
+"""Lifted `jax.lax.associative_scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..filters import leaves_of
+from ..layout import Captured, Changes
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter, PyTree
+
+__all__ = ["associative_scan"]
+
+_ADVICE = Advice('"{}" to `variables`', "nothing: it draws no keys")
+
+
+def associative_scan(
+    fn: Callable[..., Any], reverse: bool = False, axis: int = 0, *, variables: Filter = True
+) -> Callable[..., Any]:
+    """`jax.lax.associative_scan` for an operator with variables, which it may read and nothing else.
+
+    JAX calls the operator several times, each time on another number of pairs. So there is no one call that could
+    create a variable, write one, sow or draw a key.
+
+    Example:
+        >>> import liftcore
+        >>> import jax.numpy as jnp
+        >>> def product(scope, a, b):
+        ...     return a * scope.get_variable("params", "gain") * b
+        >>> liftcore.apply(associative_scan(product))({"params": {"gain": jnp.float32(0.5)}}, jnp.ones(4))
+        Array([1.   , 0.5  , 0.25 , 0.125], dtype=float32)
+
+    Args:
+        fn: called as `fn(scopes, a, b)`; must be associative.
+        reverse: see `jax.lax.associative_scan`.
+        axis: see `jax.lax.associative_scan`.
+        variables: a filter of the variables that are lifted.
+
+    Returns:
+        `lifted(scopes, elems)`.
+
+    Raises:
+        LiftArgumentError: when called, where the operator does more than read.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, elems: PyTree) -> Any:
+        def operator(a: Any, b: Any) -> Any:
+            result, groups = pure(variable_groups, rng_groups, a, b)
+            _check_reads_only(pure, *groups)
+            return result
+
+        scanned = jax.lax.associative_scan(operator, elems, reverse, axis)
+        nothing: tuple[PyTree, ...] = tuple({} for _ in pure.crossing.outers)
+        return scanned, (Changes(nothing, nothing), tuple([] for _ in nothing))
+
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [True], "associative_scan", _ADVICE)
+
+
+def _check_reads_only(pure: Pure, changes: Changes, _: Sequence[Any]) -> None:
+    """Checks that one call of the operator changed nothing."""
+    record = pure.crossing.records[-1]
+    sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
+    drawn = sorted({name for (_, _, name), _ in record.draws})
+    done = (
+        ("creates", _names(changes.created), "Create it before, and read it here: `scope.get_variable(…)`."),
+        ("writes", _names(changes.values), "Write it after, from what the scan gives."),
+        ("sows", sown, "Sow it after, from what the scan gives."),
+        ("draws from", drawn, "Draw before, and pass the keys (or what is made of them) in `elems`."),
+    )
+    for act, names, fix in done:
+        if names:
+            raise LiftArgumentError(
+                pure.where,
+                f"the operator {act} {names}, but JAX calls it several times, on ever fewer pairs: it may only read.",
+                fix,
+            )
+
+
+def _names(group: PyTree) -> list[str]:
+    return sorted({"/".join(path) for tree in group for path, _ in leaves_of(tree)})

@@ -1,0 +1,80 @@
+"""Lifted `jax.experimental.checkify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..hoist import trace
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter
+from .outline import with_created, without_created
+
+__all__ = ["checkify"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
+
+
+def checkify(
+    fn: Callable[..., Any],
+    errors: frozenset[Any] | None = None,
+    *,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`jax.experimental.checkify.checkify` for a function of scopes: the checks of its body become a value.
+
+    What the body made, wrote, drew and sowed is there afterwards, also where there is an error.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from jax.experimental.checkify import check
+        >>> def root(scope, x):
+        ...     w = scope.param("w", lambda key: 4.0)
+        ...     check(x >= 0, "{x} has no root", x=x)
+        ...     return w * jax.numpy.sqrt(x)
+        >>> (error, y), variables = liftcore.init(checkify(root))(jax.random.key(0), jax.numpy.float32(-1))
+        >>> error.get()
+        '-1.0 has no root (`check` failed)'
+        >>> float(variables["params"]["w"])
+        4.0
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        errors: see `jax.experimental.checkify.checkify`; by default its `user_checks`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns the error, a `jax.experimental.checkify.Error`, and the result.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        from jax.experimental import checkify as checks  # it is slow to import, and few need it
+
+        chosen = checks.user_checks if errors is None else errors
+
+        def body(pure: Pure) -> Any:
+            return pure(variable_groups, rng_groups, *args, **kwargs)
+
+        if not pure.writes:
+            error, (result, groups) = checks.checkify(body, chosen)(pure)
+            return (error, result), groups
+        hoisted = pure.hoisted()
+        traced = trace(lambda: without_created(*body(hoisted)))
+        first, created = checks.checkify(lambda: traced.create(None), chosen)()
+        created = pure.settle(created)
+
+        def rest() -> Any:
+            if jax.tree.leaves(first):
+                checks.check_error(first)
+            return traced.rest(None, created)[1]
+
+        error, (result, values) = checks.checkify(rest, chosen)()
+        return with_created(created, (error, result), values)
+
+    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "checkify", _ADVICE)

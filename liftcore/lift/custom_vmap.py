@@ -1,0 +1,201 @@
+"""Lifted `jax.custom_batching.custom_vmap`.
+
+JAX runs a rule when it batches the function, and that may be long after the lift has ended. So the rule gets scopes of
+its own, which hold the variables and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from .._compat import jaxpr_as_fun
+from ..errors import LiftArgumentError, LiftError
+from ..filters import Nothing, leaves_of, merge
+from ..hoist import trace
+from ..layout import Captured
+from ..pack import Crossing, Pure, lift, name_of
+from ..scope import Scope
+from ..tree import Advice, Tree
+from ..typing import Filter, Path, PyTree
+from .outline import with_created, without_created
+
+__all__ = ["custom_vmap"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+
+
+class custom_vmap:
+    """`jax.custom_batching.custom_vmap` for a function of scopes: a rule says what it is under `vmap`.
+
+    The function may create variables and draw keys, but not write. What it sows is batched as usual, without the rule.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> @custom_vmap
+        ... def layer(scope, x):
+        ...     return x @ scope.param("w", jax.random.normal, (3, 2))
+        >>> @layer.def_vmap
+        ... def rule(axis_size, in_batched, scope, x):
+        ...     print(axis_size, in_batched, x.shape)
+        ...     return x @ scope.get_variable("params", "w"), True
+        >>> lanes = liftcore.vmap(layer, variable_axes={"params": None}, split_rngs=False)
+        >>> y, variables = liftcore.init(lanes)(jax.random.key(0), jnp.ones((5, 3)))
+        5 ({'params': {'w': False}}, True) (5, 3)
+
+    Args:
+        fn: called as `fn(scopes, *args)`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    A call, `lifted(scopes, *args, **kwargs)`, raises `LiftArgumentError` where there is no rule, where the body writes
+    a variable, and where keyword arguments have no position.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._rule: Callable[..., Any] | None = None
+        out: list[Filter | Captured] = [variables, Captured(all=True)]
+        self._lifted = lift(self._transform, fn, [variables], out, [rngs], "custom_vmap", _ADVICE)
+
+    def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+        """Says what the function is under `vmap`.
+
+        Args:
+            rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree like it of
+                bools: what has a new axis 0. `scopes` are as the function is given them, to be read only; their
+                variables are there as they are batched, so read them by `get_variable`. `in_batched` is a tuple: for
+                the scopes a dict `{collection: {module: {name: bool}}}` of what is below, then for each argument a
+                pytree of bools.
+
+        Returns:
+            The rule.
+        """
+        self._rule = rule
+        return rule
+
+    def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        return self._lifted(scopes, *args, **kwargs)
+
+    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._rule is None:
+            raise LiftArgumentError(
+                pure.where, "it has no rule for `vmap`.", f"Write one: `@{name_of(self._fn)}.def_vmap`."
+            )
+        args = _positional(pure, args, kwargs)
+        hoisted = pure.hoisted()
+
+        def body(variable_groups: Any, rng_groups: Any, args: Any) -> Any:
+            created, (result, (values, captured)) = without_created(*hoisted(variable_groups, rng_groups, *args))
+            _check_unwritten(pure, values)
+            return created, (result, captured)
+
+        operands = variable_groups, rng_groups, args
+        traced = trace(body, *operands)
+        created = pure.settle(traced.create(None, *operands))
+        closed, shapes = jax.make_jaxpr(
+            lambda created, *operands: traced.rest(None, created, *operands)[1], return_shape=True
+        )(created, *operands)
+        treedef = jax.tree.structure(shapes)
+
+        def run(consts: Sequence[Any], *operands: Any) -> Any:
+            values = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*jax.tree.leaves(operands))
+            return jax.tree.unflatten(treedef, values)
+
+        call = jax.custom_batching.custom_vmap(run)
+        call.def_vmap(Rule(self._rule, run, pure.crossing, pure.where))
+        result, captured = call(closed.consts, created, *operands)
+        nothing: tuple[PyTree, ...] = tuple({} for _ in pure.crossing.outers)
+        return with_created(created, result, [nothing, captured])
+
+
+class Rule:
+    """A rule of the user's, as JAX calls it. It keeps nothing of the lift that ends with it."""
+
+    def __init__(
+        self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], crossing: Crossing, where: str
+    ) -> None:
+        functools.update_wrapper(self, rule)
+        self._rule, self._run, self._where, self._layout = rule, run, where, crossing.layout
+        self._places = [(outer.path, outer.tree.initializing) for outer in crossing.outers]
+
+    def __call__(self, axis_size: int, in_batched: Sequence[Any], *operands: Any) -> tuple[Any, Any]:
+        """What the rule gives, and beside it what the function itself sows."""
+        _, created, (variables,), _, args = operands
+        _, is_created, (is_variable,), _, is_arg = in_batched
+        flags = [merge(*trees) for trees in zip(is_variable, is_created[0], strict=True)]
+        values = [merge(*trees) for trees in zip(variables, created[0], strict=True)]
+        roots = [self._root(*both) for both in zip(self._places, values, strict=True)]
+        scopes = [roots[index].below((*self._places[index][0], *route)) for index, route in self._layout.routes]
+        below = [_below(flags[index], route) for index, route in self._layout.routes]
+        seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (below, scopes))
+        try:
+            result, batched = self._rule(axis_size, (seen, *is_arg), given, *args)
+        except LiftError as error:
+            error.add_note(f"This is the rule of {self._where}: it may read variables, and do nothing else to scopes.")
+            raise
+        finally:
+            for root in roots:
+                root.invalidate()
+        sown = self._sown(axis_size, in_batched, operands)
+        return (result, sown), (batched, jax.tree.map(lambda _: True, sown))
+
+    def _root(self, place: tuple[Path, bool], variables: Mapping[str, Any]) -> Scope:
+        """A root scope with the variables at their absolute paths, to be read only."""
+        path, initializing = place
+        tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
+        tree.initializing = initializing
+        return Scope(tree, tree.root, (), None)
+
+    def _sown(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> PyTree:
+        """What the function sows, by `jax.vmap` of it: XLA drops all else."""
+        axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(in_batched))
+        return jax.vmap(lambda *operands: self._run(*operands)[1], axes, axis_size=axis_size)(*operands)
+
+
+def _above(below: Any, path: Path) -> Any:
+    """A collection as it lies at the root, from a part of it that lies at a path."""
+    return functools.reduce(lambda inner, name: {name: inner}, reversed(path), below)
+
+
+def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The part of each collection that lies at a path."""
+    found = {}
+    for collection, inner in tree.items():
+        for name in path:
+            inner = inner.get(name) if isinstance(inner, Mapping) else None
+        if inner is not None:
+            found[collection] = inner
+    return found
+
+
+def _positional(pure: Pure, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All arguments by position, those with a default too, as a rule gets them."""
+    bound = inspect.signature(pure.fn).bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    named = sorted(set(bound.kwargs) & set(kwargs))
+    if named:
+        raise LiftArgumentError(
+            pure.where,
+            f"the keyword arguments {named} have no position, and the rule is given all by position.",
+            "Make them positional in the signature.",
+        )
+    return bound.args[1:]
+
+
+def _check_unwritten(pure: Pure, values: PyTree) -> None:
+    names = sorted({"/".join(path) for tree in values for path, _ in leaves_of(tree)})
+    if names:
+        raise LiftArgumentError(
+            pure.where,
+            f"the body writes {names}; under `vmap` the rule takes its place, and has no way to write.",
+            "Return the value, and write it outside.",
+        )

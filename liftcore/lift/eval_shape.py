@@ -1,0 +1,78 @@
+"""Lifted `jax.eval_shape`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..layout import Captured, Changes
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Axis, Filter, PyTree
+from .axes import replace_mapped, select_mapped
+
+__all__ = ["eval_shape", "no_changes", "split_arrays"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("its types only",), ("left as it was",), ("its types only",))
+
+
+def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:
+    """`jax.eval_shape` for a function of scopes: the types of what it returns, and nothing is computed.
+
+    The body may create, write, draw, name and sow; afterwards the scopes are as they were before.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from liftcore.nn import dense
+        >>> def model(scope, x):
+        ...     hidden = eval_shape(dense)(scope, x, 5)
+        ...     return dense(scope, x, 2 * hidden.shape[-1])
+        >>> y, variables = liftcore.init(model)(jax.random.key(0), jax.numpy.ones((1, 3)))
+        >>> y.shape, sorted(variables["params"])
+        ((1, 10), ['bias', 'kernel'])
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`, which returns a pytree of `jax.ShapeDtypeStruct`. Arguments may be such too;
+        those that are no arrays, flags say, are passed on unchanged.
+    """
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays, join = split_arrays((variable_groups, rng_groups, args, kwargs))
+
+        def body(arrays: Sequence[Any]) -> Any:
+            variable_groups, rng_groups, args, kwargs = join(arrays)
+            return pure(variable_groups, rng_groups, *args, **kwargs)[0]
+
+        shapes = jax.eval_shape(body, arrays)
+        pure.forget()
+        return shapes, no_changes(pure)
+
+    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "eval_shape", _ADVICE)
+
+
+def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of a pytree, or what stands for their types; and how to put others in their places.
+
+    All other leaves are not traced, so that Python may see them.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
+    others = [leaf if kind is None else None for leaf, kind in zip(leaves, kinds, strict=True)]
+
+    def join(arrays: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(treedef, replace_mapped(others, kinds, arrays))
+
+    return select_mapped(leaves, kinds), join
+
+
+def no_changes(pure: Pure) -> tuple[Any, ...]:
+    """Output groups of a body that leaves the scopes as they were: of one filter, and the captured values."""
+    nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
+    return Changes(nothing, nothing), tuple([] for _ in pure.crossing.outers)

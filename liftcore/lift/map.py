@@ -1,0 +1,96 @@
+"""Lifted `jax.lax.map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from .._compat import tag
+from ..hoist import trace
+from ..tree import Advice
+from ..typing import PyTree
+from .axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
+from .lanes import Lanes, Mapper, over_lanes
+
+__all__ = ["map"]
+
+_ADVICE = Advice(
+    '`variable_axes={{"{}": 0}}`, or None for one value for all elements',
+    '`split_rngs={{"{}": True}}`, or False for the same keys for all elements',
+)
+
+
+def map(
+    fn: Callable[..., Any],
+    *,
+    batch_size: int | None = None,
+    variable_axes: Mapping[Any, Any] = NO_AXES,
+    split_rngs: Mapping[Any, bool] | bool = NO_AXES,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> Callable[..., Any]:
+    """`jax.lax.map` for a function of scopes: a `vmap` that takes the elements in turn, to save memory.
+
+    Values, variables and draws are those of `vmap`. Initial values are made for all elements at once. The body is
+    traced once, whatever the `batch_size`.
+
+    Example:
+        >>> import liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x @ scope.param("w", jax.random.normal, (x.shape[-1], 2))
+        >>> experts = map(layer, batch_size=2, variable_axes={"params": 0}, split_rngs={"params": True})
+        >>> y, variables = liftcore.init(experts)(jax.random.key(0), jnp.ones((5, 3)))
+        >>> y.shape, variables["params"]["w"].shape
+        ((5, 2), (5, 3, 2))
+
+    Args:
+        fn: called as `fn(scopes, x)`.
+        batch_size: see `jax.lax.map`.
+        variable_axes: as in `vmap`.
+        split_rngs: as in `vmap`.
+        metadata_params: as in `vmap`.
+
+    Returns:
+        `lifted(scopes, xs)`.
+
+    Raises:
+        AxisSizeError: when called, where sizes disagree or there is none.
+        LoopInvarianceError: when called, where a shared variable gets a value that differs between elements.
+    """
+
+    def spread(lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        def mapped(*operands: Any) -> Any:
+            return _in_turn(lanes, fn, in_axes, out_axes, operands, batch_size)
+
+        return mapped
+
+    mapper = Mapper("map", _ADVICE, spread=spread, fix="Give `xs` an array, with one element for each call.", same="")
+    return over_lanes(fn, mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)
+
+
+def _in_turn(
+    lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree, operands: PyTree, batch_size: int | None
+) -> PyTree:
+    """Maps a function, which is traced once, over its operands."""
+    leaves, treedef = jax.tree.flatten(operands)
+    axes = flatten_axes("operands", in_axes, operands)
+    outputs: list[Any] = []
+
+    def body(slices: Any) -> tuple[Any, Any]:
+        results = fn(*jax.tree.unflatten(treedef, replace_mapped(leaves, axes, slices)))
+        flat, structure = jax.tree.flatten(results)
+        along = flatten_axes("results", out_axes, results)
+        outputs[:] = [structure, along]
+        shared = [value for value, axis in zip(flat, along, strict=True) if axis is None]
+        return tag(shared), select_mapped(flat, along)
+
+    xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    traced = trace(body, lanes.sliced(xs, 0))
+    shared = lanes.batch(lambda slices: traced.create(None, slices), (0,), None)(xs)
+    stacked = jax.lax.map(lambda slices: traced.rest(None, shared, slices)[1], xs, batch_size=batch_size)
+    structure, along = outputs
+    found, rest = iter(shared), iter(stacked)
+    values = [next(found) if axis is None else to_axis(next(rest), axis) for axis in along]
+    return jax.tree.unflatten(structure, values)

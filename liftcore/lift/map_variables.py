@@ -1,0 +1,142 @@
+"""Variables that a function sees other than they are stored: transposed, normalised, cast, renamed.
+
+What is stored is `map_out` of what the body made, and what the body sees is `map_in` of what is stored. So that `init`
+gives what `apply` gives, a body that may create variables is traced first. Then come, once each: what it creates, the
+stored form of that, what the body sees of it, and the rest of the body, computed from what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..errors import UnliftedCollectionError
+from ..filters import Nothing, intersect, leaves_of, merge, subtract
+from ..hoist import trace
+from ..layout import Captured, Changes
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter, PyTree, Variables
+from .eval_shape import split_arrays
+from .lens import Lens
+from .outline import without_created
+
+__all__ = ["map_variables"]
+
+
+def _same(variables: Any) -> Any:
+    return variables
+
+
+def map_variables(
+    fn: Callable[..., Any],
+    mapped: Filter,
+    map_in: Callable[[Any], Variables] = _same,
+    map_out: Callable[[Any], Variables] = _same,
+    *,
+    init: bool = False,
+    mutable: bool = False,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """A function of scopes that sees some variables other than they are stored.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from liftcore.nn import dense
+        >>> def transpose(variables):
+        ...     return jax.tree.map(lambda leaf: leaf.T, variables)
+        >>> def autoencoder(scope, x):
+        ...     layer = scope.push("layer")
+        ...     decode = map_variables(dense, "params", transpose)
+        ...     return decode(layer.rewound(), dense(layer, x, 2, use_bias=False), 3, use_bias=False)
+        >>> _, variables = liftcore.init(autoencoder)(jax.random.key(0), jax.numpy.ones((1, 3)))
+        >>> jax.tree.map(jax.numpy.shape, variables["params"])
+        {'layer': {'kernel': (3, 2)}}
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        mapped: a filter of the variables that are mapped. Others are lifted as they are.
+        map_in: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
+            sees; not called where there are none.
+        map_out: from what the body made or wrote to what is stored, which `mapped` must take too.
+        init: whether the body may create mapped variables.
+        mutable: whether it may write them, and create them.
+        variables: a filter of the other variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        UnliftedCollectionError: when called, where a mapped variable is created or written and may not be.
+        LiftArgumentError: when called, where `map_in` does not undo what `map_out` does to a shape or dtype, and where
+            one of them returns something that cannot be used.
+    """
+    creates = init or mutable
+    outs: list[Filter | Captured] = [
+        mapped if creates else Nothing(),
+        variables if creates else subtract(variables, mapped),
+    ]
+    advice = Advice(
+        '`init=True` (made) or `mutable=True` (written) if "{0}" is mapped, "{0}" to `variables` if not',
+        '"{}" to `rngs`',
+        ("seen through `map_in`", "as it is"),
+        ("stored as `map_out` makes it", "as it is"),
+        ("as it is",),
+    )
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        lens = Lens(pure, mapped, map_in, map_out)
+
+        def body(pure: Pure, seen: Any) -> Any:
+            return pure((seen, variable_groups[1]), rng_groups, *args, **kwargs)
+
+        if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in pure.crossing.outers):
+            return body(pure.level(), lens.view(variable_groups[0]))
+        return _traced(lens, body, variable_groups[0], mutable)
+
+    return lift(transform, fn, [mapped, variables], [*outs, Captured()], [rngs], "map_variables", advice)
+
+
+def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Runs `body(pure, seen)`, which may create mapped variables beside those that were there before."""
+    pure, seen = lens.pure, lens.view(before)
+    hoisted = pure.hoisted()
+    joins: list[Callable[..., Any]] = []
+
+    def flat(seen: Any) -> Any:
+        result, groups = body(hoisted, seen)
+        arrays, join = split_arrays(result)
+        joins.append(join)
+        return without_created(arrays, groups)
+
+    traced = trace(flat, seen)
+    mapped, *rest = traced.created
+    chosen = [jax.tree.map(lambda _: True, mapped), *jax.tree.map(lambda _: False, rest)]
+    created = pure.settle([lens.stored(traced.create(chosen, seen)[0])])[0]
+    if jax.tree.leaves(created):
+        view = lens.view(tuple(merge(*trees) for trees in zip(before, created, strict=True)))
+        mapped, seen = lens.fitting(view, mapped), lens.fitting(view, seen)
+
+    def others(mapped: Any, seen: Any) -> Any:
+        return traced.rest(chosen, [mapped, *rest], seen)[0][1:], ()
+
+    if jax.tree.leaves(rest):
+        rest = pure.settle(trace(others, mapped, seen).create(None, mapped, seen))
+    arrays, (written, *values) = traced.rest(None, [mapped, *rest], seen)[1]
+    _check_unwritten(pure, () if mutable else written)
+    groups = Changes(lens.stored(written), created), Changes(values[0], rest[0]), *values[1:]
+    return joins[0](arrays), groups
+
+
+def _check_unwritten(pure: Pure, written: PyTree) -> None:
+    names = sorted({"/".join(path) for tree in written for path, _ in leaves_of(tree)})
+    if names:
+        raise UnliftedCollectionError(
+            pure.where,
+            f"{names} was written, and is mapped.",
+            "Let it be stored as `map_out` makes it: `mutable=True`.",
+        )

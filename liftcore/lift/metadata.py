@@ -1,0 +1,124 @@
+"""Boxes at the boundary of a lift: inside they lack the name of the axis that lies outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError, LiftError
+from ..filters import subtract
+from ..layout import Captured, Changes
+from ..meta import add_axis, has_boxes, is_box, remove_axis
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Axis, PyTree
+from .axes import NO_AXES, VariableAxes
+
+__all__ = ["add_metadata_axis", "boxes_inside", "boxes_outside", "check_params"]
+
+_ADVICE = Advice('`variable_axes={{"{}": 0}}`', "nothing: all sequences are lifted")
+
+
+def add_metadata_axis(
+    fn: Callable[..., Any],
+    *,
+    variable_axes: Mapping[Any, Any] = NO_AXES,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> Callable[..., Any]:
+    """A function of scopes whose boxes lack an axis that they have outside, as if it were mapped; nothing is mapped.
+
+    For code that stacks variables itself. Arrays, keys and names are those of `fn`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from liftcore.meta import PARTITION_NAME, with_partitioning
+        >>> def experts(scope, x):  # four kernels in one array; its box names the axes of one of them
+        ...     init = with_partitioning(jax.nn.initializers.lecun_normal(), ("data", "model"))
+        ...     return x @ scope.param("kernel", init, (4, x.shape[-1], 2))
+        >>> named = add_metadata_axis(experts, variable_axes={"params": 0}, metadata_params={PARTITION_NAME: "expert"})
+        >>> _, variables = liftcore.init(named)(jax.random.key(0), jax.numpy.ones(3))
+        >>> variables["params"]["kernel"].names
+        ('expert', 'data', 'model')
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        variable_axes: for each filter of variables the place of the axis in their arrays, or `In`, `Out`, `InOut`.
+            Other variables are lifted as they are.
+        metadata_params: what boxes are told of the axis, such as its name: `{PARTITION_NAME: "layers"}`.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: when called, where a box calls the axis differently.
+    """
+    axes = VariableAxes(variable_axes)
+    check_params("add_metadata_axis", metadata_params)
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        groups = boxes_inside(pure.where, variable_groups, [*axes.in_axes, None], metadata_params)
+        result, out = pure.level()(groups, rng_groups, *args, **kwargs)
+        return result, boxes_outside(out, axes.out_axes, metadata_params)
+
+    rest = subtract(True, tuple(variable_axes))
+    into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured()]
+    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), keys=("as it is",))
+    return lift(transform, fn, into, out, [True], "add_metadata_axis", advice)
+
+
+def _words(axes: Sequence[Axis]) -> tuple[str, ...]:
+    """What becomes of each group of variables, the last of which is the rest."""
+    return (*("as it is" if axis is None else f"boxes name axis {axis} outside only" for axis in axes), "as it is")
+
+
+def check_params(name: str, metadata_params: Any) -> None:
+    """Checks that what boxes are told of an axis is a mapping."""
+    if not isinstance(metadata_params, Mapping):
+        raise LiftArgumentError(
+            f"metadata_params of {name}",
+            f"expected a mapping that boxes read, given {metadata_params!r}.",
+            'Write `metadata_params={PARTITION_NAME: "layers"}`.',
+        )
+
+
+def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> list[PyTree]:
+    """Groups of variables as a body sees them.
+
+    Args:
+        where: the lift, for the text of an error.
+        groups: the groups that go in.
+        axes: for each of them the axis that their boxes lose, or None.
+        params: the `metadata_params` of the lift.
+    """
+    return [
+        group if axis is None else _without(where, group, axis, params)
+        for group, axis in zip(groups, axes, strict=True)
+    ]
+
+
+def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
+    def change(path: Any, leaf: Any) -> Any:
+        try:
+            return remove_axis(leaf, axis, params)
+        except LiftError as error:
+            name = jax.tree_util.keystr(path[1:], simple=True, separator="/")
+            raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
+
+    return jax.tree.map_with_path(change, group, is_leaf=is_box) if has_boxes(group) else group
+
+
+def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
+    """The output groups of a body as the scopes outside take them.
+
+    Args:
+        groups: the groups that come out.
+        axes: for each of them, from the first, the axis that their boxes gain, or None; those after are unchanged.
+        params: the `metadata_params` of the lift.
+    """
+    changed = [
+        group if axis is None else Changes(*(add_axis(part, axis, params) for part in group))
+        for group, axis in zip(groups, axes, strict=False)
+    ]
+    return (*changed, *groups[len(changed) :])

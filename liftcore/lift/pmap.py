@@ -1,0 +1,135 @@
+"""Lifted `jax.pmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from .._compat import jaxpr_as_fun
+from ..errors import LiftArgumentError
+from ..tree import Advice
+from ..typing import InOutAxes, PyTree
+from .axes import NO_AXES, flatten_axes
+from .lanes import Lanes, Mapper, over_lanes
+
+__all__ = ["pmap"]
+
+_ADVICE = Advice(
+    '`variable_axes={{"{}": 0}}`, or None for one value on all devices',
+    '`split_rngs={{"{}": True}}`, or False for the same keys on all devices',
+)
+
+
+def pmap(
+    fn: Callable[..., Any],
+    axis_name: Any = None,
+    *,
+    in_axes: InOutAxes = 0,
+    out_axes: InOutAxes = 0,
+    devices: Sequence[jax.Device] | None = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Iterable[int] = (),
+    kw_axes: InOutAxes = 0,
+    variable_axes: Mapping[Any, Any] = NO_AXES,
+    split_rngs: Mapping[Any, bool] | bool = NO_AXES,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> Callable[..., Any]:
+    """`jax.pmap` for a function of scopes: a `vmap` with each lane on a device of its own.
+
+    Values, variables and draws are those of `vmap`; initial values are made where the call is. Each call compiles
+    anew: put `jax.jit` round the whole step.
+
+    Example:
+        >>> import liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jax.lax.pmean(x @ scope.param("w", jax.random.normal, (x.shape[-1], 2)), "batch")
+        >>> shared = {"variable_axes": {"params": None}, "split_rngs": False}
+        >>> y, variables = liftcore.init(pmap(layer, "batch", **shared))(jax.random.key(0), jnp.ones((1, 3)))
+        >>> y.shape, variables["params"]["w"].shape
+        ((1, 2), (3, 2))
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        axis_name: see `jax.pmap`.
+        in_axes: see `jax.pmap`; it counts the arguments after the scopes. What has the axis None may be any Python
+            value and is passed on unchanged, as `static_broadcasted_argnums` do there.
+        out_axes: see `jax.pmap`.
+        devices: see `jax.pmap`.
+        backend: see `jax.pmap`.
+        axis_size: see `jax.pmap`.
+        donate_argnums: see `jax.pmap`; they count in the signature of `fn`, where the scopes are 0. Of arguments with
+            the axis None, and of variables, nothing is donated.
+        kw_axes: as in `vmap`.
+        variable_axes: as in `vmap`.
+        split_rngs: as in `vmap`.
+        metadata_params: as in `vmap`.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        AxisSizeError: when called, where sizes disagree or there is none.
+        LiftArgumentError: where the scopes are to be donated.
+        LoopInvarianceError: when called, where a shared variable gets a value that differs between devices.
+    """
+    numbers = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    if any(number < 1 for number in numbers):
+        raise LiftArgumentError(
+            f"donate_argnums={numbers} of pmap",
+            "number 0 is the scope (or the module) itself, and numbers are not negative.",
+            "Count from 1: the first argument after it.",
+        )
+
+    options = {"devices": devices, "backend": backend}
+
+    def spread(lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        return lambda *operands: _on_devices(lanes, fn, in_axes, out_axes, operands, options)
+
+    mapper = Mapper("pmap", _ADVICE, axis_name, donated=numbers, spread=spread, closed=True)
+    return over_lanes(fn, mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)
+
+
+def _on_devices(
+    lanes: Lanes,
+    fn: Callable[..., Any],
+    in_axes: PyTree,
+    out_axes: PyTree,
+    operands: PyTree,
+    options: Mapping[str, Any],
+) -> PyTree:
+    """`jax.pmap` of a function, with negative axes too, and where nothing is mapped but the function itself.
+
+    Arrays that the function closes over are given to it as arguments: else they would be compiled in.
+    """
+    leaves, treedef = jax.tree.flatten(operands)
+    axes = [
+        axis if axis is None else axis % np.ndim(leaf)
+        for axis, leaf in zip(flatten_axes("operands", in_axes, operands), leaves, strict=True)
+    ]
+
+    def body(*slices: Any) -> Any:
+        return fn(*jax.tree.unflatten(treedef, slices))
+
+    closed, shapes = jax.make_jaxpr(body, axis_env=lanes.names, return_shape=True)(*lanes.sliced(leaves, axes))
+    outputs, structure = jax.tree.flatten(shapes)
+    along = [
+        axis if axis is None else axis % (output.ndim + 1)
+        for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
+    ]
+    first = 2 + len(leaves) - len(lanes.donated)
+    run = jax.pmap(
+        lambda _, consts, *slices: jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*slices),
+        lanes.mapper.axis_name,
+        in_axes=(0, None, *axes),
+        out_axes=along,
+        axis_size=lanes.size,
+        donate_argnums=tuple(number for number, flag in enumerate(lanes.donated, first) if flag),
+        **options,
+    )
+    return jax.tree.unflatten(structure, run(np.arange(lanes.size), closed.consts, *leaves))

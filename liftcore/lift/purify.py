@@ -1,0 +1,153 @@
+"""A function of scopes as a pure function, for JAX code that wants one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .. import rng
+from ..entry import bind
+from ..errors import LazyInitError, LiftArgumentError
+from ..filters import merge
+from ..hoist import trace
+from ..layout import Captured, Changes
+from ..pack import Crossing, Pure, lift, name_of
+from ..scope import Scope
+from ..tree import Advice, Tree
+from ..typing import Filter, Path, PyTree, RNGs, Variables
+from .eval_shape import no_changes, split_arrays
+from .outline import without_created
+
+__all__ = ["purify"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("made, where missing",), ("as it is",))
+
+
+def purify(
+    fn: Callable[..., Any], scope: PyTree, *example_args: Any, **example_kwargs: Any
+) -> tuple[Callable[..., Any], Variables]:
+    """The pure function that a function of a scope is, and its variables: for ODE solvers, optimisers and the like.
+
+    Both are plain values. They serve inside any JAX transformation and any lift, and after the scope has ended.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from liftcore.nn import dense
+        >>> def field(scope, x, t):
+        ...     return t * dense(scope, x, x.shape[-1])
+        >>> def flow(scope, x):
+        ...     pure, variables = purify(field, scope.push("field"), x, 0.0)
+        ...     return jax.lax.fori_loop(0, 10, lambda i, x: x + 0.1 * pure(variables, x, 0.1 * i), x)
+        >>> y, variables = liftcore.init(flow)(jax.random.key(0), jax.numpy.ones((1, 3)))
+        >>> jax.tree.map(jax.numpy.shape, variables["params"])
+        {'field': {'bias': (3,), 'kernel': (3, 3)}}
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        scope: a scope, or a pytree of scopes of one `init`, `apply` or lift.
+        *example_args: arguments that `fn` can be called on. Where they are given and variables may be made, `fn` is
+            traced once, and those that it makes are made in the scope. An array that no initial value depends on may be
+            a `jax.ShapeDtypeStruct`.
+        **example_kwargs: likewise.
+
+    Returns:
+        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which does what `apply(fn)` does with variables
+        and keys; and the variables below the scope, or of several scopes, those below the one that holds them all.
+
+    Raises:
+        LazyInitError: where an initial value depends on an example that is a shape only.
+        LiftArgumentError: where scopes have nothing in common.
+    """
+    transform = _create if example_args or example_kwargs else _leave
+    lifted = lift(transform, fn, [True], [True, Captured()], [True], "purify", _ADVICE)
+    crossing: Crossing = lifted(scope, *example_args, **example_kwargs)
+    outers, structure = crossing.outers, crossing.layout.scopes
+    base = _common([outer.path for outer in outers])
+    places = [(one.path, one.names()) for one in crossing.given]
+
+    def pure_fn(
+        variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
+    ) -> Any:
+        with _root(base, variables, rngs, mutable).temporary() as root:
+            scopes = [root.below(path) for path, _ in places]
+            for one, (_, names) in zip(scopes, places, strict=True):
+                one.take_names(names)
+            result = fn(jax.tree.unflatten(structure, scopes), *args, **kwargs)
+            if mutable is False or mutable is None:
+                return result
+            return result, root.below(base).mutable_variables()
+
+    pure_fn.__name__ = name_of(fn)
+    below = (_nested(outer.path[len(base) :], outer.variables()) for outer in outers)
+    return pure_fn, merge(*below)
+
+
+def _leave(pure: Pure, variable_groups: Any, rng_groups: Any) -> tuple[Crossing, tuple[Any, ...]]:
+    """Does nothing but find the scopes."""
+    outers = pure.crossing.outers
+    if len({id(outer.tree) for outer in outers}) > 1:
+        raise LiftArgumentError(
+            pure.where,
+            f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
+            "Give scopes of one `init`, `apply` or lift.",
+        )
+    return pure.crossing, no_changes(pure)
+
+
+def _create(
+    pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
+) -> tuple[Crossing, tuple[Any, ...]]:
+    """Makes the variables that a function makes, and does nothing else that it does."""
+    crossing, (unchanged, captured) = _leave(pure, variable_groups, rng_groups)
+    if not pure.writes:
+        return crossing, (unchanged, captured)
+    arrays, join = split_arrays((args, kwargs))
+    numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
+    shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
+    hoisted = pure.hoisted()
+
+    def flat(numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
+        args, kwargs = join([found for _, found in sorted({**numbers, **shapes}.items())])
+        return without_created((), hoisted(variable_groups, rng_groups, *args, **kwargs)[1])[0], ()
+
+    traced = trace(flat, numbers, shapes)
+    for path, reads in jax.tree.leaves_with_path(traced.reads()):
+        if 1 in reads:
+            raise LazyInitError(
+                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {pure.where}',
+                "its initial value depends on the numbers of an example that is given as a shape only.",
+                "Give an array for that example.",
+            )
+    created = pure.settle(traced.create(None, numbers, None))
+    names = tuple(scope.names() for scope in crossing.given)
+    record = crossing.records.pop()
+    crossing.records.append(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
+    return crossing, (Changes(unchanged.values, created[0]), captured)
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """What all paths begin with."""
+    return next(paths[0][:size] for size in range(len(paths[0]), -1, -1) if len({path[:size] for path in paths}) == 1)
+
+
+def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) -> Scope:
+    """A root scope above the place of the variables, so that paths are absolute; keys depend on what is below alone."""
+    checked = bind(variables, rngs, mutable).tree
+
+    def word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+        return rng.word((*path[len(base) :], count))
+
+    tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, word=word)
+    return Scope(tree, tree.root, (), None)
+
+
+def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables at a path, as those of a scope above it."""
+
+    def at(path: Path, below: Any) -> Any:
+        return {path[0]: at(path[1:], below)} if path else below
+
+    return {collection: at(path, below) for collection, below in variables.items()}

@@ -1,0 +1,95 @@
+"""A deep loop in little memory: nested scans, whose bodies are computed again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import LiftArgumentError
+from ..pack import name_of
+from ..typing import Filter
+from .axes import NO_AXES
+from .remat import remat
+from .scan import scan
+
+__all__ = ["remat_scan"]
+
+_FIRST: Mapping[Any, Any] = MappingProxyType({True: 0})
+_ALL: Mapping[Any, bool] = MappingProxyType({True: True})
+
+
+def remat_scan(
+    fn: Callable[..., Any],
+    lengths: Sequence[int],
+    policy: Callable[..., Any] | None = None,
+    *,
+    variable_broadcast: Filter = False,
+    variable_carry: Filter = False,
+    variable_axes: Mapping[Any, Any] = _FIRST,
+    split_rngs: Mapping[Any, bool] | bool = _ALL,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> Callable[..., Any]:
+    """A `scan` inside a `scan` for each of `lengths`, with a `remat` between each and the next.
+
+    For the backward pass a plain scan over `a * b` layers keeps what each of them saves; `lengths=(a, b)` keeps `a`
+    carries and, at any one time, what `b` layers save. Each further loop costs one more forward pass.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return jnp.tanh(x @ scope.param("w", jax.random.normal, (3, 3)))
+        >>> y, variables = liftcore.init(remat_scan(layer, (4, 5)))(jax.random.key(0), jnp.ones(3))
+        >>> variables["params"]["w"].shape
+        (4, 5, 3, 3)
+
+    Args:
+        fn: called as `fn(scopes, carry)`; returns the next carry.
+        lengths: the lengths of the loops, the outermost first.
+        policy: what is kept all the same; see `jax.checkpoint`.
+        variable_broadcast: as in `scan`.
+        variable_carry: as in `scan`.
+        variable_axes: as in `scan`; each loop adds an axis. By default all variables are stacked, along axis 0.
+        split_rngs: as in `scan`; by default all sequences are split.
+        metadata_params: as in `scan`.
+
+    Returns:
+        `lifted(scopes, carry)`, which returns the last carry.
+
+    Raises:
+        LiftArgumentError: where `lengths` holds no length, or what is none.
+    """
+    lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)
+    if not lengths or not all(isinstance(length, int) for length in lengths):
+        raise LiftArgumentError(
+            f"lengths={lengths!r} of remat_scan",
+            "expected the length of each loop, one or more ints.",
+            "Write `lengths=(4, 5)` for 20 layers.",
+        )
+
+    def loop(body: Callable[..., Any], length: int) -> Callable[..., Any]:
+        def step(scopes: Any, carry: Any) -> tuple[Any, None]:
+            return body(scopes, carry), None
+
+        step.__name__ = name_of(fn)  # for the paths of errors
+        scanned = scan(
+            step,
+            length,
+            variable_broadcast=variable_broadcast,
+            variable_carry=variable_carry,
+            variable_axes=variable_axes,
+            split_rngs=split_rngs,
+            metadata_params=metadata_params,
+        )
+
+        def looped(scopes: Any, carry: Any) -> Any:
+            return scanned(scopes, carry)[0]
+
+        looped.__name__ = step.__name__
+        return looped
+
+    body = loop(fn, lengths[-1])
+    for length in reversed(lengths[:-1]):
+        body = loop(remat(body, policy=policy, prevent_cse=False), length)
+    return body

@@ -1,0 +1,136 @@
+"""Lifted `jax.shard_map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+from ..errors import LiftArgumentError
+from ..filters import to_predicate
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import PyTree
+from .axes import Arguments, flatten_axes
+from .shards import WHOLE, Shards, Split
+from .varying import typed
+
+__all__ = ["shard_map"]
+
+_ADVICE = Advice(
+    '`variable_specs={{"{}": P()}}`, or a spec with the axes of the mesh that partition it',
+    '`split_rngs={{"{}": True}}`, or False for the same keys on all shards',
+)
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+def shard_map(
+    fn: Callable[..., Any],
+    *,
+    mesh: Any = None,
+    in_specs: PyTree,
+    out_specs: PyTree,
+    axis_names: AbstractSet[Any] = frozenset(),
+    check_vma: bool = True,
+    variable_specs: Mapping[Any, PartitionSpec] = _NOTHING,
+    split_rngs: Mapping[Any, Split] | Split = _NOTHING,
+) -> Callable[..., Any]:
+    """`jax.shard_map` for a function of scopes: each shard sees its part of the variables.
+
+    A variable that the body creates is made on each shard. One with the spec `P()` must be the same on all of them;
+    else its parts are put together along the axes that the spec partitions. Sown values get a new axis 0, with one
+    entry for each shard.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> P = PartitionSpec
+        >>> def layer(scope, x):
+        ...     w = scope.param("w", jax.random.normal, (x.shape[-1], 2))
+        ...     return jax.lax.psum(x @ w, "model")
+        >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> parallel = shard_map(
+        ...     layer, mesh=mesh, in_specs=P(None, "model"), out_specs=P(),
+        ...     variable_specs={"params": P("model")}, split_rngs={"params": True})
+        >>> y, variables = liftcore.init(parallel)(jax.random.key(0), jnp.ones((4, 8)))
+        >>> y.shape, variables["params"]["w"].shape
+        ((4, 2), (8, 2))
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)` with the parts of one shard.
+        mesh: see `jax.shard_map`.
+        in_specs: see `jax.shard_map`; for the arguments after the scopes. Keyword arguments are the same on all shards.
+        out_specs: see `jax.shard_map`.
+        axis_names: see `jax.shard_map`.
+        check_vma: see `jax.shard_map`; it holds for variables too.
+        variable_specs: for each filter of variables how these are partitioned, going in and coming out.
+        split_rngs: for each filter of PRNG sequences over which axes of the mesh shards draw different keys: True for
+            all axes, False for none, or a name, or a tuple of names.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: where a spec or an axis is none, or does not fit.
+        LoopInvarianceError: when called, where a variable gets values that differ along an axis that its spec does not
+            name.
+    """
+    specs = _check_specs(variable_specs)
+    splits = _splits(split_rngs)
+    rules = tuple(zip(map(to_predicate, variable_specs), specs, strict=True)) if check_vma else ()
+    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        flatten_axes(f"{pure.where}, in_specs", in_specs, args)
+        arguments = Arguments(pure.where, args, kwargs, in_specs, WHOLE)
+        shards = Shards.of(pure.where, mesh, axis_names, check_vma)
+        along = [shards.chosen(split) for split in splits.values()]
+
+        def shard(pure: Pure, variables: Any, rngs: Any, slices: Any) -> tuple[Any, Any]:
+            keys = [shards.split(group, axes) for group, axes in zip(rngs, along, strict=True)]
+            args, kwargs = arguments.join(slices)
+            return pure(variables, keys, *args, **kwargs)
+
+        operands = list(variable_groups), list(rng_groups), arguments.sliced
+        return shards.run(pure, shard, operands, (specs, WHOLE, arguments.axes), out_specs)
+
+    into = tuple(f"partitioned by {spec}" if any(spec) else "one value for all shards" for spec in specs)
+    keys = tuple(f"split over {split}" if split else "the same keys on all shards" for split in splits.values())
+    advice = _ADVICE._replace(into=into, out=into, keys=keys, captured="stacked on a new axis 0")
+    filters, out = list(variable_specs), [*variable_specs, Captured()]
+    return lift(transform, typed(fn, rules), filters, out, list(splits), "shard_map", advice)
+
+
+def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionSpec]:
+    if not isinstance(variable_specs, Mapping):
+        raise LiftArgumentError(
+            "variable_specs",
+            f"expected a mapping from filters to specs, given {variable_specs!r}.",
+            'Write `variable_specs={"params": P()}`.',
+        )
+    for key, spec in variable_specs.items():
+        if not isinstance(spec, PartitionSpec):
+            raise LiftArgumentError(
+                f"variable_specs[{key!r}]",
+                f"expected a `jax.sharding.PartitionSpec`, given {spec!r}.",
+                "Write `P()` for the same value on all shards, `P('x')` to partition the first axis over `x`.",
+            )
+    return list(variable_specs.values())
+
+
+def _splits(split_rngs: Mapping[Any, Split] | Split) -> dict[Any, Split]:
+    """The argument `split_rngs`, by filters."""
+    splits = split_rngs if isinstance(split_rngs, Mapping) else {...: split_rngs}
+    for split in splits.values():
+        if not isinstance(split, bool | str) and not (isinstance(split, tuple) and split):
+            raise LiftArgumentError(
+                "split_rngs",
+                f"expected True, False, or the name of one or several axes of the mesh, given {split!r}.",
+                'Write `split_rngs={"params": "model", "dropout": True}`.',
+            )
+    return dict(splits)

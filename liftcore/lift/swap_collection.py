@@ -1,0 +1,88 @@
+"""Two collections that a function sees under each other's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
+from ..scope import Scope
+from ..typing import Filter, Path, Predicate
+from .map_variables import map_variables
+
+__all__ = ["swap_collection"]
+
+
+def swap_collection(
+    fn: Callable[..., Any], col_a: str, col_b: str, *, variables: Filter = True, rngs: Filter = True
+) -> Callable[..., Any]:
+    """A function of scopes under which two collections have changed places.
+
+    What the body reads, makes or writes as one lies in the other. So it may be written where that one may be.
+
+    Example:
+        >>> import liftcore
+        >>> def layer(scope, x):
+        ...     return x * scope.param("w", lambda key: 2.0)
+        >>> averaged = swap_collection(layer, "params", "ema")
+        >>> liftcore.apply(averaged)({"params": {"w": 2.0}, "ema": {"w": 3.0}}, 10.0)
+        30.0
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        col_a: one collection.
+        col_b: the other.
+        variables: a filter of the other variables that are lifted.
+        rngs: a filter of the PRNG sequences that are lifted.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`.
+    """
+    other = {col_a: col_b, col_b: col_a}
+
+    def swap(variables: Mapping[str, Any]) -> dict[str, Any]:
+        return {other.get(name, name): below for name, below in variables.items()}
+
+    def swapped(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        trees = {id(scope.tree): scope.tree for scope in jax.tree.leaves(scopes, is_leaf=_is_scope)}
+        for tree in trees.values():
+            tree.mutable = _renamed(tree.mutable, other)
+        return fn(scopes, *args, **kwargs)
+
+    named = functools.wraps(fn)(swapped) if hasattr(fn, "__name__") else swapped
+    return map_variables(named, (col_a, col_b), swap, swap, init=True, mutable=True, variables=variables, rngs=rngs)
+
+
+def _renamed(filter: Predicate, names: Mapping[str, str]) -> Predicate:
+    """The filter of what another one takes once collections have their other names."""
+    if not names_collections(filter):
+        return Renamed(filter, tuple(names.items()))
+    taken = tuple(names[name] for name in names if matches_collection(filter, name))
+    return union(subtract(filter, tuple(names)), taken)
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed(SubtreePredicate):
+    """Matches what a filter matches once the collection has its other name."""
+
+    filter: Predicate
+    names: tuple[tuple[str, str], ...]
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        """Says whether the value at `path` matches."""
+        return self.filter(self._renamed(path), value)
+
+    def decide(self, prefix: Path) -> bool | None:
+        """Answers for all values under `prefix`."""
+        return decide(self.filter, self._renamed(prefix))
+
+    def _renamed(self, path: Path) -> Path:
+        return (dict(self.names).get(path[0], path[0]), *path[1:])
+
+
+def _is_scope(value: Any) -> bool:
+    return isinstance(value, Scope)

@@ -1,0 +1,78 @@
+"""Types inside of a `shard_map`: along which axes of the mesh the parts of a value differ."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from ..pack import name_of
+from ..scope import Scope
+from ..typing import Path, Predicate, PyTree
+
+__all__ = ["spec_axes", "typed", "varying_axes"]
+
+
+def spec_axes(spec: PartitionSpec) -> frozenset[Any]:
+    """The axes of the mesh that a spec names."""
+    entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec if entry is not None]
+    return frozenset().union(*entries)
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The axes of the mesh that a value varies along, from its type."""
+    found: frozenset[Any] | None = getattr(value, "vma", None)
+    return value.mat.varying if found is None else found  # JAX 0.10 tells it elsewhere
+
+
+def typed(fn: Callable[..., Any], rules: Sequence[tuple[Predicate, PartitionSpec]]) -> Callable[..., Any]:
+    """The function, with initial values of the types that variables of their specs have when they come in again."""
+
+    def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
+        given = [_class(type(scope), rules)(scope.tree, scope.node, scope.path, scope.parent) for scope in flat]
+        for scope, inner in zip(flat, given, strict=True):
+            inner.take_names(scope.names())
+        result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)
+        for scope, inner in zip(flat, given, strict=True):
+            scope.take_names(inner.names())
+        return result
+
+    functools.update_wrapper(call, fn)
+    call.__name__ = name_of(fn)
+    return call
+
+
+def _class(kind: type[Scope], rules: Sequence[tuple[Predicate, PartitionSpec]]) -> type[Scope]:
+    """Scopes whose initial values vary along the axes of their specs, even where they were made alike.
+
+    The scopes below, those inside of other lifts too, are of the same class.
+    """
+
+    class Typed(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+            path: Path = (collection, *self.path, name)
+            axes = next((spec_axes(spec) for matches, spec in rules if matches(path, value)), frozenset())
+            super().create_variable(collection, name, _vary(value, axes), settled=settled)
+
+    return Typed
+
+
+def _vary(value: PyTree, axes: frozenset[Any]) -> PyTree:
+    """A value that varies along some axes, by its type."""
+
+    def vary(leaf: Any) -> Any:
+        leaf = jax.numpy.asarray(leaf)
+        missing = tuple(axes - varying_axes(jax.typeof(leaf)))
+        if not missing:
+            return leaf
+        if hasattr(jax.lax, "pcast"):
+            return jax.lax.pcast(leaf, missing, to="varying")
+        return jax.lax.pvary(leaf, missing)  # type: ignore[attr-defined]  # JAX 0.8
+
+    return jax.tree.map(vary, value) if axes else value

@@ -1,0 +1,78 @@
+"""PRNG sequences that begin anew from keys of the caller's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from .. import rng
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import RNGs
+
+__all__ = ["begin_anew", "with_rngs"]
+
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("from the keys given",))
+
+
+def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
+    """A function of scopes that draws from keys of the caller's choice: the same keys, the same draws.
+
+    Inside, the named sequences begin anew: a key depends on the key given, on the path below the scope and on the count
+    of draws since. Outside they go on as if nothing had been drawn. Other sequences are those of outside.
+
+    Example:
+        >>> import jax, liftcore
+        >>> from liftcore.nn import dropout
+        >>> def noisy(scope, x):
+        ...     return dropout(scope, x, 0.5, deterministic=False)
+        >>> def twice(scope, x):
+        ...     masked = with_rngs(noisy, {"dropout": scope.make_rng("dropout")})
+        ...     return masked(scope, x), masked(scope, x), noisy(scope, x)
+        >>> one, same, other = liftcore.apply(twice)({}, jax.numpy.ones(64), rngs={"dropout": jax.random.key(0)})
+        >>> bool((one == same).all()), bool((one == other).all())
+        (True, False)
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`.
+        rngs: from the names of sequences to their keys; or one key, which is the sequence `params`. They need not be
+            among those that `init` or `apply` was given.
+
+    Returns:
+        `lifted(scopes, *args, **kwargs)`. Of several scopes, each draws keys of its own.
+
+    Raises:
+        InvalidRngError: where something in `rngs` is no key.
+    """
+    keys = {name: sequence.root for name, sequence in rng.sequences(rngs).items()}
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        group = []
+        for index, (outer, roots) in enumerate(zip(pure.crossing.outers, rng_groups[0], strict=True)):
+            kept = roots if rng.DEFAULT not in keys else {name: roots[name] for name in outer.tree.rngs}
+            group.append({**kept, **(_folded(keys, index) if index else keys)})
+        return begin_anew(pure, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
+
+    return lift(transform, fn, [True], [True, Captured()], [True], "with_rngs", _ADVICE)
+
+
+def begin_anew(
+    pure: Pure,
+    names: frozenset[str],
+    variable_groups: Any,
+    rng_groups: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[Any, tuple[Any, ...]]:
+    """Runs a function of scopes in which the sequences of some names begin anew, from the roots in their group."""
+    pure.level()
+    scopes = pure.crossing.scope_fn(variable_groups, rng_groups, hoisted=pure.nested, fresh=names)
+    result = pure.fn(scopes, *args, **kwargs)
+    return result, pure.crossing.repack_fn(scopes)
+
+
+def _folded(keys: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {name: jax.random.fold_in(key, index) for name, key in keys.items()}

@@ -1,0 +1,351 @@
+"""Boxes: variables that carry the names of their axes, for who places arrays on a mesh of devices.
+
+A box is a pytree node around the arrays of a variable. An initializer may return one; `init` then keeps it in the
+variables, and whoever reads the variable gets what is in it. Lifts that stack variables along an axis give each box an
+axis more on the way out, and take it away on the way in. All functions here leave what is not boxed as it is.
+
+    AxisMetadata                    what a box must be able to do, for boxes of your own
+    unbox, replace_boxed            the values out of a tree, and other values into its boxes
+    add_axis, remove_axis           one axis more, or less, in all boxes of a tree
+    Partitioned, with_partitioning  the box with one name per axis, and initializers that return it
+    get_partition_spec, get_sharding, constrain  what JAX makes of those names
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from . import struct
+from .errors import LiftArgumentError
+from .typing import PyTree
+
+__all__ = [
+    "PARTITION_NAME",
+    "AxisMetadata",
+    "AxisName",
+    "Partitioned",
+    "add_axis",
+    "constrain",
+    "get_partition_spec",
+    "get_sharding",
+    "has_boxes",
+    "is_box",
+    "remove_axis",
+    "replace_boxed",
+    "unbox",
+    "with_partitioning",
+]
+
+PARTITION_NAME = "partition_name"
+"""The key of `metadata_params` under which a lift is told the name of the axis that it adds."""
+
+AxisName: TypeAlias = Any
+"""The name of one axis: a text, a tuple of texts, or None for an unnamed one."""
+
+
+class AxisMetadata(abc.ABC):
+    """A box: what surrounds the arrays of one variable and knows something about each of their axes.
+
+    A subclass must be a pytree node, such as a `liftcore.struct.PyTreeNode`: what is in it as children, what it knows
+    as static fields. When an axis is added or removed, the arrays in the box have it already, or have it still.
+    """
+
+    @abc.abstractmethod
+    def unbox(self) -> Any:
+        """What is in the box."""
+
+    @abc.abstractmethod
+    def replace_boxed(self, value: Any) -> Self:
+        """The same box round another value."""
+
+    @abc.abstractmethod
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
+        """The box with an axis more.
+
+        Args:
+            index: the place of the axis in the arrays, counted from the front.
+            params: the `metadata_params` of the lift that adds it.
+        """
+
+    @abc.abstractmethod
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
+        """The box with an axis less: the inverse of `add_axis`."""
+
+
+def is_box(value: Any) -> bool:
+    """Whether a value is a box."""
+    return isinstance(value, AxisMetadata)
+
+
+def has_boxes(tree: PyTree) -> bool:
+    """Whether there is a box in a pytree."""
+    return any(map(is_box, jax.tree.leaves(tree, is_leaf=is_box)))
+
+
+def unbox(tree: PyTree) -> PyTree:
+    """A pytree without its boxes.
+
+    Example:
+        >>> unbox({"kernel": Partitioned(1.0, ("in", "out")), "bias": 2.0})
+        {'bias': 2.0, 'kernel': 1.0}
+    """
+    if isinstance(tree, AxisMetadata):
+        return unbox(tree.unbox())
+    if hasattr(tree, "shape"):
+        return tree  # an array, as most variables are: read often, so decided fast
+    return _map_boxes(lambda box: unbox(box.unbox()), tree)
+
+
+def replace_boxed(tree: PyTree, values: PyTree) -> PyTree:
+    """Other values in the boxes of a pytree: the inverse of `unbox`.
+
+    Example:
+        >>> replace_boxed({"kernel": Partitioned(1.0, ("in", "out"))}, {"kernel": 2.0})
+        {'kernel': Partitioned(value=2.0, names=('in', 'out'), mesh=None)}
+
+    Args:
+        tree: a pytree with boxes.
+        values: what `unbox` would make of such a tree. A box among them takes the place of the old one. Where the
+            structure is another, there is nothing to say which box is for what, and the values stand as they are.
+    """
+    if isinstance(tree, AxisMetadata):
+        return values if is_box(values) else tree.replace_boxed(values)
+    if tree is None or hasattr(tree, "shape") or not has_boxes(tree):
+        return values
+    try:
+        return jax.tree.map(replace_boxed, tree, values, is_leaf=is_box)
+    except (TypeError, ValueError):
+        return values
+
+
+def add_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
+    """A pytree whose boxes have an axis more.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> stacked = Partitioned(jnp.ones((3, 4, 5)), ("in", "out"))
+        >>> add_axis(stacked, -1, {PARTITION_NAME: "layers"}).names
+        ('in', 'out', 'layers')
+
+    Args:
+        tree: a pytree; the arrays in its boxes have the axis already.
+        index: the place of the axis in those arrays; a negative one counts from the end.
+        params: the `metadata_params` of the lift.
+    """
+    return _map_boxes(lambda box: box.add_axis(_from_front(box, index), params), tree)
+
+
+def remove_axis(tree: PyTree, index: int, params: Mapping[Any, Any]) -> PyTree:
+    """A pytree whose boxes have an axis less: the inverse of `add_axis`.
+
+    Args:
+        tree: a pytree; the arrays in its boxes have the axis still.
+        index: the place of the axis in those arrays; a negative one counts from the end.
+        params: the `metadata_params` of the lift.
+
+    Raises:
+        LiftArgumentError: where a box calls the axis differently.
+    """
+    return _map_boxes(lambda box: box.remove_axis(_from_front(box, index), params), tree)
+
+
+def _map_boxes(fn: Callable[[Any], Any], tree: PyTree) -> PyTree:
+    if not has_boxes(tree):
+        return tree
+    return jax.tree.map(lambda leaf: fn(leaf) if is_box(leaf) else leaf, tree, is_leaf=is_box)
+
+
+def _from_front(box: AxisMetadata, index: int) -> int:
+    if index >= 0:
+        return index
+    ranks = {np.ndim(leaf) for leaf in jax.tree.leaves(box)}
+    if len(ranks) != 1 or index < -max(ranks):
+        raise LiftArgumentError(
+            type(box).__name__,
+            f"axis {index} counts from the end, but the arrays in the box have {sorted(ranks)} dimensions.",
+            "Count the axis from the front.",
+        )
+    return index + ranks.pop()
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+class Partitioned(struct.PyTreeNode, AxisMetadata):
+    """The box that names each axis of an array, after axes of a mesh: how it is to lie on the devices.
+
+    Where a mesh is known, the one of the box or that of `jax.set_mesh`, whoever reads the variable gets it constrained
+    to lie so.
+
+    Example:
+        >>> box = Partitioned(jax.numpy.ones((3, 4)), ("data", None))
+        >>> box.add_axis(0, {PARTITION_NAME: "layers"}).get_partition_spec() == PartitionSpec("layers", "data", None)
+        True
+
+    Attributes:
+        value: an array.
+        names: for each axis the name of an axis of the mesh, several of them as a tuple, or None; axes beyond the last
+            name are unnamed too.
+        mesh: the mesh, or None for that of `jax.set_mesh`.
+    """
+
+    value: Any
+    names: tuple[AxisName, ...] = struct.field(pytree_node=False)
+    mesh: Mesh | None = struct.field(default=None, pytree_node=False)
+
+    def __post_init__(self) -> None:
+        """Makes a list of names, or a `PartitionSpec`, a tuple: names are compared and hashed."""
+        if type(self.names) is not tuple:
+            object.__setattr__(self, "names", tuple(self.names))
+
+    def unbox(self) -> Any:
+        """The array, constrained to lie on the mesh as the names say, where there is a mesh."""
+        return constrain(self.value, self.get_partition_spec(), self.mesh)
+
+    def replace_boxed(self, value: Any) -> Self:
+        """The same names for another array."""
+        return self.replace(value=value)
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
+        """The box with one name more: `params[PARTITION_NAME]`, or None where that is missing."""
+        before = [*self.names, *[None] * (index - len(self.names))]
+        return self.replace(names=(*before[:index], params.get(PARTITION_NAME), *before[index:]))
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
+        """The box with one name less.
+
+        Raises:
+            LiftArgumentError: where that name is not `params[PARTITION_NAME]`, or not None where that is missing.
+        """
+        found, name = next(iter(self.names[index:]), None), params.get(PARTITION_NAME)
+        if found != name:
+            raise LiftArgumentError(
+                type(self).__name__,
+                f"the box (names: {self.names}) calls axis {index} {found!r}, but the lift calls it {name!r}.",
+                f"Give the lift `metadata_params={{PARTITION_NAME: {found!r}}}`, or variables that its `init` made.",
+            )
+        return self.replace(names=(*self.names[:index], *self.names[index + 1 :]))
+
+    def get_partition_spec(self) -> PartitionSpec:
+        """The names as JAX's type for them."""
+        return PartitionSpec(*self.names)  # type: ignore[no-untyped-call]
+
+    def get_sharding(self, mesh: Mesh) -> Sharding:
+        """How the array is to lie on a mesh."""
+        return NamedSharding(mesh, self.get_partition_spec())
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithPartitioning:
+    """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
+
+    fn: Callable[..., Any]
+    names: tuple[AxisName, ...]
+    mesh: Mesh | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Partitioned:
+        return Partitioned(self.fn(*args, **kwargs), self.names, self.mesh)
+
+
+def with_partitioning(
+    fn: Callable[..., Any], names: Sequence[AxisName], mesh: Mesh | None = None
+) -> Callable[..., Partitioned]:
+    """An initializer whose value has names for its axes.
+
+    Example:
+        >>> init = with_partitioning(jax.nn.initializers.lecun_normal(), ("data", "model"))
+        >>> init(jax.random.key(0), (3, 2)).names
+        ('data', 'model')
+
+    Args:
+        fn: an initializer, or any function that returns an array.
+        names: see `Partitioned`.
+        mesh: see `Partitioned`.
+    """
+    return _WithPartitioning(fn, tuple(names), mesh)
+
+
+def get_partition_spec(tree: PyTree) -> PyTree:
+    """For each box of a pytree its `PartitionSpec`, for each other array the empty one, for all else None.
+
+    Example:
+        >>> tree = {"kernel": Partitioned(jax.numpy.ones((3, 4)), (None, "model")), "bias": jax.numpy.ones(4)}
+        >>> get_partition_spec(tree) == {"kernel": PartitionSpec(None, "model"), "bias": PartitionSpec()}
+        True
+
+    Args:
+        tree: variables, or what `jax.eval_shape` tells about them.
+    """
+    return jax.tree.map(_spec, tree, is_leaf=_knows_spec)
+
+
+def get_sharding(tree: PyTree, mesh: Mesh) -> PyTree:
+    """As `get_partition_spec`, but the shardings on a mesh: what `jax.jit` takes as `in_shardings`.
+
+    Args:
+        tree: variables, or what `jax.eval_shape` tells about them.
+        mesh: the mesh.
+    """
+
+    def sharding(leaf: Any) -> Sharding | None:
+        if isinstance(leaf, Partitioned):
+            return leaf.get_sharding(mesh)
+        spec = _spec(leaf)
+        return None if spec is None else NamedSharding(mesh, spec)
+
+    return jax.tree.map(sharding, tree, is_leaf=_knows_spec)
+
+
+def _knows_spec(value: Any) -> bool:
+    return is_box(value) and hasattr(value, "get_partition_spec")
+
+
+def _spec(leaf: Any) -> PartitionSpec | None:
+    if _knows_spec(leaf):
+        spec: PartitionSpec = leaf.get_partition_spec()
+        return spec
+    return PartitionSpec() if hasattr(leaf, "shape") else None  # type: ignore[no-untyped-call]
+
+
+def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> PyTree:
+    """Arrays that are to lie on a mesh as a `PartitionSpec` says; without a mesh they lie as they will.
+
+    On a mesh of explicit axes they are resharded, on one of automatic axes the compiler is told. Names of axes that are
+    manual here, inside of `shard_map`, count for nothing: the array is one device's part along them already.
+
+    Example:
+        >>> constrain(1.0, PartitionSpec("data"))  # there is no mesh
+        1.0
+
+    Args:
+        value: a pytree of arrays; one that holds something else, such as shapes, is returned unchanged.
+        spec: names of axes of the mesh.
+        mesh: the mesh, or None for that of `jax.set_mesh`.
+    """
+    around: Any = jax.sharding.get_abstract_mesh()
+    manual = {name for name, kind in zip(around.axis_names, around.axis_types, strict=True) if kind == AxisType.Manual}
+    known: Any = around if mesh is None or manual else mesh
+    if known.empty or len(manual) == len(known.axis_names) or not all(map(_is_array, jax.tree.leaves(value))):
+        return value
+    left = PartitionSpec(*(_without(manual, name) for name in spec))  # type: ignore[no-untyped-call]
+    explicit = AxisType.Explicit in known.axis_types
+    place: Any = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
+    return place(value, left if known is around else NamedSharding(known, left))
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _without(manual: set[Any], name: AxisName) -> AxisName:
+    """The name of an axis in a `PartitionSpec`, less those of manual axes of the mesh."""
+    if isinstance(name, tuple):
+        return tuple(one for one in name if one not in manual) or None
+    return None if name in manual else name

@@ -1,0 +1,129 @@
+"""Closures: the modules and variables that a function holds without being given them.
+
+A function holds what its closure, its defaults, a `functools.partial` or the object of a bound method holds, and what
+functions that it holds hold in turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from liftcore import Variable
+
+from .fields import Base
+from .naming import map_modules
+
+__all__ = ["HELD", "held", "holding", "keeps"]
+
+HELD = (Base, Variable)
+"""The types of what is found."""
+
+_HOLDERS = (types.FunctionType, types.MethodType, functools.partial)
+_KINDS = (*HELD, *_HOLDERS)
+
+
+def held(fn: Any) -> list[Any]:
+    """The modules and variables that a function holds, each once."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, HELD):
+            found.setdefault(id(value), value)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            for part in _parts(value):
+                map_modules(part, visit, _KINDS)
+        return value
+
+    map_modules(fn, visit, _KINDS)
+    return list(found.values())
+
+
+def holding(fn: Any, replace: Callable[[Any], Any]) -> Any:
+    """The same function with other modules and variables in its hold.
+
+    Example:
+        >>> import linen_like as nn
+        >>> class Scale(nn.Module):
+        ...     by: float
+        >>> def times(scale):
+        ...     return lambda x: scale.by * x
+        >>> doubled = times(Scale(2.0))
+        >>> holding(doubled, lambda module: module.clone(by=3.0))(1.0), doubled(1.0)
+        (3.0, 2.0)
+
+    Args:
+        fn: a function, or any nesting of containers with functions.
+        replace: given each module and variable.
+    """
+    made: dict[int, Any] = {}
+
+    def rebuilt(value: Any) -> Any:
+        return map_modules(value, one, _KINDS)
+
+    def one(value: Any) -> Any:
+        if isinstance(value, HELD):
+            return replace(value)
+        if id(value) not in made:
+            made[id(value)] = value  # as it is, where it holds nothing
+            if held(value):
+                _rebuild(value, rebuilt, made)
+        return made[id(value)]
+
+    return rebuilt(fn)
+
+
+def keeps(fn: Any) -> bool:
+    """Whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
+    if isinstance(fn, functools.partial):
+        arrays: list[Any] = []
+        map_modules([fn.args, fn.keywords], arrays.append, (jax.Array, np.ndarray))
+        return bool(arrays) or keeps(fn.func)
+    cells = getattr(fn, "__closure__", None) or ()
+    return not getattr(fn, "is_module_method", False) and not all(isinstance(_content(cell), type) for cell in cells)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What a function, a method or a partial consists of."""
+    if isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif not getattr(value, "is_module_method", False):  # what a class holds it holds for all its instances
+        yield from map(_content, value.__closure__ or ())
+        yield from (value.__defaults__, value.__kwdefaults__)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that is not assigned yet
+        return None
+
+
+def _rebuild(value: Any, rebuilt: Callable[[Any], Any], made: dict[int, Any]) -> None:
+    """Adds to `made` the same function with its parts rebuilt."""
+    if isinstance(value, functools.partial):
+        args, keywords = rebuilt(value.args), rebuilt(value.keywords)
+        made[id(value)] = type(value)(rebuilt(value.func), *args, **keywords)
+    elif isinstance(value, types.MethodType):
+        made[id(value)] = types.MethodType(rebuilt(value.__func__), rebuilt(value.__self__))
+    else:
+        old = value.__closure__ or ()
+        # A cell that holds none stays the one that `nonlocal` writes.
+        cells = tuple(types.CellType() if held(_content(cell)) else cell for cell in old)
+        new = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, cells)
+        made[id(value)] = new  # before its cells are filled: one of them may hold the function itself
+        functools.update_wrapper(new, value).__dict__.pop("__wrapped__")
+        new.__dict__.update(value.__dict__)
+        new.__defaults__, new.__kwdefaults__ = rebuilt(value.__defaults__), rebuilt(value.__kwdefaults__)
+        for cell, fresh in zip(old, cells, strict=True):
+            if fresh is not cell:
+                fresh.cell_contents = rebuilt(_content(cell))

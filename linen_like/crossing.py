@@ -1,0 +1,246 @@
+"""Crossing: how modules get through one use of a lift, out to their scopes and back to modules on lifted ones.
+
+A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again there, and
+runs the function on that one. Modules and variables that come along, as arguments or in closures, are made again too,
+each of them once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError
+
+from ._context import context
+from .binding import State, bound_scope, ensure_setup
+from .calling import function_name
+from .closures import HELD, held, holding, keeps
+from .fields import Base, fingerprint
+from .naming import map_modules
+from .template import Parts, Place, Template, detach, instantiate
+
+__all__ = ["Call", "Crossing", "cross"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Crossing(NamedTuple):
+    """One use of a lift over modules.
+
+    Attributes:
+        calls: the functions of the module, as functions of scopes.
+        scopes: that of the module, then those of what comes along.
+        args: the arguments after the module, with a `Place` for each module and variable.
+        kwargs: the keyword arguments, likewise.
+        subject: where not one module was given but a pytree of modules, that with a `Place` for each of them.
+        numbers: for each `Place` the number of its scope, or None for a module without one.
+        given: how many of the scopes are those of what was given; the others are of what closures hold.
+    """
+
+    calls: list[Call]
+    scopes: list[Scope]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    subject: Any
+    numbers: tuple[int | None, ...]
+    given: int
+
+
+class Inside(NamedTuple):
+    """What stands inside a lift, the same for all functions of one use.
+
+    Attributes:
+        parts: what the modules are made again from.
+        states: where each of them begins.
+        drawn: how many keys were drawn at the scope of the first since its `setup` began, if that is run again.
+        subject: as in `Crossing`.
+    """
+
+    parts: Parts
+    states: tuple[State, ...]
+    drawn: tuple[tuple[str, int], ...]
+    subject: Any
+
+    def key(self) -> Any:
+        """A value that is equal for equal modules, wherever they stand; None where there is none."""
+        if any(keeps(core) for state in self.states for core in state.inside):
+            return None
+        found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
+        states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)
+        return None if None in found else (*found, states, self.drawn, jax.tree.structure(self.subject))
+
+
+def cross(
+    where: str,
+    subject: Any,
+    functions: Sequence[Callable[..., Any]],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = _NONE,
+    inside: Iterable[Any] = (),
+) -> Crossing:
+    """Takes modules to their scopes.
+
+    Where a method of a module is running, the module inside goes on with its names and definitions.
+
+    Args:
+        where: the lift, for the text of errors.
+        subject: the module, or a pytree of modules.
+        functions: what is called with that first.
+        args: what may come after it.
+        kwargs: the keyword arguments.
+        inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
+    """
+    module = _first_module(where, subject)
+    scope, state = bound_scope(module, function_name(functions[0])), State()
+    state.follow(module._state, inside)
+    along = _Along()
+    places = None if module is subject else along.put(subject)
+    args, kwargs = along.put(args), along.put(kwargs)
+    came = len(along.values)
+    holds = [{id(value): along.number(value) for value in held(fn)} for fn in functions]
+    parts, others, given = detach(module, along.values[:came], along.values[came:])
+    states = [state, *map(_state_elsewhere, others)]
+    here = [scope, *(other.scope for other in others)]
+    scopes = [one if there.defines else one.rewound() for one, there in zip(here, states, strict=True)]
+    drawn: tuple[tuple[str, int], ...] = ()
+    if state.reuse:
+        before = module._state.counts
+        drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
+    there = Inside(parts, tuple(states), drawn, places)
+    calls = [_call(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
+    return Crossing(calls, scopes, args, kwargs, places, parts.numbers, given)
+
+
+class Call:
+    """A method or function of a module, as a function of scopes.
+
+    Attributes:
+        fn: the method or function.
+        inside: what stands inside the lift.
+        holds: from the ids of the modules and variables that the function holds to their numbers.
+    """
+
+    def __init__(self, fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> None:
+        self.fn, self.inside, self.holds = fn, inside, holds
+        self.__name__ = _name(fn, inside.parts.templates[0])
+        self.__signature__ = inspect.signature(fn)
+
+    def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
+        """Runs it on modules that are made on the scopes."""
+        parts, states, drawn, subject = self.inside
+        with scopes[0].again(dict(drawn)):
+            (module, *others), along = instantiate(parts, scopes)
+            for other, state in zip(others, states[1:], strict=True):
+                if other is not None:
+                    other._state.follow(state)
+            if states[0].reuse:
+                ensure_setup(module)
+        module._state.follow(states[0])
+
+        def back(tree: Any) -> Any:
+            return map_modules(tree, lambda place: along[place.index])
+
+        fn = holding(self.fn, lambda value: along[self.holds[id(value)]]) if self.holds else self.fn
+        if along:
+            args, kwargs = back((args, kwargs))
+        context.modules.append(module)
+        try:
+            return fn(module if subject is None else back(subject), *args, **kwargs)
+        finally:
+            context.modules.pop()
+
+    def trace_facts(self) -> dict[str, Any]:
+        """What it is, for `liftcore` to tell what differs from an earlier call."""
+        parts, states, _, _ = self.inside
+        modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
+        return {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
+
+
+class EqualCall(Call):
+    """A `Call` that equals those of equal modules, so that they share what is compiled."""
+
+    def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
+        super().__init__(fn, inside, {})
+        self._key = fn, key, context.captures[-1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EqualCall) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _call(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
+    """The function of scopes; one that shares nothing where it might keep arrays alive."""
+    key = None if holds or keeps(fn) else inside.key()
+    return Call(fn, inside, holds) if key is None else EqualCall(fn, inside, key)
+
+
+class _Along:
+    """What comes along with a module: other modules, and variables.
+
+    Attributes:
+        values: these, in the order of their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Any) -> int:
+        """The number of a module or variable."""
+        number = self._numbers.setdefault(id(value), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+    def put(self, tree: Any) -> Any:
+        """A pytree with a `Place` for each module and variable."""
+        if any(isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)):
+            return map_modules(tree, lambda value: Place(self.number(value)), HELD)
+        return tree
+
+
+def _first_module(where: str, subject: Any) -> Any:
+    """The module that is lifted: of several the first."""
+    if isinstance(subject, Base):
+        return subject
+    leaves = jax.tree.leaves(subject)
+    wrong = next((type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Base)), "no module")
+    if leaves and all(isinstance(leaf, Base) for leaf in leaves):
+        for module in leaves:
+            bound_scope(module, where)
+        return leaves[0]
+    raise LiftArgumentError(
+        where,
+        f"expected a module as the first argument, given {wrong}.",
+        "Pass the module whose variables are lifted, such as `self`.",
+    )
+
+
+def _state_elsewhere(other: Any) -> State:
+    """Where a module begins that is bound elsewhere; its `setup` runs again when it is first used."""
+    state = State()
+    if isinstance(other, Base):
+        state.follow(other._state)
+        state.reuse = False
+    return state
+
+
+def _shown(part: Any) -> Any:
+    """The class and fields of a module that is made again, for texts."""
+    if not isinstance(part, Template):
+        return f"module {part.index}"
+    return {"class": part.cls, **{name: map_modules(value, _shown) for name, value in part.arguments.items()}}
+
+
+def _name(fn: Callable[..., Any], template: Any) -> str:
+    name, cls = function_name(fn), template.cls
+    shown: str = vars(cls).get("_lifted_class", cls).__name__
+    return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

@@ -1,0 +1,68 @@
+"""`explain` for modules: what each lift on the way does with every variable and PRNG sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import liftcore
+from liftcore import Explanation
+from liftcore.typing import Filter, RNGs, Variables
+
+from ._context import capturing
+from .binding import deep_clone
+from .entry import NO_INTERMEDIATES, resolve_method
+from .fields import Base
+
+__all__ = ["explain"]
+
+
+def explain(
+    module: Base,
+    rngs: RNGs | None = None,
+    variables: Variables | None = None,
+    mutable: Filter = None,
+    method: Callable[..., Any] | str | None = None,
+) -> Callable[..., Explanation]:
+    """Tells what the lifts in a module do with its variables and sequences, without computing; see `liftcore.explain`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Ensemble(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         Lanes = nn.vmap(nn.Dense, {"params": 0}, {"params": True})
+        ...         return Lanes(2, use_bias=False, name="lanes")(x)
+        >>> print(nn.explain(Ensemble(), jax.random.key(0))(jax.numpy.ones((5, 3))))
+        Ensemble.__call__
+          vmap(Dense) at /lanes
+            params/lanes/kernel  float32[5,3,2]  'params': axis 0               created, hoisted, read
+            rng params                           'params': split between lanes  1 drawn
+
+    Args:
+        module: an unbound module.
+        rngs: see `Module.init`.
+        variables: what `init` returned, to have `apply` explained; by default it is `init`.
+        mutable: which variables may be written; by default what `init` makes, or nothing.
+        method: see `Module.init`.
+
+    Returns:
+        `explained(*args, **kwargs)`, which returns an `Explanation`. Arrays may be `jax.ShapeDtypeStruct`.
+    """
+    initializing = variables is None
+    if mutable is None and initializing:
+        mutable = NO_INTERMEDIATES
+    fn = resolve_method(module, method)
+
+    def run(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        with capturing(None):
+            return fn(deep_clone(module, scope, False, {}, {}), *args, **kwargs)
+
+    run.__name__ = getattr(fn, "__qualname__", type(module).__name__).rpartition("<locals>.")[2]
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        root = liftcore.bind(variables or {}, rngs, mutable, initializing=initializing)
+        with root.temporary():
+            return liftcore.explain(run)(root, *args, **kwargs)
+
+    return explained

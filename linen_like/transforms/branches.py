@@ -1,0 +1,95 @@
+"""`cond` and `switch`: functions of a module of which one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import liftcore
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import Filter
+
+from ..crossing import cross
+
+__all__ = ["cond", "switch"]
+
+
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    mdl: Any,
+    *operands: Any,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Any:
+    """`liftcore.cond` for functions of a module; it runs at once.
+
+    Both functions may make variables and submodules. In `init` those of both are made, whichever runs; submodules with
+    one automatic name are the same.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Gate(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, deep):
+        ...         return nn.cond(deep, lambda mdl, x: nn.Dense(3, name="deep")(x), lambda mdl, x: x, self, x)
+        >>> variables = Gate().init(jax.random.key(0), jax.numpy.ones(3), False)
+        >>> list(variables["params"])
+        ['deep']
+
+    Args:
+        pred: see `jax.lax.cond`.
+        true_fun: called as `true_fun(mdl, *operands)` where `pred` is true.
+        false_fun: called likewise where it is false.
+        mdl: the module, or a pytree of modules.
+        *operands: pytrees of arrays; modules and variables in them are lifted too.
+        variables: see `liftcore.cond`.
+        rngs: see `liftcore.cond`.
+
+    Returns:
+        What the function returns.
+    """
+    crossing = cross("nn.cond", mdl, (true_fun, false_fun), operands)
+    lifted = liftcore.cond(*crossing.calls, variables=variables, rngs=rngs)
+    return lifted(crossing.scopes, pred, *crossing.args)
+
+
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    mdl: Any,
+    *operands: Any,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Any:
+    """`liftcore.switch` for functions of a module; it runs at once. See `cond`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Heads(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, head):
+        ...         heads = [lambda mdl, x, name=name: nn.Dense(2, name=name)(x) for name in ("a", "b")]
+        ...         return nn.switch(head, heads, self, x)
+        >>> variables = Heads().init(jax.random.key(0), jax.numpy.ones(3), 1)
+        >>> sorted(variables["params"])
+        ['a', 'b']
+
+    Args:
+        index: see `jax.lax.switch`.
+        branches: called as `branches[index](mdl, *operands)`.
+        mdl: as in `cond`.
+        *operands: as in `cond`.
+        variables: see `liftcore.switch`.
+        rngs: see `liftcore.switch`.
+
+    Returns:
+        What the function returns.
+    """
+    functions = list(branches)
+    if not functions:
+        raise LiftArgumentError("nn.switch", "there are no branches.", "Give at least one function.")
+    crossing = cross("nn.switch", mdl, functions, operands)
+    lifted = liftcore.switch(crossing.calls, variables=variables, rngs=rngs)
+    return lifted(crossing.scopes, index, *crossing.args)

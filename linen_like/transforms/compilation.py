@@ -1,0 +1,259 @@
+"""`jit`, `remat` and other transformations that change when and where something is computed, or look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import liftcore
+from liftcore.typing import Filter, Variables
+
+from ..crossing import cross
+from ..lifting import Methods, lift
+from .options import refuse
+
+__all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+def remat(
+    target: Target,
+    variables: Filter = True,
+    rngs: Filter = True,
+    concrete: bool = False,
+    prevent_cse: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    policy: Callable[..., Any] | None = None,
+    methods: Methods = None,
+    *,
+    static_argnames: str | Iterable[str] = (),
+) -> Target:
+    """`liftcore.remat` for a module class, a method or a function of a module.
+
+    It changes no name, no value and no draw: `nn.remat(Dense)` makes a `Dense_0`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> variables = nn.remat(nn.Dense)(2).init(jax.random.key(0), jax.numpy.ones(3))
+        >>> same = nn.Dense(2).init(jax.random.key(0), jax.numpy.ones(3))
+        >>> bool((variables["params"]["kernel"] == same["params"]["kernel"]).all())
+        True
+
+    Args:
+        target: see `nn.vmap`.
+        variables: see `liftcore.remat`.
+        rngs: see `liftcore.remat`.
+        concrete: must be False; JAX has no such option any more.
+        prevent_cse: see `jax.checkpoint`.
+        static_argnums: see `jax.checkpoint`; the module is number 0.
+        policy: see `jax.checkpoint`.
+        methods: see `nn.vmap`.
+        static_argnames: see `jax.checkpoint`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    refuse("remat", concrete=concrete)
+    options = {
+        "prevent_cse": prevent_cse,
+        "policy": policy,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "variables": variables,
+        "rngs": rngs,
+    }
+    return lift("remat", liftcore.remat, options, target, methods)
+
+
+checkpoint = remat
+"""Another name of `remat`."""
+
+
+def jit(
+    target: Target,
+    variables: Filter = True,
+    rngs: Filter = True,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate_argnums: int | Iterable[int] = (),
+    device: Any = None,
+    backend: str | None = None,
+    methods: Methods = None,
+    *,
+    donate_argnames: str | Iterable[str] = (),
+    inline: bool = False,
+    keep_unused: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Target:
+    """`liftcore.jit` for a module class, a method or a function of a module.
+
+    It changes no name, no value and no draw. Modules with equal fields share what is compiled, wherever they stand.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Deep(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         for _ in range(3):  # traced and compiled once
+        ...             x = nn.jit(nn.Dense)(3)(x)
+        ...         return x
+        >>> list(Deep().init(jax.random.key(0), jax.numpy.ones(3))["params"])
+        ['Dense_0', 'Dense_1', 'Dense_2']
+
+    Args:
+        target: see `nn.vmap`.
+        variables: see `liftcore.jit`.
+        rngs: see `liftcore.jit`.
+        static_argnums: see `jax.jit`; the module is number 0.
+        static_argnames: see `jax.jit`.
+        donate_argnums: see `jax.jit`; the module is number 0.
+        device: see `jax.jit`.
+        backend: see `jax.jit`.
+        methods: see `nn.vmap`.
+        donate_argnames: see `jax.jit`.
+        inline: see `jax.jit`.
+        keep_unused: see `jax.jit`.
+        compiler_options: see `jax.jit`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
+        "inline": inline,
+        "compiler_options": compiler_options,
+        "variables": variables,
+        "rngs": rngs,
+    }
+    return lift("jit", liftcore.jit, options, target, methods)
+
+
+def named_call(class_fn: Target, force: bool = True) -> Target:
+    """`liftcore.named_call` for a module class, a method or a function of a module. It changes no name and no draw.
+
+    The operations of modules carry their names in profiles without it; it is for functions.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         @nn.named_call
+        ...         def attention(mdl, x):
+        ...             return nn.Dense(3)(x)
+        ...         return attention(self, x)
+        >>> variables = Model().init(jax.random.key(0), jax.numpy.ones(3))
+        >>> "attention" in jax.jit(Model().apply).lower(variables, jax.numpy.ones(3)).as_text(debug_info=True)
+        True
+
+    Args:
+        class_fn: a Module class, or a function whose first argument is a module.
+        force: without a use here, since there is no switch that turns names off.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    return lift("named_call", liftcore.named_call, {}, class_fn, None)
+
+
+def checkify(
+    target: Target,
+    errors: frozenset[Any] | None = None,
+    variables: Filter = True,
+    rngs: Filter = True,
+    methods: Methods = None,
+) -> Callable[..., Any]:
+    """`liftcore.checkify` for a module class, a method or a function of a module. It changes no name and no draw.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> from jax.experimental.checkify import check
+        >>> class Root(nn.Module):
+        ...     def __call__(self, x):
+        ...         check(x >= 0, "{x} has no root", x=x)
+        ...         return jax.numpy.sqrt(x)
+        >>> error, _ = nn.checkify(Root)().apply({}, jax.numpy.float32(-1))
+        >>> error.get()
+        '-1.0 has no root (`check` failed)'
+
+    Args:
+        target: see `nn.vmap`.
+        errors: see `jax.experimental.checkify.checkify`.
+        variables: see `liftcore.checkify`.
+        rngs: see `liftcore.checkify`.
+        methods: see `nn.vmap`.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments; either returns the error and the
+        result.
+    """
+    options = {"errors": errors, "variables": variables, "rngs": rngs}
+    return lift("checkify", liftcore.checkify, options, target, methods)
+
+
+def eval_shape(
+    fn: Callable[..., Any], mdl: Any, *args: Any, variables: Filter = True, rngs: Filter = True, **kwargs: Any
+) -> Any:
+    """`liftcore.eval_shape` for a function of a module; it runs at once, and leaves the module as it was.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Widening(nn.Module):
+        ...     encoder: nn.Module
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         width = nn.eval_shape(lambda mdl, x: mdl.encoder(x), self, x).shape[-1]
+        ...         return nn.Dense(2 * width)(self.encoder(x))
+        >>> Widening(nn.Dense(3)).init_with_output(jax.random.key(0), jax.numpy.ones((1, 5)))[0].shape
+        (1, 6)
+
+    Args:
+        fn: called as `fn(mdl, *args, **kwargs)`.
+        mdl: as in `nn.cond`.
+        *args: pytrees of arrays, or of `jax.ShapeDtypeStruct`.
+        variables: see `liftcore.eval_shape`.
+        rngs: see `liftcore.eval_shape`.
+        **kwargs: likewise.
+
+    Returns:
+        A pytree of `jax.ShapeDtypeStruct`.
+    """
+    crossing = cross("nn.eval_shape", mdl, [fn], args, kwargs)
+    lifted = liftcore.eval_shape(crossing.calls[0], variables=variables, rngs=rngs)
+    return lifted(crossing.scopes, *crossing.args, **crossing.kwargs)
+
+
+def purify(
+    fn: Callable[..., Any], mdl: Any, *example_args: Any, **example_kwargs: Any
+) -> tuple[Callable[..., Any], Variables]:
+    """`liftcore.purify` for a function of a module: a pure function, and the variables that it takes.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Flow(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         field, variables = nn.purify(lambda mdl, x: mdl(x), nn.Dense(3), x)
+        ...         return jax.lax.fori_loop(0, 10, lambda i, x: x + 0.1 * field(variables, x), x)
+        >>> y, variables = Flow().init_with_output(jax.random.key(0), jax.numpy.ones(3))
+        >>> list(variables["params"])
+        ['Dense_0']
+
+    Args:
+        fn: called as `fn(mdl, *args, **kwargs)`.
+        mdl: as in `nn.cond`.
+        *example_args: see `liftcore.purify`.
+        **example_kwargs: likewise.
+
+    Returns:
+        See `liftcore.purify`.
+    """
+    crossing = cross("nn.purify", mdl, [fn], example_args, example_kwargs)
+    return liftcore.purify(crossing.calls[0], crossing.scopes, *crossing.args, **crossing.kwargs)

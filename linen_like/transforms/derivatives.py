@@ -1,0 +1,289 @@
+"""Derivatives of functions of a module, with respect to arguments and to variables; they are computed at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.typing import Filter, PyTree
+
+from ..crossing import cross
+from .options import refuse
+from .trees import Scopes, Trees, without_modules
+
+__all__ = ["by_argument", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: Filter = True,
+    rngs: Filter = True,
+    wrt: Filter = None,
+    argnums: int | Sequence[int] | None = None,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> tuple[Any, Any]:
+    """`liftcore.value_and_grad` for a function of a module: by default with respect to the primals only, as in Linen.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Learner(nn.Module):  # one step of gradient descent, inside a model
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         loss = lambda mdl, x: (mdl(x) ** 2).sum()
+        ...         model = nn.Dense(1, name="model")
+        ...         value, grads = nn.value_and_grad(loss, model, x, wrt="params")
+        ...         return jax.tree.map(lambda p, g: p - 0.1 * g, model.variables["params"], grads["params"])
+        >>> params, _ = Learner().init_with_output(jax.random.key(0), jax.numpy.ones((2, 3)))
+        >>> jax.tree.map(jax.numpy.shape, params)
+        {'bias': (1,), 'kernel': (3, 1)}
+
+    Args:
+        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` that and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
+        has_aux: see `jax.value_and_grad`.
+        reduce_axes: must be empty; JAX has no such option any more.
+        variables: see `liftcore.value_and_grad`.
+        rngs: see `liftcore.value_and_grad`.
+        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
+        argnums: see `jax.value_and_grad`; the module is number 0. By default it is that number where `wrt` is given,
+            else those of all primals, integers included.
+        holomorphic: see `jax.grad`.
+        allow_int: see `jax.grad`.
+
+    Returns:
+        The value and the gradient. By default that is a tuple with one for each primal; with respect to a module it is
+        `{collection: {module: {name: …}}}`, to a pytree of modules a pytree of such.
+
+    Raises:
+        LiftArgumentError: where `wrt` takes no variable, or modules come along whose gradient would be left out.
+    """
+    refuse("value_and_grad", reduce_axes=reduce_axes)
+    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
+    options["allow_int"] = allow_int or (argnums is None and wrt is None)
+    return by_argument("nn.value_and_grad", liftcore.value_and_grad, fn, mdl, primals, wrt, argnums, options)
+
+
+def grad(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: Filter = True,
+    rngs: Filter = True,
+    wrt: Filter = None,
+    argnums: int | Sequence[int] | None = None,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """`liftcore.grad` for a function of a module; see `value_and_grad`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Force(nn.Module):
+        ...     energy: nn.Module
+        ...     def __call__(self, x):
+        ...         (gradient,) = nn.grad(lambda mdl, x: mdl.energy(x).sum(), self, x)
+        ...         return -gradient
+        >>> Force(nn.Dense(1)).init_with_output(jax.random.key(0), jax.numpy.ones((2, 3)))[0].shape
+        (2, 3)
+
+    Args:
+        fn: as in `value_and_grad`.
+        mdl: as in `value_and_grad`.
+        *primals: as in `value_and_grad`.
+        has_aux: see `jax.grad`.
+        reduce_axes: as in `value_and_grad`.
+        variables: as in `value_and_grad`.
+        rngs: as in `value_and_grad`.
+        wrt: as in `value_and_grad`.
+        argnums: as in `value_and_grad`.
+        holomorphic: see `jax.grad`.
+        allow_int: see `jax.grad`.
+
+    Returns:
+        The gradient, or with `has_aux` the gradient and the rest.
+    """
+    refuse("grad", reduce_axes=reduce_axes)
+    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
+    options["allow_int"] = allow_int or (argnums is None and wrt is None)
+    return by_argument("nn.grad", liftcore.grad, fn, mdl, primals, wrt, argnums, options)
+
+
+def vjp(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    vjp_variables: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+    multi_scope: bool = False,
+) -> tuple[Any, ...]:
+    """`liftcore.vjp` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         y, pullback = nn.vjp(lambda mdl, x: mdl(x), nn.Dense(2), x)
+        ...         return pullback(jax.numpy.ones_like(y))
+        >>> (of_variables, of_x), _ = Model().init_with_output(jax.random.key(0), jax.numpy.ones((5, 3)))
+        >>> of_variables["params"]["kernel"].shape, of_x.shape
+        ((3, 2), (5, 3))
+
+    Args:
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their cotangent is None.
+        has_aux: see `jax.vjp`.
+        reduce_axes: must be empty; JAX has no such option any more.
+        vjp_variables: see `wrt` of `liftcore.vjp`.
+        variables: see `liftcore.vjp`.
+        rngs: see `liftcore.vjp`.
+        multi_scope: whether the cotangent of variables is a list, with one for each module that comes along as a field
+            or argument and lies elsewhere, and at last that of `mdl`.
+
+    Returns:
+        `(result, pullback)` or `(result, pullback, aux)`. The pullback takes a cotangent of the result; it returns that
+        of the variables, `{collection: {module: {name: …}}}` or a pytree of such where `mdl` is one of modules, and
+        those of the primals.
+
+    Raises:
+        LiftArgumentError: where modules come along whose cotangent would be left out.
+    """
+    refuse("vjp", reduce_axes=reduce_axes)
+    crossing = cross("nn.vjp", mdl, [fn], primals)
+    trees = Trees.of("nn.vjp", crossing, several=multi_scope)
+    lifted = liftcore.vjp(crossing.calls[0], has_aux, wrt=vjp_variables, variables=variables, rngs=rngs)
+    result, pullback, *aux = lifted(Scopes(crossing.scopes), *crossing.args)
+    back = functools.partial(_pull_back, trees)
+    return result, jax.tree_util.Partial(back, pullback), *aux
+
+
+def _pull_back(trees: Trees, pullback: Callable[..., Any], cotangent: Any) -> Any:
+    return without_modules(trees.out(pullback(cotangent)))
+
+
+def jvp(
+    fn: Callable[..., Any],
+    mdl: Any,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    variable_tangents: PyTree,
+    variables: Filter = True,
+    rngs: Filter = True,
+    *,
+    has_aux: bool = False,
+) -> tuple[Any, ...]:
+    """`liftcore.jvp` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         bias = {"params": {"bias": jax.numpy.ones(2)}}
+        ...         return nn.jvp(lambda mdl, x: mdl(x), nn.Dense(2), (x,), (0 * x,), bias)
+        >>> (y, tangent), _ = Model().init_with_output(jax.random.key(0), jax.numpy.ones((1, 3)))
+        >>> tangent
+        Array([[1., 1.]], dtype=float32)
+
+    Args:
+        fn: called as `fn(mdl, *primals)`.
+        mdl: the module, or a pytree of modules.
+        primals: its other arguments.
+        tangents: their tangents.
+        variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of such where
+            `mdl` is one of modules. Those that are left out are zero.
+        variables: see `liftcore.jvp`.
+        rngs: see `liftcore.jvp`.
+        has_aux: see `jax.jvp`.
+
+    Returns:
+        `(result, tangent)` or `(result, tangent, aux)`.
+    """
+    crossing = cross("nn.jvp", mdl, [fn], (tuple(primals),))
+    given = Trees.of("nn.jvp", crossing).into(variable_tangents)
+    wrt = sorted({collection for tree in given if tree for collection in tree})
+    lifted = liftcore.jvp(crossing.calls[0], has_aux, wrt=wrt, variables=variables, rngs=rngs)
+    return lifted(Scopes(crossing.scopes), crossing.args[0], tuple(tangents), given)
+
+
+def linearize(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    wrt: Filter = "params",
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> tuple[Any, ...]:
+    """`liftcore.linearize` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         y, along = nn.linearize(lambda mdl, x: mdl(x) ** 2, nn.Dense(2), x)
+        ...         return along(None, jax.numpy.ones_like(x))
+        >>> Model().init_with_output(jax.random.key(0), jax.numpy.ones((1, 3)))[0].shape
+        (1, 2)
+
+    Args:
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments.
+        has_aux: see `jax.linearize`.
+        wrt: see `liftcore.linearize`.
+        variables: see `liftcore.linearize`.
+        rngs: see `liftcore.linearize`.
+
+    Returns:
+        `(result, along)` or `(result, along, aux)`; `along(variable_tangents, *tangents)` is the tangent of the result,
+        with the tangents of variables as in `jvp`.
+    """
+    crossing = cross("nn.linearize", mdl, [fn], primals)
+    trees = Trees.of("nn.linearize", crossing)
+    lifted = liftcore.linearize(crossing.calls[0], has_aux, wrt=wrt, variables=variables, rngs=rngs)
+    result, along, *aux = lifted(Scopes(crossing.scopes), *crossing.args)
+    return result, jax.tree_util.Partial(functools.partial(_along, trees), along), *aux
+
+
+def _along(trees: Trees, along: Callable[..., Any], variable_tangents: PyTree, *tangents: Any) -> Any:
+    return along(trees.into(variable_tangents), *tangents)
+
+
+def by_argument(
+    where: str,
+    transformation: Callable[..., Any],
+    fn: Callable[..., Any],
+    mdl: Any,
+    primals: tuple[Any, ...],
+    wrt: Filter,
+    argnums: int | Sequence[int] | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """A derivative with respect to the arguments of some numbers; see `value_and_grad`."""
+    crossing = cross(where, mdl, [fn], primals)
+    if argnums is None:
+        argnums = tuple(range(1, 1 + len(primals))) if wrt is None else 0
+    if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):
+        result = transformation(crossing.calls[0], argnums, wrt=False, **options)(crossing.scopes, *crossing.args)
+        return without_modules(result) if crossing.numbers else result
+    trees = Trees.of(where, crossing)
+    lifted = transformation(crossing.calls[0], argnums, wrt="params" if wrt is None else wrt, **options)
+    return without_modules(trees.out(lifted(Scopes(crossing.scopes), *crossing.args)))

@@ -1,0 +1,138 @@
+"""Jacobians and Hessians of functions of a module; they are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import liftcore
+from liftcore.typing import Filter
+
+from .derivatives import by_argument
+
+__all__ = ["hessian", "jacfwd", "jacrev"]
+
+
+def jacfwd(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    variables: Filter = True,
+    rngs: Filter = True,
+    wrt: Filter = None,
+    argnums: int | Sequence[int] | None = None,
+    holomorphic: bool = False,
+) -> Any:
+    """`liftcore.jacfwd` for a function of a module; with respect to what is as in `nn.value_and_grad`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Jacobian(nn.Module):
+        ...     inner: nn.Module
+        ...     def __call__(self, x):
+        ...         return nn.jacfwd(lambda mdl, x: mdl.inner(x), self, x, wrt="params")
+        >>> jacobian, _ = Jacobian(nn.Dense(2)).init_with_output(jax.random.key(0), jax.numpy.ones(3))
+        >>> jax.tree.map(jax.numpy.shape, jacobian)
+        {'params': {'inner': {'bias': (2, 2), 'kernel': (2, 3, 2)}}}
+
+    Args:
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        mdl: as in `nn.value_and_grad`.
+        *primals: as in `nn.value_and_grad`.
+        has_aux: see `jax.jacfwd`.
+        variables: see `liftcore.jacfwd`.
+        rngs: see `liftcore.jacfwd`.
+        wrt: as in `nn.value_and_grad`.
+        argnums: as in `nn.value_and_grad`.
+        holomorphic: see `jax.jacfwd`.
+
+    Returns:
+        The Jacobian, or with `has_aux` that and the rest.
+    """
+    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
+    return by_argument("nn.jacfwd", liftcore.jacfwd, fn, mdl, primals, wrt, argnums, options)
+
+
+def jacrev(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    variables: Filter = True,
+    rngs: Filter = True,
+    wrt: Filter = None,
+    argnums: int | Sequence[int] | None = None,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """`liftcore.jacrev` for a function of a module; see `jacfwd`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Jacobian(nn.Module):
+        ...     inner: nn.Module
+        ...     def __call__(self, x):
+        ...         return nn.jacrev(lambda mdl, x: mdl.inner(x), self, x)
+        >>> (jacobian,), _ = Jacobian(nn.Dense(2)).init_with_output(jax.random.key(0), jax.numpy.ones(3))
+        >>> jacobian.shape
+        (2, 3)
+
+    Args:
+        fn: as in `jacfwd`.
+        mdl: as in `nn.value_and_grad`.
+        *primals: as in `nn.value_and_grad`.
+        has_aux: see `jax.jacrev`.
+        variables: see `liftcore.jacrev`.
+        rngs: see `liftcore.jacrev`.
+        wrt: as in `nn.value_and_grad`.
+        argnums: as in `nn.value_and_grad`.
+        holomorphic: see `jax.jacrev`.
+        allow_int: see `jax.jacrev`.
+
+    Returns:
+        As `jacfwd`.
+    """
+    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
+    options["allow_int"] = allow_int
+    return by_argument("nn.jacrev", liftcore.jacrev, fn, mdl, primals, wrt, argnums, options)
+
+
+def hessian(
+    fn: Callable[..., Any],
+    mdl: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    variables: Filter = True,
+    rngs: Filter = True,
+    wrt: Filter = None,
+    argnums: int | Sequence[int] | None = None,
+    holomorphic: bool = False,
+) -> Any:
+    """`liftcore.hessian` for a function of a module; see `jacfwd`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Curvature(nn.Module):
+        ...     inner: nn.Module
+        ...     def __call__(self, x):
+        ...         return nn.hessian(lambda mdl, x: (mdl.inner(x) ** 2).sum(), self, x, argnums=1)
+        >>> Curvature(nn.Dense(2)).init_with_output(jax.random.key(0), jax.numpy.ones(3))[0].shape
+        (3, 3)
+
+    Args:
+        fn: as in `jacfwd`.
+        mdl: as in `nn.value_and_grad`.
+        *primals: as in `nn.value_and_grad`.
+        has_aux: see `jax.hessian`.
+        variables: see `liftcore.hessian`.
+        rngs: see `liftcore.hessian`.
+        wrt: as in `nn.value_and_grad`.
+        argnums: as in `nn.value_and_grad`.
+        holomorphic: see `jax.hessian`.
+
+    Returns:
+        The Hessian, or with `has_aux` that and the rest.
+    """
+    options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
+    return by_argument("nn.hessian", liftcore.hessian, fn, mdl, primals, wrt, argnums, options)

@@ -1,0 +1,218 @@
+"""`vmap` and other mappings: a method of a module for each slice of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
+
+import liftcore
+from liftcore.typing import InOutAxes
+
+from ..lifting import Methods, lift
+from .options import with_perturbations
+
+__all__ = ["map", "pmap", "shard_map", "vmap"]
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+def vmap(
+    target: Target,
+    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
+    split_rngs: Mapping[Any, bool] | bool = liftcore.NO_AXES,
+    in_axes: InOutAxes = 0,
+    out_axes: InOutAxes = 0,
+    axis_size: int | None = None,
+    axis_name: Any = None,
+    spmd_axis_name: Any = None,
+    metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
+    methods: Methods = None,
+    *,
+    kw_axes: InOutAxes = 0,
+) -> Target:
+    """`liftcore.vmap` for a module class, a method or a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> Ensemble = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": True})
+        >>> variables = Ensemble(features=2).init(jax.random.key(0), jax.numpy.ones((5, 3)))
+        >>> jax.tree.map(lambda value: value.shape, variables)
+        {'params': {'bias': (5, 2), 'kernel': (5, 3, 2)}}
+
+    Args:
+        target: a Module class, or a function whose first argument is a module.
+        variable_axes: see `liftcore.vmap`.
+        split_rngs: see `liftcore.vmap`.
+        in_axes: see `liftcore.vmap`; the module itself is not counted.
+        out_axes: see `jax.vmap`.
+        axis_size: see `jax.vmap`.
+        axis_name: see `jax.vmap`.
+        spmd_axis_name: see `jax.vmap`.
+        metadata_params: see `liftcore.vmap`.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
+        kw_axes: see `liftcore.vmap`.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments.
+    """
+    options = {
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "axis_name": axis_name,
+        "axis_size": axis_size,
+        "spmd_axis_name": spmd_axis_name,
+        "kw_axes": kw_axes,
+        "variable_axes": with_perturbations(variable_axes),
+        "split_rngs": split_rngs,
+        "metadata_params": metadata_params,
+    }
+    return lift("vmap", liftcore.vmap, options, target, methods, "Vmap")
+
+
+def map(
+    target: Target,
+    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
+    split_rngs: Mapping[Any, bool] | bool = liftcore.NO_AXES,
+    batch_size: int | None = None,
+    methods: Methods = None,
+) -> Target:
+    """`liftcore.map` for a module class, a method or a function of a module of one argument.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> experts = nn.map(nn.Dense, {"params": 0}, {"params": True}, batch_size=2)(features=2)
+        >>> variables = experts.init(jax.random.key(0), jax.numpy.ones((5, 3)))
+        >>> jax.tree.map(lambda value: value.shape, variables)
+        {'params': {'bias': (5, 2), 'kernel': (5, 3, 2)}}
+
+    Args:
+        target: see `vmap`.
+        variable_axes: see `liftcore.vmap`.
+        split_rngs: see `liftcore.vmap`.
+        batch_size: see `jax.lax.map`.
+        methods: see `vmap`.
+
+    Returns:
+        See `vmap`.
+    """
+    options = {
+        "batch_size": batch_size,
+        "variable_axes": with_perturbations(variable_axes),
+        "split_rngs": split_rngs,
+    }
+    return lift("map", liftcore.map, options, target, methods, "Map")
+
+
+def pmap(
+    target: Target,
+    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
+    split_rngs: Mapping[Any, bool] | bool = liftcore.NO_AXES,
+    in_axes: InOutAxes = 0,
+    out_axes: InOutAxes = 0,
+    axis_size: int | None = None,
+    axis_name: Any = None,
+    devices: Sequence[Any] | None = None,
+    backend: str | None = None,
+    donate_argnums: int | Iterable[int] = (),
+    metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
+    methods: Methods = None,
+    *,
+    kw_axes: InOutAxes = 0,
+) -> Target:
+    """`liftcore.pmap` for a module class, a method or a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> Replicated = nn.pmap(nn.Dense, {"params": None}, {"params": False}, axis_name="batch")
+        >>> variables = Replicated(features=2).init(jax.random.key(0), jax.numpy.ones((1, 5, 3)))
+        >>> jax.tree.map(lambda value: value.shape, variables)
+        {'params': {'bias': (2,), 'kernel': (3, 2)}}
+
+    Args:
+        target: see `vmap`.
+        variable_axes: see `liftcore.vmap`.
+        split_rngs: see `liftcore.vmap`.
+        in_axes: see `liftcore.pmap`; the module itself is not counted.
+        out_axes: see `jax.pmap`.
+        axis_size: see `jax.pmap`.
+        axis_name: see `jax.pmap`.
+        devices: see `jax.pmap`.
+        backend: see `jax.pmap`.
+        donate_argnums: see `jax.pmap`; the module is number 0.
+        metadata_params: see `liftcore.vmap`.
+        methods: see `vmap`.
+        kw_axes: see `liftcore.vmap`.
+
+    Returns:
+        See `vmap`.
+    """
+    options = {
+        "axis_name": axis_name,
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "devices": devices,
+        "backend": backend,
+        "axis_size": axis_size,
+        "donate_argnums": donate_argnums,
+        "kw_axes": kw_axes,
+        "variable_axes": with_perturbations(variable_axes),
+        "split_rngs": split_rngs,
+        "metadata_params": metadata_params,
+    }
+    return lift("pmap", liftcore.pmap, options, target, methods, "Pmap")
+
+
+def shard_map(
+    target: Target,
+    variable_specs: Mapping[Any, Any] = liftcore.NO_AXES,
+    split_rngs: Mapping[Any, Any] | bool | str | tuple[str, ...] = liftcore.NO_AXES,
+    *,
+    mesh: Any = None,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: AbstractSet[Any] = frozenset(),
+    check_vma: bool = True,
+    methods: Methods = None,
+) -> Target:
+    """`liftcore.shard_map` for a module class, a method or a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> from jax.sharding import PartitionSpec as P
+        >>> class RowParallel(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return jax.lax.psum(nn.Dense(2, use_bias=False)(x), "model")
+        >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> Parallel = nn.shard_map(
+        ...     RowParallel, {"params": P("model")}, True, mesh=mesh, in_specs=P(None, "model"), out_specs=P())
+        >>> variables = Parallel().init(jax.random.key(0), jax.numpy.ones((4, 8)))
+        >>> jax.tree.map(lambda value: value.shape, variables)
+        {'params': {'Dense_0': {'kernel': (8, 2)}}}
+
+    Args:
+        target: see `vmap`.
+        variable_specs: see `liftcore.shard_map`.
+        split_rngs: see `liftcore.shard_map`.
+        mesh: see `jax.shard_map`.
+        in_specs: see `jax.shard_map`; the module itself is not counted.
+        out_specs: see `jax.shard_map`.
+        axis_names: see `jax.shard_map`.
+        check_vma: see `jax.shard_map`.
+        methods: see `vmap`.
+
+    Returns:
+        See `vmap`.
+    """
+    options = {
+        "mesh": mesh,
+        "in_specs": in_specs,
+        "out_specs": out_specs,
+        "axis_names": axis_names,
+        "check_vma": check_vma,
+        "variable_specs": variable_specs,
+        "split_rngs": split_rngs,
+    }
+    return lift("shard_map", liftcore.shard_map, options, target, methods, "Shard_map")

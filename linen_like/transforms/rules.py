@@ -1,0 +1,195 @@
+"""Functions of a module with a derivative, or a batching rule, of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import liftcore
+from liftcore.typing import Filter
+
+from ..crossing import Crossing, cross
+from ..lifting import mark_lifted
+from .trees import Scopes, Trees, without_modules
+
+__all__ = ["custom_jvp", "custom_vjp", "custom_vmap"]
+
+
+def custom_vjp(
+    fn: Callable[..., Any],
+    forward_fn: Callable[..., Any],
+    backward_fn: Callable[..., Any],
+    grad_vars: Filter = "params",
+    nondiff_argnums: Sequence[int] = (),
+    *,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`liftcore.custom_vjp` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Clipped(nn.Module):  # the gradient that comes from above is clipped
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         def forward(mdl, x):
+        ...             return nn.vjp(nn.Dense.__call__, mdl, x)
+        ...         def backward(pullback, cotangent):
+        ...             return pullback(jax.numpy.clip(cotangent, -1, 1))
+        ...         return nn.custom_vjp(nn.Dense.__call__, forward, backward)(nn.Dense(2), x)
+        >>> x = jax.numpy.ones((1, 3))
+        >>> variables = Clipped().init(jax.random.key(0), x)
+        >>> grads = jax.grad(lambda variables: 100 * Clipped().apply(variables, x).sum())(variables)
+        >>> grads["params"]["Dense_0"]["bias"]
+        Array([1., 1.], dtype=float32)
+
+    Args:
+        fn: called as `fn(mdl, *args)`.
+        forward_fn: called as `forward_fn(mdl, *args)`; returns the result and residuals, a pytree.
+        backward_fn: called as `backward_fn(*nondiff_args, residuals, cotangent)`; returns the cotangent of the
+            variables, as the pullback of `nn.vjp` does, and one for each other argument. None stands for zero.
+        grad_vars: see `wrt` of `liftcore.custom_vjp`.
+        nondiff_argnums: see `jax.custom_vjp`; the module is number 0.
+        variables: see `liftcore.custom_vjp`.
+        rngs: see `liftcore.custom_vjp`.
+
+    Returns:
+        A function that is called as `fn` is.
+
+    Raises:
+        LiftArgumentError: when called, where modules come along whose cotangent would be left out.
+    """
+
+    @functools.wraps(fn)
+    def custom(mdl: Any, *args: Any) -> Any:
+        crossing, trees = _cross("nn.custom_vjp", mdl, [fn, forward_fn], args)
+
+        @functools.wraps(backward_fn)
+        def backward(*args: Any) -> Any:
+            given = backward_fn(*without_modules(args))
+            if not isinstance(given, tuple | list) or not given:
+                return given
+            return trees.into(given[0]), *given[1:]
+
+        lifted = liftcore.custom_vjp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.defvjp(crossing.calls[1], backward)
+        return lifted(Scopes(crossing.scopes), *crossing.args)
+
+    return mark_lifted(custom)
+
+
+def custom_jvp(
+    fn: Callable[..., Any],
+    jvp_fn: Callable[..., Any],
+    grad_vars: Filter = "params",
+    nondiff_argnums: Sequence[int] = (),
+    *,
+    variables: Filter = True,
+    rngs: Filter = True,
+) -> Callable[..., Any]:
+    """`liftcore.custom_jvp` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Rounded(nn.Module):  # with the derivative that it has without rounding
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         def rounded(mdl, x):
+        ...             return jax.numpy.round(mdl(x))
+        ...         def rule(mdl, primals, tangents, variable_tangents):
+        ...             y, tangent = nn.jvp(nn.Dense.__call__, mdl, primals, tangents, variable_tangents)
+        ...             return jax.numpy.round(y), tangent
+        ...         return nn.custom_jvp(rounded, rule)(nn.Dense(2), x)
+        >>> x = jax.numpy.ones((1, 3))
+        >>> variables = Rounded().init(jax.random.key(0), x)
+        >>> grads = jax.grad(lambda variables: Rounded().apply(variables, x).sum())(variables)
+        >>> grads["params"]["Dense_0"]["bias"]
+        Array([1., 1.], dtype=float32)
+
+    Args:
+        fn: called as `fn(mdl, *args)`.
+        jvp_fn: called as `jvp_fn(mdl, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and its
+            tangent. The tangents of variables are given as `nn.jvp` takes them.
+        grad_vars: see `wrt` of `liftcore.custom_jvp`.
+        nondiff_argnums: see `jax.custom_jvp`; the module is number 0.
+        variables: see `liftcore.custom_jvp`.
+        rngs: see `liftcore.custom_jvp`.
+
+    Returns:
+        A function that is called as `fn` is.
+
+    Raises:
+        LiftArgumentError: when called, where modules come along whose tangents would be left out.
+    """
+
+    @functools.wraps(fn)
+    def custom(mdl: Any, *args: Any) -> Any:
+        crossing, trees = _cross("nn.custom_jvp", mdl, [fn, jvp_fn], args)
+        rule = crossing.calls[1]
+
+        @functools.wraps(rule, updated=())
+        def on_scopes(scopes: Any, *args: Any) -> Any:
+            return rule(scopes, *args[:-1], trees.out(args[-1]))
+
+        lifted = liftcore.custom_jvp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.defjvp(on_scopes)
+        return lifted(Scopes(crossing.scopes), *crossing.args)
+
+    return mark_lifted(custom)
+
+
+def custom_vmap(
+    fn: Callable[..., Any], rule: Callable[..., tuple[Any, Any]], *, variables: Filter = True, rngs: Filter = True
+) -> Callable[..., Any]:
+    """`liftcore.custom_vmap` for a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> def rule(axis_size, in_batched, mdl, x):
+        ...     return mdl(x), True  # one product of matrices
+        >>> class Rows(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, xs):
+        ...         layer = nn.custom_vmap(nn.Dense.__call__, rule)
+        ...         return nn.vmap(layer, {"params": None}, {"params": False})(nn.Dense(2), xs)
+        >>> Rows().init_with_output(jax.random.key(0), jax.numpy.ones((5, 3)))[0].shape
+        (5, 2)
+
+    Args:
+        fn: called as `fn(mdl, *args)`.
+        rule: called as `rule(axis_size, in_batched, mdl, *args)`; see `liftcore.custom_vmap`. The first of `in_batched`
+            is a tree of bools, `{collection: {module: {name: bool}}}`, or a pytree of such where `mdl` is a pytree of
+            modules.
+        variables: see `liftcore.custom_vmap`.
+        rngs: see `liftcore.custom_vmap`.
+
+    Returns:
+        A function that is called as `fn` is.
+    """
+
+    @functools.wraps(rule)
+    def of_module(mdl: Any, axis_size: int, in_batched: Any, *args: Any) -> Any:
+        return rule(axis_size, in_batched, mdl, *args)
+
+    @functools.wraps(fn)
+    def custom(mdl: Any, *args: Any) -> Any:
+        crossing, trees = _cross("nn.custom_vmap", mdl, [fn, of_module], args)
+
+        @functools.wraps(rule)
+        def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
+            of_variables, *others = in_batched
+            return crossing.calls[1](scopes, axis_size, (trees.out(of_variables), *others), *args)
+
+        lifted = liftcore.custom_vmap(crossing.calls[0], variables=variables, rngs=rngs)
+        lifted.def_vmap(on_scopes)
+        return lifted(Scopes(crossing.scopes), *crossing.args)
+
+    return mark_lifted(custom)
+
+
+def _cross(
+    where: str, mdl: Any, functions: Sequence[Callable[..., Any]], args: tuple[Any, ...]
+) -> tuple[Crossing, Trees]:
+    crossing = cross(where, mdl, functions, args)
+    return crossing, Trees.of(where, crossing, closures=True)

@@ -1,0 +1,109 @@
+"""Trees of variables, one for each scope of a lift, as who gave the modules wants to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import PyTree
+
+from ..crossing import Crossing
+from ..naming import map_modules
+
+__all__ = ["Scopes", "Trees", "without_modules"]
+
+
+class Scopes(list[Any]):
+    """The scopes of a lift, and in its results what there is for each of them: a list that is told from others."""
+
+
+jax.tree_util.register_pytree_node(Scopes, lambda scopes: (tuple(scopes), None), lambda _, members: Scopes(members))
+
+
+class Trees(NamedTuple):
+    """How trees are arranged: one tree for a module, a pytree of trees for a pytree of modules.
+
+    Attributes:
+        where: the lift, for the text of errors.
+        size: how many scopes there are.
+        treedef: the structure of the arrangement.
+        numbers: the number of the scope of each tree in it.
+    """
+
+    where: str
+    size: int
+    treedef: Any
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, where: str, crossing: Crossing, several: bool = False, closures: bool = False) -> Trees:
+        """The arrangement of one use of a lift.
+
+        Args:
+            where: the lift.
+            crossing: its use.
+            several: whether it is a list of the trees of all modules, those that fields lead to first, as in Linen.
+            closures: whether modules in closures count, too.
+
+        Raises:
+            LiftArgumentError: where it would leave out the variables of a module that has been given.
+        """
+        arranged: PyTree = 0
+        if several:
+            arranged = [*range(1, crossing.given), 0]
+        elif crossing.subject is not None:
+            arranged = map_modules(crossing.subject, lambda place: crossing.numbers[place.index])
+        numbers = jax.tree.leaves(arranged)
+        known = [crossing.scopes[number] for number in numbers]
+        counted = crossing.scopes if closures else crossing.scopes[: crossing.given]
+        outside = [scope.path_text for scope in counted if not _holds(known, scope)]
+        if outside:
+            raise LiftArgumentError(
+                where,
+                f"it takes the variables of the modules at {[scope.path_text for scope in known]}, and those at "
+                f"{outside}, which come along, are not among these.",
+                "Give a tuple of modules in place of the one; in `nn.vjp`, `multi_scope=True` is another way.",
+            )
+        return cls(where, len(crossing.scopes), jax.tree.structure(arranged), tuple(numbers))
+
+    def out(self, result: PyTree) -> PyTree:
+        """A result with all `Scopes` in it arranged."""
+
+        def arrange(leaf: Any) -> Any:
+            if not isinstance(leaf, Scopes):
+                return leaf
+            return self.out(jax.tree.unflatten(self.treedef, [leaf[number] for number in self.numbers]))
+
+        return jax.tree.map(arrange, result, is_leaf=lambda leaf: isinstance(leaf, Scopes))
+
+    def into(self, given: PyTree) -> Scopes:
+        """The inverse, for an arrangement of trees; None stands for no tree."""
+        found = Scopes([None] * self.size)
+        if given is None:
+            return found
+        try:
+            trees: Sequence[Any] = self.treedef.flatten_up_to(given)
+        except ValueError as error:
+            raise LiftArgumentError(
+                self.where,
+                f"expected trees of variables in the structure of the modules, {self.treedef}, given "
+                f"{jax.tree.structure(given)}.",
+                'Give `{"params": {…}}` for each module, or None for zeros.',
+            ) from error
+        for number, tree in zip(self.numbers, trees, strict=True):
+            found[number] = tree
+        return found
+
+
+def without_modules(result: PyTree) -> PyTree:
+    """A result with None for what stands for a module."""
+    return map_modules(result, lambda place: None)
+
+
+def _holds(known: Iterable[Scope], scope: Scope) -> bool:
+    """Whether a scope lies at or below one of those that are known."""
+    return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)

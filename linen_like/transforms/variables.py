@@ -1,0 +1,142 @@
+"""`map_variables` and other transformations of what a module sees of its variables and PRNG sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import liftcore
+from liftcore.typing import Filter, RNGs, Variables
+
+from ..lifting import Methods, lift
+
+__all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+def map_variables(
+    target: Target,
+    mapped_collections: Filter = True,
+    trans_in_fn: Callable[[Any], Variables] = lambda variables: variables,
+    trans_out_fn: Callable[[Any], Variables] = lambda variables: variables,
+    init: bool = False,
+    mutable: bool = False,
+    rngs: Filter = True,
+    variables: Filter = True,
+    methods: Methods = None,
+) -> Target:
+    """`liftcore.map_variables` for a module class, a method or a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> def transpose(variables):
+        ...     return jax.tree.map(lambda leaf: leaf.T, variables)
+        >>> class Autoencoder(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         dense = nn.Dense(2, use_bias=False)
+        ...         decode = nn.map_variables(lambda mdl, h: h @ mdl.variables["params"]["kernel"], "params", transpose)
+        ...         return decode(dense, dense(x))
+        >>> y, variables = Autoencoder().init_with_output(jax.random.key(0), jax.numpy.ones((1, 3)))
+        >>> y.shape, variables["params"]["Dense_0"]["kernel"].shape
+        ((1, 3), (3, 2))
+
+    Args:
+        target: see `nn.vmap`.
+        mapped_collections: see `mapped` of `liftcore.map_variables`.
+        trans_in_fn: see `map_in` of `liftcore.map_variables`.
+        trans_out_fn: see `map_out` of `liftcore.map_variables`.
+        init: see `liftcore.map_variables`.
+        mutable: see `liftcore.map_variables`.
+        rngs: see `liftcore.map_variables`.
+        variables: see `liftcore.map_variables`.
+        methods: see `nn.vmap`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    options = {
+        "mapped": mapped_collections,
+        "map_in": trans_in_fn,
+        "map_out": trans_out_fn,
+        "init": init,
+        "mutable": mutable,
+        "variables": variables,
+        "rngs": rngs,
+    }
+    return lift("map_variables", liftcore.map_variables, options, target, methods, "Map_variables")
+
+
+def swap_collection(
+    target: Target, col_a: str, col_b: str, variables: Filter = True, rngs: Filter = True, methods: Methods = None
+) -> Target:
+    """`liftcore.swap_collection` for a module class, a method or a function of a module. It changes no name.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> averaged = nn.swap_collection(nn.Dense, "params", "ema")(2)
+        >>> list(averaged.init(jax.random.key(0), jax.numpy.ones(3)))
+        ['ema']
+
+    Args:
+        target: see `nn.vmap`.
+        col_a: see `liftcore.swap_collection`.
+        col_b: see `liftcore.swap_collection`.
+        variables: see `liftcore.swap_collection`.
+        rngs: see `liftcore.swap_collection`.
+        methods: see `nn.vmap`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    options = {"col_a": col_a, "col_b": col_b, "variables": variables, "rngs": rngs}
+    return lift("swap_collection", liftcore.swap_collection, options, target, methods)
+
+
+def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, methods: Methods = None) -> Target:
+    """`liftcore.fold_rngs` for a module class, a method or a function of a module.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> x = jax.numpy.ones(64)
+        >>> Masking = nn.fold_rngs(nn.Dropout)
+        >>> y = Masking(0.5, deterministic=False).apply({}, x, rngs={"dropout": jax.random.key(0)})
+        >>> int((y == 0).sum()) > 0
+        True
+
+    Args:
+        target: see `nn.vmap`.
+        variables: see `liftcore.fold_rngs`.
+        rngs: see `liftcore.fold_rngs`.
+        methods: see `nn.vmap`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    return lift("fold_rngs", liftcore.fold_rngs, {"variables": variables, "rngs": rngs}, target, methods, "Fold_rngs")
+
+
+def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
+    """`liftcore.with_rngs` for a module class, a method or a function of a module. It changes no name.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Twice(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         masking = nn.with_rngs(nn.Dropout, {"dropout": self.make_rng("dropout")})(0.5, deterministic=False)
+        ...         return masking(x), masking(x)
+        >>> one, same = Twice().apply({}, jax.numpy.ones(64), rngs={"dropout": jax.random.key(0)})
+        >>> bool((one == same).all())
+        True
+
+    Args:
+        target: see `nn.vmap`.
+        rngs: see `liftcore.with_rngs`.
+        methods: see `nn.vmap`.
+
+    Returns:
+        See `nn.vmap`.
+    """
+    return lift("with_rngs", liftcore.with_rngs, {"rngs": rngs}, target, methods)
