@@ -77,4 +77,4 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return with_created(created, (error, result), values)
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "checkify", _ADVICE)
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "checkify", _ADVICE)

@@ -54,7 +54,7 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         pure.forget()
         return shapes, no_changes(pure)
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "eval_shape", _ADVICE)
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", _ADVICE)
 
 
 def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:

@@ -65,7 +65,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         crossing.records.append(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    return lift(transform, fn, [variables], [variables, Captured()], [rngs], "fold_rngs", _ADVICE)
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "fold_rngs", _ADVICE)
 
 
 def _fold(outer: Scope, sequences: dict[str, rng.Sequence]) -> tuple[dict[str, Any], Counter[str]]:

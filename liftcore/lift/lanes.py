@@ -183,7 +183,7 @@ class Lanes(NamedTuple):
     def run(
         self, pure: Pure, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Maps `lane(pure, slices, whole) -> (result, groups)`, where the operands are what is sliced and what is not."""
+        """Maps `lane(pure, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
         if not pure.writes:
             run = self.spread(lambda *given: lane(pure, *given), self.in_axes, (out_axes, self.group_axes))
             return run(*operands)  # type: ignore[no-any-return]
@@ -226,7 +226,9 @@ _SLICES = 0
 
 def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
     aval = leaf if isinstance(leaf, ShapedArray) else jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        aval.shape, aval.dtype, weak_type=aval.weak_type
+    )
 
 
 def _check_shared(where: str, reads: PyTree, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:

@@ -98,7 +98,7 @@ def map_variables(
             return body(pure.level(), lens.view(variable_groups[0]))
         return _traced(lens, body, variable_groups[0], mutable)
 
-    return lift(transform, fn, [mapped, variables], [*outs, Captured()], [rngs], "map_variables", advice)
+    return lift(transform, fn, [mapped, variables], [*outs, Captured(all=True)], [rngs], "map_variables", advice)
 
 
 def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:

@@ -63,7 +63,7 @@ def add_metadata_axis(
         return result, boxes_outside(out, axes.out_axes, metadata_params)
 
     rest = subtract(True, tuple(variable_axes))
-    into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured()]
+    into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured(all=True)]
     advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), keys=("as it is",))
     return lift(transform, fn, into, out, [True], "add_metadata_axis", advice)
 

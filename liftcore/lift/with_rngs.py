@@ -56,7 +56,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
             group.append({**kept, **(_folded(keys, index) if index else keys)})
         return begin_anew(pure, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
 
-    return lift(transform, fn, [True], [True, Captured()], [True], "with_rngs", _ADVICE)
+    return lift(transform, fn, [True], [True, Captured(all=True)], [True], "with_rngs", _ADVICE)
 
 
 def begin_anew(

@@ -29,12 +29,14 @@ class Row(NamedTuple):
         plain: from a body over plain scopes to the same, without any lift.
         rule: how state is treated; None for a transformation that changes nothing.
         runs: how often the body's Python runs.
+        shown: how it shows in paths, if otherwise than by its name; empty for one that lifts nothing.
     """
 
     lifted: Callable[[Body], Body]
     plain: Callable[[Body], Body]
     rule: Rule | None = None
     runs: int = 1
+    shown: str | None = None
 
 
 def _over_lanes(rule: Rule, own: bool, **options: Any) -> Row:
@@ -151,6 +153,80 @@ def _counted_loop(rule: Rule) -> Row:
     return Row(lifted, plain, rule)
 
 
+def _batches(rule: Rule) -> Row:
+    """A mapping that takes its lanes in batches."""
+
+    def spread(x: Any) -> Any:
+        return jnp.stack([(1 + 0.5 * index) * x for index in range(rule.size)])
+
+    def lifted(body: Body) -> Body:
+        over = liftcore.map(body, batch_size=2, variable_axes=rule.axes, split_rngs=rule.split)
+        return lambda scope, x: over(scope, spread(x)).mean(0)
+
+    def plain(body: Body) -> Body:
+        def loop(scope: Any, x: Any) -> Any:
+            xs = spread(x)
+            return jnp.stack(rule.run(scope, lambda inner, index: body(inner, xs[index]))).mean(0)
+
+        return loop
+
+    return Row(lifted, plain, rule)
+
+
+def _rematerialized_loop(rule: Rule) -> Row:
+    """A loop that carries `x`."""
+
+    def lifted(body: Body) -> Body:
+        return liftcore.remat_scan(
+            body,
+            (rule.size,),
+            variable_axes={name: axis for name, axis in rule.axes.items() if axis is not None},
+            variable_broadcast=[name for name, axis in rule.axes.items() if axis is None],
+            split_rngs=rule.split,
+        )
+
+    def plain(body: Body) -> Body:
+        def loop(scope: Any, x: Any) -> Any:
+            carry = [x]
+            rule.run(scope, lambda inner, index: carry.append(body(inner, carry[-1])))
+            return carry[-1]
+
+        return loop
+
+    return Row(lifted, plain, rule, shown="scan")
+
+
+def _checked(body: Body) -> Body:
+    checked = liftcore.checkify(body)
+    return lambda scope, x: checked(scope, x)[1]
+
+
+def _seen_doubled() -> Row:
+    """A body that sees its parameters twice as large as they are stored."""
+
+    def times(number: float) -> Callable[[Any], Any]:
+        return lambda variables: jax.tree.map(lambda leaf: number * leaf, variables)
+
+    def lifted(body: Body) -> Body:
+        return liftcore.map_variables(body, "params", times(2.0), times(0.5), init=True)
+
+    def plain(body: Body) -> Body:
+        def call(scope: Any, x: Any) -> Any:
+            world = scope.world
+            stored = {path: value for path, value in world.values.items() if path[0] == "params"}
+            world.values |= {path: 2 * value for path, value in stored.items()}
+            world.pending |= {path: 2 * value for path, value in world.pending.items() if path[0] == "params"}
+            y = body(scope, x)
+            for values in (world.values, world.pending, world.first):
+                values |= {path: 0.5 * value for path, value in values.items() if path[0] == "params"}
+            world.values |= stored
+            return y
+
+        return call
+
+    return Row(lifted, plain)
+
+
 def _total(tree: Any) -> Any:
     return sum(leaf.sum() for leaf in jax.tree.leaves(tree))
 
@@ -243,11 +319,19 @@ TABLE = {
     "vjp": _pulled_back(),
     "jvp": _pushed_forward(),
     "custom_jvp": _with_a_rule(),
+    "map": _batches(Rule({"params": 0, "consts": None, "state": 1, "counter": 0}, ALL, 3)),
+    "remat_scan": _rematerialized_loop(Rule({"params": 0, "consts": None, "state": 1, "counter": 0}, ALL, 2)),
+    "map_variables": _seen_doubled(),
+    "checkify": Row(_checked, lambda body: body),
+    "named_call": _unchanged(liftcore.named_call, name="named")._replace(shown=""),
 }
 """The rows by name."""
+
+SHOWN = {name: name.split(",")[0] if row.shown is None else row.shown for name, row in TABLE.items()}
+"""How each row shows in paths."""
 
 SHARED = frozenset({"vmap, shared", "scan, shared", "fori_loop"})
 """Rows with shared parameters, which must not depend on what differs between lanes."""
 
-TRANSPARENT = frozenset({"remat", "remat, policy", "jit"})
+TRANSPARENT = frozenset({"remat", "remat, policy", "jit", "named_call"})
 """Rows that must change no name, no value and no draw."""

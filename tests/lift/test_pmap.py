@@ -98,6 +98,34 @@ def test_python_values_pass_through_where_there_is_no_axis() -> None:
     assert lifted({}, jnp.arange(2.0), "b", flag=True).tolist() == [0.0, 3.0]
 
 
+def test_nothing_need_be_mapped() -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        return x + jax.lax.axis_index("i")
+
+    lifted = pmap(fn, "i", in_axes=None, axis_size=3)
+    assert liftcore.apply(lifted)({}, 2).tolist() == [2, 3, 4]
+
+
+def test_arrays_may_lie_on_devices_already() -> None:
+    def fn(scope: Scope, x: Any, scale: Any) -> Any:
+        w = scope.param("w", uniform, ())
+        count = scope.variable("state", "n", lambda: jnp.zeros(()))
+        count.value += 1
+        return liftcore.jit(lambda scope, x: jnp.tanh(x * w * scale) + count.value)(scope, x)
+
+    lifted = pmap(fn, in_axes=(0, None), variable_axes={"params": None, "state": 0}, split_rngs=False)
+    x, scale = jax.pmap(lambda x: (x, 2.0), out_axes=(0, None))(jnp.arange(2.0))
+    _, variables = liftcore.init(lifted)(keys(), x, scale)
+
+    def loss(variables: Any) -> Any:
+        return liftcore.apply(lifted, mutable=["state"])(variables, x, scale)[0].sum()
+
+    def by_hand(variables: Any) -> Any:
+        return jnp.tanh(x * variables["params"]["w"] * scale).sum() + 2 * variables["state"]["n"].sum()
+
+    assert_same(jax.grad(loss)(variables)["params"], jax.grad(by_hand)(variables)["params"])
+
+
 @pytest.mark.parametrize("mutable", [False, ["intermediates"]])
 def test_donated_arguments_are_given_up(mutable: Any) -> None:
     def fn(scope: Scope, kept: Any, gone: Any) -> Any:
@@ -124,17 +152,15 @@ def over(body: Any, lift: Callable[..., Any] = pmap) -> Any:
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_it_nests_in_others_and_others_in_it(name: str, inside: bool) -> None:
-    body = Counted(block)
-
-    def model(lift: Callable[..., Any]) -> Any:
+    def model(lift: Callable[..., Any], body: Any = block) -> Any:
         return over(NESTS[name](body), lift) if inside else NESTS[name](over(body, lift))
 
     def run(lift: Callable[..., Any]) -> Any:
         return compiled(lambda *args: everything(model(lift), *args), keys(), keys(10), jnp.array([0.1, 0.2]))
 
     assert_same(run(pmap), run(vmap))
-    body.since()
-    jax.eval_shape(liftcore.init(model(pmap)), keys(), jnp.ones(2))
+    body = Counted(block)
+    jax.eval_shape(liftcore.init(model(pmap, body)), keys(), jnp.ones(2))
     assert body.since() == 1
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import linen_like as nn
+from linen_like.errors import LiftArgumentError
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 
@@ -23,6 +24,9 @@ RULES = ("custom_vjp", "custom_jvp")
 
 READERS = ("custom_vmap",)
 """Rows whose function writes nothing."""
+
+FORWARD = ("custom_vmap", "while_loop")
+"""Rows without a derivative in reverse, in JAX too."""
 
 RUNS: list[str] = []
 
@@ -70,9 +74,14 @@ def runs(fn: Any, *args: Any) -> int:
     return len(RUNS)
 
 
-def loss(model: Any, variables: Any, x: Any) -> Any:
-    y, mutated = model.apply(variables, x, mutable=["state"])
+def loss(model: Any, params: Any, rest: Any, x: Any) -> Any:
+    y, mutated = model.apply({**rest, "params": params}, x, mutable=["state"])
     return (y**2).sum(), mutated
+
+
+def parts(variables: Any) -> tuple[Any, Any]:
+    """Parameters and other variables."""
+    return variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
 
 
 @unchanged
@@ -88,10 +97,8 @@ def test_variables_are_those_of_the_function_itself(row: str) -> None:
 def test_values_writes_and_gradients_are_those_of_the_function_itself(row: str) -> None:
     model, plain = models(row)
     variables = plain.init(KEY, X)
-    run = loss
-    if row != "while_loop":  # it has no derivative in reverse
-        run = jax.value_and_grad(loss, (1, 2), has_aux=True)
-    assert_close(run(model, variables, X), run(plain, variables, X))
+    run = loss if row in FORWARD else jax.value_and_grad(loss, (1, 3), has_aux=True)
+    assert_close(run(model, *parts(variables), X), run(plain, *parts(variables), X))
 
 
 @stacked
@@ -112,6 +119,136 @@ def test_body_runs_once_in_init_apply_and_gradient(row: str) -> None:
     once = 2 if row in RULES else 1
     variables = model.init(KEY, X)
     assert runs(model.init, KEY, 2 * X) in (once, 0)  # 0 is a cached call of `jit`
-    assert runs(loss, model, variables, X) == once
-    if row != "while_loop":
-        assert runs(jax.grad(loss, 1, has_aux=True), model, variables, X) in (once, 0)
+    assert runs(loss, model, *parts(variables), X) == once
+    if row not in FORWARD:
+        assert runs(jax.grad(loss, 1, has_aux=True), model, *parts(variables), X) in (once, 0)
+
+
+# --- nested -----------------------------------------------------------------------------------------------------------
+
+
+def steps(fn: Any, mdl: Any, x: Any) -> Any:
+    """A loop that carries the state, which its body makes and writes."""
+    shared = {"variable_broadcast": ["params", "consts"], "variable_carry": "state", "split_rngs": False}
+    return nn.scan(lambda mdl, x, _: (fn(mdl, x), None), length=3, **shared)(mdl, x, None)[0]
+
+
+class Nested(Model):
+    """A block under two rows, the outer one being `steps` where its name says so."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        fn: Any = Block.__call__
+        for row in reversed(self.rows):
+            fn = functools.partial({**ROWS, "steps": steps}[row], fn)
+        return fn(Block(self.writes, name="block"), x)
+
+
+@pytest.mark.parametrize("outer", ["steps", "vmap_shared", "remat"])
+@unchanged
+def test_rows_nest_in_loops_mappings_and_remat(outer: str, row: str) -> None:
+    model, plain = (Nested(some, row not in READERS) for some in ((outer, row), (outer,)))
+    y, variables = model.init_with_output(KEY, X)
+    expected_y, expected = plain.init_with_output(KEY, X)
+    assert_same(variables, expected)
+    assert_close(y, expected_y)
+    once = 2 if row in RULES or (row, outer) == ("custom_vmap", "vmap_shared") else 1
+    assert runs(loss, model, *parts(variables), X) in ((once, 0) if row == "jit" else (once,))
+    assert_close(loss(model, *parts(variables), X), loss(plain, *parts(variables), X))
+
+
+@pytest.mark.parametrize("inner", ["steps", "jit"])
+@unchanged
+def test_loops_and_jit_nest_in_rows(inner: str, row: str) -> None:
+    model, plain = (Nested(some, row not in READERS) for some in ((row, inner), (inner,)))
+    y, variables = model.init_with_output(KEY, X)
+    expected_y, expected = plain.init_with_output(KEY, X)
+    assert_same(variables, expected)
+    assert_close(y, expected_y)
+    assert_close(loss(model, *parts(variables), X), loss(plain, *parts(variables), X))
+
+
+# --- captured values --------------------------------------------------------------------------------------------------
+
+AXES = {
+    **dict.fromkeys(ROWS, ()),
+    "vmap": (2,),
+    "vmap_shared": (2,),
+    "map": (2,),
+    "map_shared": (3,),
+    "pmap": (1,),
+    "shard_map": (1,),
+    "scan": (2,),
+    "scan_shared": (1,),
+    "remat_scan": (2, 2),
+    "fori_loop": (1,),
+}
+"""The axes that captured values gain."""
+
+
+class Watched(nn.Module):
+    """Sows, and perturbs."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        h = self.perturb("h", nn.Dense(3)(x))
+        self.sow("intermediates", "mean", h.mean())
+        return jnp.tanh(h)
+
+
+class Watching(nn.Module):
+    row: str | None
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        watched = Watched(name="watched")
+        return watched(x) if self.row is None else ROWS[self.row](Watched.__call__, watched, x)
+
+
+@rows
+def test_sown_values_pass_through(row: str) -> None:
+    model = Watching(row)
+    variables = {"params": model.init(KEY, X)["params"]}
+    y = model.apply(variables, X)
+    if row == "while_loop":
+        with pytest.raises(
+            LiftArgumentError, match=r"number of iterations is unknown, so that values cannot be stacked"
+        ):
+            model.apply(variables, X, mutable=["intermediates"])
+        return
+    kept_y, kept = model.apply(variables, X, mutable=["intermediates"])
+    assert_close(kept_y, y)
+    assert shapes(kept) == {"intermediates": {"watched": {"mean": (AXES[row],)}}}
+
+
+@rows
+def test_outputs_are_captured_inside(row: str) -> None:
+    model = Watching(row)
+    variables = {"params": model.init(KEY, X)["params"]}
+    if row == "while_loop":
+        with pytest.raises(
+            LiftArgumentError, match=r"number of iterations is unknown, so that values cannot be stacked"
+        ):
+            model.apply(variables, X, capture_intermediates=True)
+        return
+    y, kept = model.apply(variables, X, capture_intermediates=True)
+    assert_close(y, model.apply(variables, X))
+    found = kept["intermediates"]["watched"]
+    assert shapes(found["Dense_0"]["__call__"]) == shapes(found["__call__"]) == ((*AXES[row], *X.shape),)
+
+
+@pytest.mark.parametrize("row", [name for name in ROWS if name not in (*FORWARD, *RULES, "shard_map")])
+def test_perturbations_pass_through(row: str) -> None:
+    def loss(perturbations: Any, model: Any = Watching(row)) -> Any:
+        return (model.apply({"params": params, "perturbations": perturbations}, X) ** 2).sum()
+
+    variables = Watching(row).init(KEY, X)
+    params, perturbations = variables["params"], variables["perturbations"]
+    axes = () if row == "fori_loop" else AXES[row]  # by default all variables are shared there
+    assert shapes(perturbations) == {"watched": {"h": (*axes, *X.shape)}}
+    grads = jax.grad(loss)(perturbations)["watched"]["h"]
+    assert (grads != 0).any()
+    if row in UNCHANGED:
+        plain = jax.grad(loss)({"watched": {"h": jnp.zeros_like(X)}}, Watching(None))["watched"]["h"]
+        assert_close(grads.sum(tuple(range(len(axes)))), plain)
+    assert_close(Watching(row).apply({"params": params}, X), Watching(row).apply(variables, X))
