@@ -176,11 +176,10 @@ def retraces() -> Iterator[Retraces]:
     Example:
         >>> import jax, liftcore
         >>> import jax.numpy as jnp
-        >>> from liftcore.retrace import retraces
         >>> def halve(scope, x):
         ...     return x / 2
         >>> run = liftcore.apply(liftcore.jit(halve))
-        >>> with retraces() as found:
+        >>> with liftcore.retraces() as found:
         ...     for x in (jnp.ones(3), jnp.zeros(3), jnp.ones(4)):
         ...         y = run({}, x)
         >>> print(found)
@@ -239,8 +238,7 @@ def assert_max_traces(n: int) -> MaxTraces:
     Example:
         >>> import jax, liftcore
         >>> import jax.numpy as jnp
-        >>> from liftcore.retrace import assert_max_traces
-        >>> @assert_max_traces(1)
+        >>> @liftcore.assert_max_traces(1)
         ... def double(scope, x):
         ...     return 2 * x
         >>> run = liftcore.apply(liftcore.jit(double))
@@ -248,7 +246,7 @@ def assert_max_traces(n: int) -> MaxTraces:
         >>> run({}, jnp.ones(4))
         Traceback (most recent call last):
         liftcore.errors.TooManyTracesError: double at /jit(double): its Python ran 2 times, at most 1 is allowed: ...
-        >>> with assert_max_traces(0):
+        >>> with liftcore.assert_max_traces(0):
         ...     y = run({}, jnp.zeros(3))
 
     Args:

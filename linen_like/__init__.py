@@ -55,11 +55,28 @@ from .combinators import Sequential
 from .convolution import Conv
 from .embedding import Embed
 from .entry import apply, init, init_with_output
+from .explanation import explain
 from .initializers import ones_init, zeros_init
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
-from .partitioning import add_metadata_axis
+from .partitioning import (
+    PARTITION_NAME,
+    LogicallyPartitioned,
+    Partitioned,
+    add_metadata_axis,
+    get_logical_axis_rules,
+    get_partition_spec,
+    get_sharding,
+    logical_axis_rules,
+    logical_to_mesh,
+    logical_to_mesh_axes,
+    logical_to_mesh_sharding,
+    unbox,
+    with_logical_constraint,
+    with_logical_partitioning,
+    with_partitioning,
+)
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .stochastic import Dropout
 from .transforms.branches import cond, switch
@@ -72,6 +89,7 @@ from .transforms.rules import custom_jvp, custom_vjp, custom_vmap
 from .transforms.variables import fold_rngs, map_variables, swap_collection, with_rngs
 
 __all__ = [
+    "PARTITION_NAME",
     "BatchNorm",
     "Conv",
     "Dense",
@@ -82,8 +100,10 @@ __all__ = [
     "In",
     "InOut",
     "LayerNorm",
+    "LogicallyPartitioned",
     "Module",
     "Out",
+    "Partitioned",
     "Scope",
     "Sequential",
     "Variable",
@@ -103,9 +123,13 @@ __all__ = [
     "elu",
     "errors",
     "eval_shape",
+    "explain",
     "fold_rngs",
     "fori_loop",
     "gelu",
+    "get_logical_axis_rules",
+    "get_partition_spec",
+    "get_sharding",
     "glu",
     "grad",
     "hard_sigmoid",
@@ -124,6 +148,10 @@ __all__ = [
     "linearize",
     "log_sigmoid",
     "log_softmax",
+    "logical_axis_rules",
+    "logical_to_mesh",
+    "logical_to_mesh_axes",
+    "logical_to_mesh_sharding",
     "logsumexp",
     "map",
     "map_variables",
@@ -155,10 +183,14 @@ __all__ = [
     "swish",
     "switch",
     "tanh",
+    "unbox",
     "value_and_grad",
     "vjp",
     "vmap",
     "while_loop",
+    "with_logical_constraint",
+    "with_logical_partitioning",
+    "with_partitioning",
     "with_rngs",
     "zeros_init",
 ]

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import liftcore
 from liftcore import NO_AXES
-from liftcore import add_metadata_axis as _add_metadata_axis
 from liftcore.errors import LiftArgumentError
 from liftcore.meta import (
     PARTITION_NAME,
@@ -312,4 +312,4 @@ def add_metadata_axis(
     """
     options = {"variable_axes": variable_axes, "metadata_params": metadata_params}
     prefix = "Map_variables" * len(variable_axes)  # Linen's automatic names, which are those of `map_variables`
-    return lift("add_metadata_axis", _add_metadata_axis, options, target, methods, prefix)
+    return lift("add_metadata_axis", liftcore.add_metadata_axis, options, target, methods, prefix)

@@ -85,6 +85,9 @@ def jit(
     inline: bool = False,
     keep_unused: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    variable_shardings: Mapping[Any, Any] = liftcore.NO_AXES,
 ) -> Target:
     """`liftcore.jit` for a module class, a method or a function of a module.
 
@@ -115,6 +118,9 @@ def jit(
         inline: see `jax.jit`.
         keep_unused: see `jax.jit`.
         compiler_options: see `jax.jit`.
+        in_shardings: see `liftcore.jit`.
+        out_shardings: see `liftcore.jit`.
+        variable_shardings: see `liftcore.jit`.
 
     Returns:
         See `nn.vmap`.
@@ -129,6 +135,9 @@ def jit(
         "backend": backend,
         "inline": inline,
         "compiler_options": compiler_options,
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "variable_shardings": variable_shardings,
         "variables": variables,
         "rngs": rngs,
     }

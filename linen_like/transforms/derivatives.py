@@ -12,6 +12,7 @@ import liftcore
 from liftcore.typing import Filter, PyTree
 
 from ..crossing import cross
+from ..template import Place
 from .options import refuse
 from .trees import Scopes, Trees, without_modules
 
@@ -204,8 +205,8 @@ def jvp(
     Args:
         fn: called as `fn(mdl, *primals)`.
         mdl: the module, or a pytree of modules.
-        primals: its other arguments.
-        tangents: their tangents.
+        primals: its other arguments; modules and variables in them are lifted too.
+        tangents: their tangents, None for a module.
         variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of such where
             `mdl` is one of modules. Those that are left out are zero.
         variables: see `liftcore.jvp`.
@@ -215,11 +216,21 @@ def jvp(
     Returns:
         `(result, tangent)` or `(result, tangent, aux)`.
     """
-    crossing = cross("nn.jvp", mdl, [fn], (tuple(primals),))
+    crossing = cross("nn.jvp", mdl, [fn], tuple(primals))
+    tangents = jax.tree.map(_tangent, crossing.args, tuple(tangents), is_leaf=_is_module)
     given = Trees.of("nn.jvp", crossing).into(variable_tangents)
     wrt = sorted({collection for tree in given if tree for collection in tree})
     lifted = liftcore.jvp(crossing.calls[0], has_aux, wrt=wrt, variables=variables, rngs=rngs)
-    return lifted(Scopes(crossing.scopes), crossing.args[0], tuple(tangents), given)
+    return lifted(Scopes(crossing.scopes), crossing.args, tangents, given)
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, Place)
+
+
+def _tangent(primal: Any, tangent: Any) -> Any:
+    """The tangent of a primal; one that is a module has none, whatever is given."""
+    return primal if _is_module(primal) else tangent
 
 
 def linearize(
