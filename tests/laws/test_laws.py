@@ -195,6 +195,13 @@ def test_law_2_once_in_a_mixture(names: tuple[str, ...]) -> None:
 
 
 @ROWS
+@pytest.mark.parametrize("others", [("scan", "remat", "vmap"), ("cond", "jit", "scan, shared"), ("vjp", "map", "jit")])
+def test_law_2_once_inside_three_others(name: str, others: tuple[str, ...]) -> None:
+    body = Counted()
+    assert_runs(nested((name, *others), body), body, TABLE[name].runs)
+
+
+@ROWS
 def test_law_2_once_when_it_is_run_too(name: str) -> None:
     body = Counted()
     lifted = TABLE[name].lifted(body)
@@ -281,18 +288,37 @@ def test_law_4_no_key_is_drawn_twice(program: Any) -> None:
 
 def only(name: str, body: Callable[..., Any], collections: Any, sequences: Any) -> Callable[..., Any]:
     """A body under a kind of transformation that lifts some collections and sequences only."""
-    kind = name.split(",")[0]
-    if kind in ("remat", "jit"):
-        return getattr(liftcore, kind)(body, variables=collections, rngs=sequences)  # type: ignore[no-any-return]
     axes = dict.fromkeys(collections, 0)
     split = dict.fromkeys(sequences, True)
-    if kind == "vmap":
-        return liftcore.vmap(body, in_axes=None, axis_size=2, variable_axes=axes, split_rngs=split)
+    rules = {"variables": collections, "rngs": sequences}
+    shared = {"variable_broadcast": collections, "split_rngs": split}
     step = liftcore.scan(lambda scope, x, _: (body(scope, x), None), length=2, variable_axes=axes, split_rngs=split)
-    return lambda scope, x: step(scope, x, None)[0]
+    kinds: dict[str, Callable[..., Any]] = {
+        "vmap": liftcore.vmap(body, in_axes=None, axis_size=2, variable_axes=axes, split_rngs=split),
+        "map": lambda s, x: liftcore.map(body, variable_axes=axes, split_rngs=split)(s, jnp.stack([x, x])),
+        "scan": lambda s, x: step(s, x, None)[0],
+        "fori_loop": lambda s, x: liftcore.fori_loop(lambda s, i, x: body(s, x), **shared)(s, 0, 2, x),
+        "while_loop": lambda s, x: liftcore.while_loop(lambda s, x: x[0] < 1, body, **shared)(s, x),
+        "remat": liftcore.remat(body, **rules),
+        "jit": liftcore.jit(body, **rules),
+        "checkify": lambda s, x: liftcore.checkify(body, **rules)(s, x)[1],
+        "cond": lambda s, x: liftcore.cond(body, lambda s, x: x, **rules)(s, True, x),
+        "switch": lambda s, x: liftcore.switch([body, body], **rules)(s, 0, x),
+        "vjp": lambda s, x: liftcore.vjp(body, wrt=False, **rules)(s, x)[0],
+        "jvp": lambda s, x: liftcore.jvp(body, wrt=False, **rules)(s, (x,), (x,))[0],
+        "linearize": lambda s, x: liftcore.linearize(body, wrt=False, **rules)(s, x)[0],
+        "jacfwd": lambda s, x: liftcore.jacfwd(body, argnums=1, wrt=False, **rules)(s, x)[0],
+        "jacrev": lambda s, x: liftcore.jacrev(body, argnums=1, wrt=False, **rules)(s, x)[0],
+        "grad": lambda s, x: liftcore.grad(lambda s, x: body(s, x).sum(), argnums=1, wrt=False, **rules)(s, x),
+    }
+    return kinds[name]
 
 
-KINDS = pytest.mark.parametrize("name", ["vmap", "scan", "remat", "jit"])
+KINDS = pytest.mark.parametrize(
+    "name",
+    ["vmap", "map", "scan", "fori_loop", "while_loop", "remat", "jit", "checkify", "cond", "switch", "vjp", "jvp"]
+    + ["linearize", "jacfwd", "jacrev", "grad"],
+)
 
 
 @KINDS
@@ -570,7 +596,7 @@ def test_law_9_values_may_be_any_pytree(name: str) -> None:
     assert_same(ours, plain.apply(unlifted, mutable=["state"])(variables[1], X, rngs=keys(10)))
 
 
-@KINDS
+@pytest.mark.parametrize("name", ["vmap", "scan", "remat", "jit", "vjp", "map"])
 def test_law_9_a_dictionary_may_gain_keys_and_loudly_not_lose_them(name: str) -> None:
     def body(scope: Any, x: Any, drop: bool = False) -> Any:
         cache = scope.variable("state", "cache", lambda: {"old": x})
