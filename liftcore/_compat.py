@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -29,6 +30,8 @@ __all__ = [
     "raw_transformation",
     "tag",
     "trace_state",
+    "vary",
+    "varying_axes",
     "zeros",
 ]
 
@@ -55,15 +58,24 @@ def tag(value: Any) -> Any:
     return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)  # type: ignore[no-untyped-call]
 
 
-def zeros(kind: Any) -> Any:
-    """Zeros of a type, with the manual axes of `jax.shard_map` that it varies over."""
-    made = jax.numpy.zeros(kind.shape, kind.dtype)
-    axes = tuple(getattr(kind, "vma", ()))
+def varying_axes(kind: Any) -> frozenset[Any]:
+    """The axes of the mesh of a `jax.shard_map` that a value of a type varies along."""
+    found: frozenset[Any] | None = getattr(kind, "vma", None)
+    return kind.mat.varying if found is None else found  # JAX 0.10 tells it elsewhere
+
+
+def vary(value: Any, axes: Collection[Any]) -> Any:
+    """An array that varies along some more axes, by its type."""
     if not axes:
-        return made
+        return value
     if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(made, axes, to="varying")
-    return jax.lax.pvary(made, axes)  # type: ignore[attr-defined]  # JAX 0.8
+        return jax.lax.pcast(value, tuple(axes), to="varying")
+    return jax.lax.pvary(value, tuple(axes))  # type: ignore[attr-defined]  # JAX 0.8
+
+
+def zeros(kind: Any) -> Any:
+    """Zeros of a type, the axes that it varies along included."""
+    return vary(jax.numpy.zeros(kind.shape, kind.dtype), varying_axes(kind))
 
 
 def as_array(value: Any) -> Any:

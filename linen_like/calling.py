@@ -195,6 +195,6 @@ _NO_ARRAY = re.compile(
     r"interpreting argument|is not a valid JAX type|as an abstract array|Tracer' object is not callable"
 )
 _NOTE = (
-    "A module cannot be an argument of a raw JAX transformation. Use the lifted one, whose first argument is a module: "
-    "`nn.vmap`, `nn.scan`, `nn.remat` (`nn.checkpoint`), `nn.jit`."
+    "A module cannot be an argument of a raw JAX transformation. Use the lifted one of the same name, which takes "
+    "modules: `nn.jit`, `nn.vmap`, `nn.scan`, `nn.grad`, `nn.cond`, `nn.checkpoint` and so on."
 )

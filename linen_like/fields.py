@@ -112,8 +112,8 @@ def hashed(module: Any) -> int:
         raise UnhashableModuleError(
             f"hash of {cls.__name__} at {module.scope.path_text}",
             "a module that is bound to variables has no hash.",
-            "To give a bound module to a JAX transformation, lift its class: `nn.vmap`, `nn.scan`, `nn.remat` "
-            "(`nn.checkpoint`), `nn.jit`. "
+            "Where a JAX transformation asks for it, use the lifted one of the same name, which takes modules: "
+            "`nn.jit` for `jax.jit`, `nn.cond` for `jax.lax.cond`. "
             "To keep it in a dict or set, use the unbound one: `module, variables = module.unbind()`.",
         )
     values = {name: getattr(module, name) for name in cls._compared_names}

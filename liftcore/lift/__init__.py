@@ -7,14 +7,13 @@
     compilation    jit, remat (checkpoint), named_call, eval_shape, purify, checkify
     variables      map_variables, swap_collection, add_metadata_axis, fold_rngs, with_rngs
 
-What several of them share lies beside them: `axes`, `arguments`, `carry`; and how a traced body is run: `outline`,
-`lanes`, `shards`, `loop`, `repeat`, `branches`, `derivative`, `custom`, `compiled`, `lens`.
+How a body is run is told in `liftcore.bodies`.
 """
 
 from __future__ import annotations
 
+from ..bodies.axes import NO_AXES, In, InOut, Out, broadcast
 from .associative_scan import associative_scan
-from .axes import NO_AXES, In, InOut, Out, broadcast
 from .checkify import checkify
 from .cond import cond, switch
 from .custom_jvp import custom_jvp

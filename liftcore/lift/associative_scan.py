@@ -16,7 +16,9 @@ from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]
 
-_ADVICE = Advice('"{}" to `variables`', "nothing: it draws no keys")
+_ADVICE = Advice(
+    '"{}" to `variables`', "nothing: it draws no keys", ("as it is",), ("refused",), ("refused",), "refused"
+)
 
 
 def associative_scan(

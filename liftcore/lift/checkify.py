@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
+from ..bodies.outline import with_created, without_created
 from ..hoist import trace
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
-from .outline import with_created, without_created
 
 __all__ = ["checkify"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
+from ..bodies.arguments import named_like
+from ..bodies.branches import run_one
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
-from .arguments import named_like
-from .branches import run_one
 
 __all__ = ["cond", "switch"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
+from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .custom import Arguments, Operands, Ruled, pair, with_defaults
-from .derivative import ADVICE, Scoped, zero_tangent
 
 __all__ = ["custom_jvp"]
 

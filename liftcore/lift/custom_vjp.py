@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
+from ..bodies.carry import overlay
+from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
+from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift, name_of
 from ..typing import Filter
-from .carry import overlay
-from .custom import Arguments, Operands, Ruled, pair, with_defaults
-from .derivative import ADVICE, Scoped, zero_tangent
 
 __all__ = ["custom_vjp"]
 

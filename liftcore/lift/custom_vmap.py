@@ -15,6 +15,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from .._compat import jaxpr_as_fun
+from ..bodies.outline import with_created, without_created
 from ..errors import LiftArgumentError, LiftError
 from ..filters import Nothing, leaves_of, merge
 from ..hoist import trace
@@ -23,11 +24,10 @@ from ..pack import Crossing, Pure, lift, name_of
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree
-from .outline import with_created, without_created
 
 __all__ = ["custom_vmap"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`')
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 class custom_vmap:

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
+from ..bodies.axes import replace_mapped, select_mapped
 from ..layout import Captured, Changes
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Axis, Filter, PyTree
-from .axes import replace_mapped, select_mapped
 
 __all__ = ["eval_shape", "no_changes", "split_arrays"]
 

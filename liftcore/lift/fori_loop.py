@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..bodies.arguments import named_like
+from ..bodies.axes import NO_AXES, split_rules
+from ..bodies.loop import Loop
+from ..bodies.repeat import Repeat, Variables, nothing
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .arguments import named_like
-from .axes import NO_AXES, split_rules
-from .loop import Loop
-from .repeat import Repeat, Variables, nothing
 from .while_loop import loop_advice, loop_keys, splits
 
 __all__ = ["fori_loop"]
@@ -81,7 +81,7 @@ def fori_loop(
                 )
             return _unknown(pure, body, counts, variables, (lower, upper), init_val)
         size = max(int(upper) - int(lower), 0)
-        return _known(pure, body, counts, variables, size, (lower, init_val), 1 if unroll is None else unroll)
+        return _known(pure, body, counts, variables, size, (int(lower), init_val), 1 if unroll is None else unroll)
 
     filters = [variable_carry, variable_broadcast]
     advice = loop_advice(key_axes)._replace(captured="stacked on a new axis 0, if both bounds are known")

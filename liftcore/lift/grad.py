@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
+from ..bodies.derivative import ADVICE, Scoped, check_wrt, differentiable, positive
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter, PyTree
-from .derivative import ADVICE, Scoped, check_wrt, differentiable, positive
 
 __all__ = ["by_argument", "grad", "value_and_grad"]
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import jax
 
+from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
+from ..bodies.axes import NO_AXES
+from ..bodies.compiled import Body, Cache
+from ..bodies.outline import outline
+from ..bodies.shardings import Placement
 from ..filters import names_collections
 from ..layout import Captured
 from ..pack import Crossing, Pure, lift
 from ..retrace import Counted
 from ..tree import Advice
 from ..typing import Filter, Path, Predicate, PyTree
-from .arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
-from .axes import NO_AXES
-from .compiled import Body, Cache
-from .outline import outline
-from .shardings import Placement
 
 __all__ = ["jit"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
+from ..bodies.arguments import named_like
+from ..bodies.carry import overlay, select
+from ..bodies.derivative import ADVICE, Scoped, differentiable, instantiate
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter, PyTree
-from .arguments import named_like
-from .carry import overlay, select
-from .derivative import ADVICE, Scoped, differentiable, instantiate
 
 __all__ = ["jvp", "linearize"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from .._compat import tag
+from ..bodies.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
+from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..hoist import trace
 from ..tree import Advice
 from ..typing import PyTree
-from .axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
-from .lanes import Lanes, Mapper, over_lanes
 
 __all__ = ["map"]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from ..bodies.lens import Lens
+from ..bodies.outline import without_created
 from ..errors import UnliftedCollectionError
 from ..filters import Nothing, intersect, leaves_of, merge, subtract
 from ..hoist import trace
@@ -20,8 +22,6 @@ from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, PyTree, Variables
 from .eval_shape import split_arrays
-from .lens import Lens
-from .outline import without_created
 
 __all__ = ["map_variables"]
 

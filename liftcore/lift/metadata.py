@@ -1,22 +1,19 @@
-"""Boxes at the boundary of a lift: inside they lack the name of the axis that lies outside."""
+"""`add_metadata_axis`: boxes that name an axis more outside than inside."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
-from ..errors import LiftArgumentError, LiftError
+from ..bodies.axes import NO_AXES, VariableAxes
+from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..filters import subtract
-from ..layout import Captured, Changes
-from ..meta import add_axis, has_boxes, is_box, remove_axis
+from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
-from ..typing import Axis, PyTree
-from .axes import NO_AXES, VariableAxes
+from ..typing import Axis
 
-__all__ = ["add_metadata_axis", "boxes_inside", "boxes_outside", "check_params"]
+__all__ = ["add_metadata_axis"]
 
 _ADVICE = Advice('`variable_axes={{"{}": 0}}`', "nothing: all sequences are lifted")
 
@@ -71,54 +68,3 @@ def add_metadata_axis(
 def _words(axes: Sequence[Axis]) -> tuple[str, ...]:
     """What becomes of each group of variables, the last of which is the rest."""
     return (*("as it is" if axis is None else f"boxes name axis {axis} outside only" for axis in axes), "as it is")
-
-
-def check_params(name: str, metadata_params: Any) -> None:
-    """Checks that what boxes are told of an axis is a mapping."""
-    if not isinstance(metadata_params, Mapping):
-        raise LiftArgumentError(
-            f"metadata_params of {name}",
-            f"expected a mapping that boxes read, given {metadata_params!r}.",
-            'Write `metadata_params={PARTITION_NAME: "layers"}`.',
-        )
-
-
-def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> list[PyTree]:
-    """Groups of variables as a body sees them.
-
-    Args:
-        where: the lift, for the text of an error.
-        groups: the groups that go in.
-        axes: for each of them the axis that their boxes lose, or None.
-        params: the `metadata_params` of the lift.
-    """
-    return [
-        group if axis is None else _without(where, group, axis, params)
-        for group, axis in zip(groups, axes, strict=True)
-    ]
-
-
-def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:
-    def change(path: Any, leaf: Any) -> Any:
-        try:
-            return remove_axis(leaf, axis, params)
-        except LiftError as error:
-            name = jax.tree_util.keystr(path[1:], simple=True, separator="/")
-            raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
-
-    return jax.tree.map_with_path(change, group, is_leaf=is_box) if has_boxes(group) else group
-
-
-def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
-    """The output groups of a body as the scopes outside take them.
-
-    Args:
-        groups: the groups that come out.
-        axes: for each of them, from the first, the axis that their boxes gain, or None; those after are unchanged.
-        params: the `metadata_params` of the lift.
-    """
-    changed = [
-        group if axis is None else Changes(*(add_axis(part, axis, params) for part in group))
-        for group, axis in zip(groups, axes, strict=False)
-    ]
-    return (*changed, *groups[len(changed) :])

@@ -10,11 +10,11 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from .._compat import jaxpr_as_fun
+from ..bodies.axes import NO_AXES, flatten_axes
+from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..errors import LiftArgumentError
 from ..tree import Advice
 from ..typing import InOutAxes, PyTree
-from .axes import NO_AXES, flatten_axes
-from .lanes import Lanes, Mapper, over_lanes
 
 __all__ = ["pmap"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from .. import rng
+from ..bodies.outline import without_created
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
@@ -19,7 +20,6 @@ from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
 from .eval_shape import no_changes, split_arrays
-from .outline import without_created
 
 __all__ = ["purify"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
+from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
+from ..bodies.outline import outline
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
-from .arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
-from .outline import outline
 
 __all__ = ["checkpoint", "remat"]
 

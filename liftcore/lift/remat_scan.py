@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ..bodies.axes import NO_AXES
 from ..errors import LiftArgumentError
 from ..pack import name_of
 from ..typing import Filter
-from .axes import NO_AXES
 from .remat import remat
 from .scan import scan
 

@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LiftArgumentError
-from ..layout import Captured
-from ..pack import Pure, lift
-from ..tree import Advice
-from ..typing import Filter, InOutAxes
-from .arguments import parameter_names
-from .axes import (
+from ..bodies.arguments import parameter_names
+from ..bodies.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
@@ -28,8 +23,13 @@ from .axes import (
     split_rules,
     to_front,
 )
-from .loop import Loop
-from .metadata import boxes_inside, boxes_outside, check_params
+from ..bodies.boxes import boxes_inside, boxes_outside, check_params
+from ..bodies.loop import Loop
+from ..errors import LiftArgumentError
+from ..layout import Captured
+from ..pack import Pure, lift
+from ..tree import Advice
+from ..typing import Filter, InOutAxes
 
 __all__ = ["scan"]
 

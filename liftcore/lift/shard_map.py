@@ -9,15 +9,15 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
+from ..bodies.axes import Arguments, flatten_axes
+from ..bodies.shards import WHOLE, Shards, Split
+from ..bodies.varying import typed
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import PyTree
-from .axes import Arguments, flatten_axes
-from .shards import WHOLE, Shards, Split
-from .varying import typed
 
 __all__ = ["shard_map"]
 

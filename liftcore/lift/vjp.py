@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
+from ..bodies.derivative import ADVICE, Scoped, differentiable
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .derivative import ADVICE, Scoped, differentiable
 
 __all__ = ["vjp"]
 

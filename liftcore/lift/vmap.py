@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..bodies.axes import NO_AXES
+from ..bodies.lanes import Mapper, over_lanes
 from ..tree import Advice
 from ..typing import InOutAxes
-from .axes import NO_AXES
-from .lanes import Mapper, over_lanes
 
 __all__ = ["vmap"]
 
@@ -34,7 +34,7 @@ def vmap(
     """`jax.vmap` for a function of scopes: each lane has variables and keys of its own, or shares them.
 
     Example:
-        >>> import liftcore
+        >>> import jax, liftcore
         >>> import jax.numpy as jnp
         >>> def layer(scope, x):
         ...     return x @ scope.param("w", jax.random.normal, (x.shape[-1], 2))

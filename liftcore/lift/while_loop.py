@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
+from ..bodies.arguments import named_like
+from ..bodies.axes import NO_AXES, split_rules
+from ..bodies.repeat import Repeat, Variables
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
-from .arguments import named_like
-from .axes import NO_AXES, split_rules
-from .repeat import Repeat, Variables
 
 __all__ = ["loop_advice", "loop_keys", "splits", "while_loop"]
 

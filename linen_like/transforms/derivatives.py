@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 import liftcore
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, PyTree
 
 from ..crossing import cross
@@ -290,6 +291,12 @@ def by_argument(
 ) -> Any:
     """A derivative with respect to the arguments of some numbers; see `value_and_grad`."""
     crossing = cross(where, mdl, [fn], primals)
+    if argnums is None and wrt is None and not primals:
+        raise LiftArgumentError(
+            where,
+            "there are no primals to differentiate with respect to.",
+            'For a derivative with respect to variables, choose them: `wrt="params"`.',
+        )
     if argnums is None:
         argnums = tuple(range(1, 1 + len(primals))) if wrt is None else 0
     if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):

@@ -18,6 +18,7 @@ LEVELS = (
     {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
     {"problems", "tree", "scope", "variable"},
     {"entry", "hoist", "layout", "sequences", "pack", "explanation", "facts", "retrace", "serialization"},
+    {"bodies"},
     {"lift", "nn"},
 )
 """The files of liftcore; each imports from its own level and those above it here."""

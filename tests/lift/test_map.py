@@ -172,17 +172,15 @@ def over(body: Any, lift: Callable[..., Any] = lifted_map, **options: Any) -> An
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_it_nests_in_others_and_others_in_it(name: str, inside: bool) -> None:
-    body = Counted(block)
-
-    def model(lift: Callable[..., Any]) -> Any:
+    def model(lift: Callable[..., Any], body: Any = block) -> Any:
         return over(NESTS[name](body), lift) if inside else NESTS[name](over(body, lift))
 
     def run(lift: Callable[..., Any]) -> Any:
         return compiled(lambda *args: everything(model(lift), *args), keys(), keys(10), jnp.array([0.1, 0.2]))
 
     assert_same(run(lifted_map), run(vmap))
-    body.since()
-    jax.eval_shape(liftcore.init(model(lifted_map)), keys(), jnp.ones(2))
+    body = Counted(block)
+    jax.eval_shape(liftcore.init(model(lifted_map, body)), keys(), jnp.ones(2))
     assert body.since() == 1
 
 

@@ -164,8 +164,6 @@ def deep(body: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_it_nests_in_others_and_others_in_it(name: str, inside: bool) -> None:
-    body = Counted(block)
-
     def twice(body: Callable[..., Any]) -> Callable[..., Any]:
         def scanned(body: Callable[..., Any]) -> Callable[..., Any]:
             lifted = liftcore.scan(
@@ -179,13 +177,15 @@ def test_it_nests_in_others_and_others_in_it(name: str, inside: bool) -> None:
 
         return scanned(scanned(body))
 
+    def model(lift: Callable[..., Any], body: Any = block) -> Any:
+        return lift(NESTS[name](body)) if inside else NESTS[name](lift(body))
+
     def run(lift: Callable[..., Any]) -> Any:
-        model = lift(NESTS[name](body)) if inside else NESTS[name](lift(body))
-        return compiled(lambda *args: everything(model, *args), keys(), keys(10), X)
+        return compiled(lambda *args: everything(model(lift), *args), keys(), keys(10), X)
 
     assert_same(run(deep), run(twice))
-    body.since()
-    jax.eval_shape(liftcore.init(deep(NESTS[name](body)) if inside else NESTS[name](deep(body))), keys(), X)
+    body = Counted(block)
+    jax.eval_shape(liftcore.init(model(deep, body)), keys(), X)
     assert body.since() == 1
 
 

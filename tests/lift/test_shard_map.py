@@ -281,23 +281,25 @@ def test_names_and_draws_go_on_after_it() -> None:
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_it_nests_in_others_and_others_in_it(name: str, inside: bool) -> None:
-    body = Counted(elementwise)
     stacked = inside and name in ("scan", "vmap")
     specs: dict[Any, Any] = {"params": P(None, "x") if stacked else P("x")}
     specs["count"] = P(None, "x") if stacked and name == "vmap" else P("x")
 
-    def model(lift: Callable[..., Any]) -> Callable[..., Any]:
+    def model(lift: Callable[..., Any], body: Any = elementwise) -> Callable[..., Any]:
         return lift(NESTS[name](body)) if inside else NESTS[name](lift(body))
 
-    def sharded() -> Callable[..., Any]:
-        return model(lambda body: over_x(body, variable_specs=specs))
+    def sharded(body: Any) -> Any:
+        return over_x(body, variable_specs=specs)
 
-    ours = compiled(lambda *args: everything(sharded(), *args), keys(), keys(10), X)
-    assert_same(ours, compiled(lambda *args: everything(model(lambda body: body), *args), keys(), keys(10), X))
-    body.since()
-    _, variables = jax.eval_shape(liftcore.init(sharded()), keys(), X)
+    def run(lift: Callable[..., Any]) -> Any:
+        return compiled(lambda *args: everything(model(lift), *args), keys(), keys(10), X)
+
+    assert_same(run(sharded), run(lambda body: body))
+    body = Counted(elementwise)
+    lifted = model(sharded, body)
+    _, variables = jax.eval_shape(liftcore.init(lifted), keys(), X)
     assert body.since() == 1
-    jax.eval_shape(jax.grad(lambda x, v: liftcore.apply(sharded())(v, x, rngs=keys()).sum()), X, variables)
+    jax.eval_shape(jax.grad(lambda x, v: liftcore.apply(lifted)(v, x, rngs=keys()).sum()), X, variables)
     assert body.since() == 1
 
 

@@ -228,15 +228,26 @@ class Acts(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("raw", RAW)
+CROSSED = [raw for raw in RAW if raw != "associative_scan"]
+"""Those that trace what they run: `associative_scan` calls its operator as it is, and nothing leaks."""
+
+LATE = ("custom_jvp", "custom_vjp")
+"""Those that trace it only where they are traced themselves."""
+
+
+@pytest.mark.parametrize("raw", CROSSED)
 @pytest.mark.parametrize("act", ["create", "name_it", "write", "draw", "sow_it"])
 def test_raw_transformation_round_a_live_module_is_an_error(act: str, raw: str) -> None:
-    lifted = rf"nn\.{raw}\b"
-    with pytest.raises(JaxTransformError, match=lifted):
-        Acts(act, raw).init(KEY, X)
+    def init(x: Any) -> Any:
+        return Acts(act, raw).init(KEY, x)
+
+    def apply(x: Any) -> Any:
+        return Acts(act, raw).apply(variables, x, rngs=KEY, mutable=True)
+
     variables = Acts("pass_on", None).init(KEY, X)
-    with pytest.raises(JaxTransformError, match=lifted):
-        Acts(act, raw).apply(variables, X, rngs=KEY, mutable=True)
+    for run in (init, apply):
+        with pytest.raises(JaxTransformError, match=rf"jax\.[\w.]*\b{raw} was applied.*`nn\.{raw}`"):
+            jax.jit(run)(X) if raw in LATE else run(X)
 
 
 class Around(nn.Module):
@@ -251,12 +262,11 @@ class Around(nn.Module):
         return RAW[self.raw](lambda x: dense(x), x) if self.inside else RAW[self.raw](dense, x)
 
 
-@pytest.mark.parametrize("raw", RAW)
+@pytest.mark.parametrize("raw", CROSSED)
 def test_raw_transformation_of_a_submodule_itself_is_an_error_in_init(raw: str) -> None:
-    lifted = rf"nn\.{raw}\b"
     for inside in (True, False):
-        with pytest.raises((ValueError, TypeError), match=lifted):
-            Around(raw, inside).init(KEY, X)
+        with pytest.raises((ValueError, TypeError), match=rf"nn\.{raw}\b|use the lifted one of the same name"):
+            jax.jit(Around(raw, inside).init)(KEY, X)
 
 
 @pytest.mark.parametrize("raw", RAW)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import linen_like as nn
-from linen_like.errors import LiftArgumentError
+from linen_like.errors import JaxTransformError, LiftArgumentError
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 
@@ -255,3 +255,20 @@ def test_perturbations_pass_through(row: str) -> None:
         plain = jax.grad(loss)({"watched": {"h": jnp.zeros_like(X)}}, None)["watched"]["h"]
         assert_close(grads.sum(tuple(range(len(axes)))), plain)
     assert_close(Watching(row).apply({"params": params}, X), Watching(row).apply(variables, X))
+
+
+# --- raw transformations inside ---------------------------------------------------------------------------------------
+
+
+@rows
+def test_raw_transformation_inside_a_row_is_an_error(row: str) -> None:
+    class Raw(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            def fn(mdl: Any, x: Any) -> Any:
+                return jax.checkpoint(lambda x: mdl(x))(x)
+
+            return ROWS[row](fn, nn.Dense(3), x)
+
+    with pytest.raises(JaxTransformError, match=r"jax\.checkpoint was applied .* `nn\.checkpoint`"):
+        Raw().init(KEY, X)

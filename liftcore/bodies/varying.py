@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 from jax.sharding import PartitionSpec
 
+from .._compat import vary as add_axes
+from .._compat import varying_axes
 from ..pack import name_of
 from ..scope import Scope
 from ..typing import Path, Predicate, PyTree
 
-__all__ = ["spec_axes", "typed", "varying_axes"]
+__all__ = ["spec_axes", "typed"]
+
+Rules: TypeAlias = tuple[tuple[Predicate, PartitionSpec], ...]
+"""Filters of variables, each with how these are partitioned."""
+
+_CLASSES = 256
+"""How many classes of scopes are kept."""
 
 
 def spec_axes(spec: PartitionSpec) -> frozenset[Any]:
@@ -22,18 +30,13 @@ def spec_axes(spec: PartitionSpec) -> frozenset[Any]:
     return frozenset().union(*entries)
 
 
-def varying_axes(value: Any) -> frozenset[Any]:
-    """The axes of the mesh that a value varies along, from its type."""
-    found: frozenset[Any] | None = getattr(value, "vma", None)
-    return value.mat.varying if found is None else found  # JAX 0.10 tells it elsewhere
-
-
-def typed(fn: Callable[..., Any], rules: Sequence[tuple[Predicate, PartitionSpec]]) -> Callable[..., Any]:
+def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     """The function, with initial values of the types that variables of their specs have when they come in again."""
 
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        flat: list[Scope]
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        given = [_class(type(scope), rules)(scope.tree, scope.node, scope.path, scope.parent) for scope in flat]
+        given = [_class(type(scope), rules)(scope.tree, scope.node, scope.path, scope.parent) for scope in flat]  # type: ignore[arg-type]
         for scope, inner in zip(flat, given, strict=True):
             inner.take_names(scope.names())
         result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)
@@ -46,10 +49,11 @@ def typed(fn: Callable[..., Any], rules: Sequence[tuple[Predicate, PartitionSpec
     return call
 
 
-def _class(kind: type[Scope], rules: Sequence[tuple[Predicate, PartitionSpec]]) -> type[Scope]:
+@functools.lru_cache(_CLASSES)
+def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
     """Scopes whose initial values vary along the axes of their specs, even where they were made alike.
 
-    The scopes below, those inside of other lifts too, are of the same class.
+    The scopes below, those inside of other lifts too, are of the same class. Equal rules give the same one.
     """
 
     class Typed(kind):  # type: ignore[misc, valid-type]
@@ -68,11 +72,6 @@ def _vary(value: PyTree, axes: frozenset[Any]) -> PyTree:
 
     def vary(leaf: Any) -> Any:
         leaf = jax.numpy.asarray(leaf)
-        missing = tuple(axes - varying_axes(jax.typeof(leaf)))
-        if not missing:
-            return leaf
-        if hasattr(jax.lax, "pcast"):
-            return jax.lax.pcast(leaf, missing, to="varying")
-        return jax.lax.pvary(leaf, missing)  # type: ignore[attr-defined]  # JAX 0.8
+        return add_axes(leaf, axes - varying_axes(jax.typeof(leaf)))
 
     return jax.tree.map(vary, value) if axes else value

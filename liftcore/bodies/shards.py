@@ -16,13 +16,14 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..hoist import Traced, trace
 from ..pack import Pure
 from ..typing import PyTree
 from .axes import flatten_axes
 from .outline import with_created, without_created
-from .varying import spec_axes, varying_axes
+from .varying import spec_axes
 
 __all__ = ["WHOLE", "Shards", "Split"]
 

@@ -31,7 +31,7 @@ from .axes import (
     split_keys,
     split_rules,
 )
-from .metadata import boxes_inside, boxes_outside, check_params
+from .boxes import boxes_inside, boxes_outside, check_params
 from .outline import with_created, without_created
 
 __all__ = ["Lanes", "Mapper", "over_lanes"]
