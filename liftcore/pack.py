@@ -319,7 +319,7 @@ def _lifted(
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
-        surroundings = tuple(outer.tree.surroundings for outer in outers)
+        surroundings = tuple((type(outer), *outer.tree.surroundings) for outer in outers)
         names = tuple(scope.names() for scope in given)
         layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, advice)
         crossing = Crossing(layout, outers, given)

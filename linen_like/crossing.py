@@ -109,7 +109,7 @@ def cross(
     here = [scope, *(other.scope for other in others)]
     scopes = [one if there.defines else one.rewound() for one, there in zip(here, states, strict=True)]
     drawn: tuple[tuple[str, int], ...] = ()
-    if state.reuse:
+    if state.reuse and type(module)._has_setup:
         before = module._state.counts
         drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
     there = Inside(parts, tuple(states), drawn, places)
@@ -134,7 +134,8 @@ class Call:
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Runs it on modules that are made on the scopes."""
         parts, states, drawn, subject = self.inside
-        with scopes[0].again(dict(drawn)):
+        counts = scopes[0].node.counts  # those of sequences that begin anew are not there
+        with scopes[0].again({name: number for name, number in drawn if name in counts}):
             (module, *others), along = instantiate(parts, scopes)
             for other, state in zip(others, states[1:], strict=True):
                 if other is not None:

@@ -15,7 +15,7 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
-from ..hoist import trace
+from ..hoist import Traced, trace
 from ..pack import Pure, name_of
 from ..typing import PyTree
 from .branches import Slots, types_text
@@ -63,10 +63,11 @@ class Operands(NamedTuple):
 
 
 class Ruled:
-    """A function of scopes and its rule, both traced. It is called with `operands`, for its result and output values.
+    """A function of scopes and its rule, both traced.
 
     Attributes:
         operands: what both are called with, created variables included.
+        function: `operands -> (result, output values)`, which like the rule keeps no arrays.
     """
 
     def __init__(self, pure: Pure, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
@@ -82,15 +83,8 @@ class Ruled:
         self._created = pure.settle(self._traced.create(None, given))
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
         self.operands = given._replace(wrt=wrt, others=others, consts=(self._traced.consts,))
-        self._shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-
-    def __call__(self, operands: Operands) -> tuple[Any, Any]:
-        """The function."""
-        wrt, others = operands.wrt, _opaque(operands.others)
-        created = [select(wrt, self._traced.created[0]), select(others, self._traced.created[1]), ()]
-        given = Operands(select(wrt, self._shapes[0]), select(others, self._shapes[1]), operands.rngs, operands.args)
-        result, values = self._traced.closed_over(operands.consts[0]).rest(None, created, given)[1]
-        return result, _opaque(self._filled(0, values))
+        shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
+        self.function = functools.partial(_function, self._traced.closed_over(()), shapes, self._slots)
 
     def rule(
         self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -116,13 +110,7 @@ class Ruled:
         self._check_same(rule, "creates", _names(traced.created), set())
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
-        def run(operands: Operands, *more: Any) -> tuple[Any, Any]:
-            known = traced.closed_over(operands.consts[1])
-            given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
-            result, values = known.rest(None, traced.created, given, *more)[1]
-            return result, _opaque(self._filled(1, values))
-
-        return run
+        return functools.partial(_rule, traced.closed_over(()), self._slots)
 
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The output groups, from the values that came out."""
@@ -136,9 +124,6 @@ class Ruled:
         self._slots.add(self._pure.crossing.records[-1].sown, values[-1])
         return _names(values[:-1])
 
-    def _filled(self, number: int, values: Sequence[Any]) -> list[Any]:
-        return [*values[:-1], self._slots.fill(number, values[-1])]
-
     def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:
         if given != expected:
             raise LiftArgumentError(
@@ -147,6 +132,20 @@ class Ruled:
                 "rule.",
                 "Create variables in the function, and write in the rule what the function writes.",
             )
+
+
+def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
+    wrt, others = operands.wrt, _opaque(operands.others)
+    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), ()]
+    given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
+    result, values = traced.closed_over(operands.consts[0]).rest(None, created, given)[1]
+    return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
+
+
+def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+    given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
+    result, values = traced.closed_over(operands.consts[1]).rest(None, traced.created, given, *more)[1]
+    return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 
 def with_defaults(

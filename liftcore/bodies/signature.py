@@ -80,7 +80,7 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
     yield "rngs", ", ".join(map(short_form, layout.rng_filters))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
     for index, surroundings in enumerate(layout.trees):
-        mutable, initializing, writes, _, rules, given, _ = surroundings  # as `Tree.surroundings` has them
+        _, mutable, initializing, writes, _, rules, given, _ = surroundings  # as `Tree.surroundings` has them
         sown = writes and mutable == Nothing()
         yield _of_scope("mutable", index), "sown values" if sown else short_form(mutable)
         yield _of_scope("initializing", index), str(initializing)

@@ -93,7 +93,7 @@ class custom_jvp:
             return *held, tuple(seen), tuple(tangents), scoped.out(trees)
 
         rule = ruled.rule(pair(pure.where, self._rule, "result, tangent"), with_tangents, moving.types)
-        run = jax.custom_jvp(ruled.__call__)
+        run = jax.custom_jvp(ruled.function)
 
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:
             given = moving.select((tangents[0].wrt, tangents[0].args))

@@ -91,8 +91,9 @@ class custom_vjp:
         ruled = Ruled(pure, variable_groups, rng_groups, arguments)
         rule = ruled.rule(pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = Scoped.of(pure.crossing.layout)
-        types, held = jax.tree.map(jax.typeof, ruled.operands.wrt), arguments.held
-        run = jax.custom_vjp(ruled.__call__)
+        types = jax.tree.map(jax.typeof, ruled.operands.wrt)
+        held, seen = arguments.held, len(arguments.seen)
+        run = jax.custom_vjp(ruled.function)
 
         def forward(operands: Operands) -> Any:
             (result, residuals), values = rule(operands)
@@ -100,10 +101,10 @@ class custom_vjp:
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Operands]:
             given = bwd(*held, residuals, cotangents[0])
-            if not isinstance(given, tuple | list) or len(given) != 1 + len(arguments.seen):
+            if not isinstance(given, tuple | list) or len(given) != 1 + seen:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
-                    f"expected a cotangent for the scope and one for each of {len(arguments.seen)} arguments, given "
+                    f"expected a cotangent for the scope and one for each of {seen} arguments, given "
                     f"{len(given) if isinstance(given, tuple | list) else type(given).__name__}.",
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )

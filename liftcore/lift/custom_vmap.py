@@ -104,10 +104,10 @@ class custom_vmap:
         closed, shapes = jax.make_jaxpr(
             lambda created, *operands: traced.rest(None, created, *operands)[1], return_shape=True
         )(created, *operands)
-        treedef = jax.tree.structure(shapes)
+        treedef, jaxpr = jax.tree.structure(shapes), closed.jaxpr
 
         def run(consts: Sequence[Any], *operands: Any) -> Any:
-            values = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*jax.tree.leaves(operands))
+            values = jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*jax.tree.leaves(operands))
             return jax.tree.unflatten(treedef, values)
 
         call = jax.custom_batching.custom_vmap(run)

@@ -11,20 +11,80 @@ import pytest
 
 import liftcore
 
+Body = Callable[..., Any]
+
 AXES: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": True}
+CARRIED: dict[str, Any] = {"variable_carry": "state", "split_rngs": {"params": False, "dropout": True}}
+
+
+def _scanned(body: Body) -> Body:
+    lifted = liftcore.scan(lambda s, c, x: (c + body(s, x), x), variable_carry="state", **AXES)
+    return lambda scope, x: lifted(scope, jnp.zeros(()), x)[0]
+
+
+def _repeated(body: Body) -> Body:
+    lifted = liftcore.while_loop(lambda _, i: i < 2, lambda scope, i: i + 1 + 0 * body(scope, i).astype(int), **CARRIED)
+    return lambda scope, x: lifted(scope, 0) * x.sum()
+
+
+def _counted(body: Body) -> Body:
+    lifted = liftcore.fori_loop(lambda scope, i, x: x + body(scope, x), **CARRIED)
+    return lambda scope, x: lifted(scope, 0, 2, x).sum()
+
+
+def _differentiated(lift: Any) -> Callable[[Body], Body]:
+    return lambda body: lambda scope, x: sum(leaf.sum() for leaf in jax.tree.leaves(lift(body, (0, 1))(scope, x)))
+
+
+def _pulled(body: Body) -> Body:
+    def model(scope: Any, x: Any) -> Any:
+        y, pullback = liftcore.vjp(body)(scope, x)
+        return y + pullback(y)[1].sum()
+
+    return model
+
+
+def _linear(body: Body) -> Body:
+    def model(scope: Any, x: Any) -> Any:
+        y, along = liftcore.linearize(body)(scope, x)
+        return y + along(None, x)
+
+    return model
+
+
+def _own_pullback(body: Body) -> Body:
+    lifted = liftcore.custom_vjp(body)
+    lifted.defvjp(lambda scope, x: liftcore.vjp(body)(scope, x), lambda pullback, cotangent: pullback(cotangent))
+    return lifted
+
+
+def _own_derivative(body: Body) -> Body:
+    lifted = liftcore.custom_jvp(body)
+    lifted.defjvp(lambda scope, *args: liftcore.jvp(body)(scope, *args))
+    return lifted
+
 
 LIFTS: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda body: liftcore.vmap(body, variable_axes={"params": 0, "state": None}, split_rngs=True),
-    "scan": lambda body: _scanned(body),
+    "scan": _scanned,
     "remat": liftcore.remat,
     "jit": liftcore.jit,
     "scan of remat of jit": lambda body: _scanned(liftcore.remat(liftcore.jit(body))),
+    "cond": lambda body: lambda scope, x: liftcore.cond(body, lambda _, x: x.sum())(scope, x.sum() > 0, x),
+    "switch": lambda body: lambda scope, x: liftcore.switch([lambda _, x: x.sum(), body, body])(scope, 1, x),
+    "fori_loop": _counted,
+    "grad": _differentiated(liftcore.grad),
+    "value_and_grad": _differentiated(liftcore.value_and_grad),
+    "jacfwd": _differentiated(liftcore.jacfwd),
+    "jacrev": _differentiated(liftcore.jacrev),
+    "hessian": _differentiated(liftcore.hessian),
+    "vjp": _pulled,
+    "jvp": lambda body: lambda scope, x: sum(liftcore.jvp(body)(scope, (x,), (x,))),
+    "linearize": _linear,
+    "custom_vjp": _own_pullback,
+    "custom_jvp": _own_derivative,
+    "jit of cond of grad": lambda body: liftcore.jit(LIFTS["cond"](_differentiated(liftcore.grad)(body))),
 }
-
-
-def _scanned(body: Any) -> Any:
-    lifted = liftcore.scan(lambda s, c, x: (c + body(s, x), x), variable_carry="state", **AXES)
-    return lambda scope, x: lifted(scope, jnp.zeros(()), x)[0]
 
 
 def body(scope: Any, x: Any) -> Any:
@@ -42,3 +102,23 @@ def test_no_tracer_leaks(name: str) -> None:
         variables.pop("intermediates")
         liftcore.apply(model, mutable=["state", "intermediates"])(variables, x, rngs={"dropout": key})
         jax.grad(lambda v: liftcore.apply(model, mutable=["state"])(v, x, rngs={"dropout": key})[0].sum())(variables)
+
+
+@pytest.mark.parametrize("bound", ["while_loop", "fori_loop"])
+def test_no_tracer_leaks_from_loops_of_unknown_length(bound: str) -> None:
+    def quiet(scope: Any, x: Any) -> Any:
+        count = scope.variable("state", "count", lambda: jnp.zeros(()))
+        count.value += 1
+        return jnp.sum(x * scope.param("w", jax.random.normal, ()) + jax.random.normal(scope.make_rng("dropout")))
+
+    def known_when_it_runs(scope: Any, x: Any) -> Any:
+        loop = liftcore.fori_loop(lambda scope, i, x: x + quiet(scope, x), **CARRIED)
+        return loop(scope, 0, x.astype(int).sum(), x).sum()
+
+    model = _repeated(quiet) if bound == "while_loop" else known_when_it_runs
+    x, key = jnp.ones(2), jax.random.key(0)
+    with jax.checking_leaks():
+        _, variables = jax.jit(liftcore.init(model))(key, x)
+        apply = liftcore.apply(model, mutable=["state"])
+        jax.jit(apply)(variables, x, rngs={"dropout": key})
+        jax.jit(jax.jacfwd(lambda x: apply(variables, x, rngs={"dropout": key})[0]))(x)

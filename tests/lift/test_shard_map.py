@@ -510,3 +510,10 @@ def test_what_is_not_lifted_says_how_to_lift_it() -> None:
         liftcore.apply(over_x(read, variable_specs={}))({"params": {"w": 1.0}}, X)
     with pytest.raises(UnliftedSequenceError, match=r"at /shard_map\(draw\).*`split_rngs=\{\"dropout\": True\}`"):
         liftcore.apply(over_x(draw, split_rngs={}))({}, X, rngs=keys())
+
+
+def test_a_compiled_body_is_another_one_under_other_specs() -> None:
+    inner = liftcore.jit(lambda scope, x: x * scope.param("w", lambda key: jnp.ones(2)))
+    for spec, shape in ((P("x"), (8,)), (P(), (2,)), (P("x"), (8,))):
+        _, variables = liftcore.init(over_x(inner, variable_specs={"params": spec}))(keys(), X)
+        assert variables["params"]["w"].shape == shape

@@ -56,6 +56,34 @@ def test_named_call_names_functions_in_profiles() -> None:
         nn.named_call(nn.Dense(3))
 
 
+# --- jit --------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_one_module_share_a_trace_however_much_was_drawn() -> None:
+    class Noisy(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            runs.append(1)
+            return x + jax.random.normal(self.make_rng("noise"))
+
+    class Model(nn.Module):
+        lift: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            noisy = self.lift(Noisy)(name="noisy")
+            return noisy(x), noisy(x), nn.Dense(3)(x), noisy(x)
+
+    runs: list[int] = []
+    rngs = {"params": KEY, "noise": KEY}
+    lifted, plain = Model(nn.jit), Model(lambda cls: cls)
+    variables = plain.init(rngs, X)
+    runs.clear()
+    y = lifted.apply(variables, X, rngs=rngs)
+    assert len(runs) == 1
+    assert_close(y, plain.apply(variables, X, rngs=rngs))
+
+
 # --- checkify ---------------------------------------------------------------------------------------------------------
 
 

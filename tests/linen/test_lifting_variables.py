@@ -167,6 +167,23 @@ def test_folded_sequences_depend_on_what_lies_below_only() -> None:
     assert not {float(one) for one in found[:-1]} & {float(one) for one in plain[:-1]}
 
 
+def test_sequences_begin_anew_after_draws_too() -> None:
+    class Model(nn.Module):
+        setup_draws: bool
+
+        def setup(self) -> None:
+            self.noise = jax.random.uniform(self.make_rng("noise")) if self.setup_draws else 0.0
+
+        def __call__(self) -> Any:
+            folded = nn.fold_rngs(lambda mdl: jax.random.uniform(mdl.make_rng("noise")))
+            noise = self.noise
+            return noise, folded(self), jax.random.uniform(self.make_rng("noise")), folded(self)
+
+    for setup_draws in (True, False):
+        found = Model(setup_draws).apply({}, rngs={"noise": KEY})
+        assert len({float(one) for one in found}) == 4
+
+
 def test_keys_may_be_used_again_by_name() -> None:
     class Model(nn.Module):
         @nn.compact

