@@ -113,7 +113,7 @@ class Traced:
         treedef, picks = self._picks(chosen)
         given = [value for value, pick in zip(treedef.flatten_up_to(created), picks, strict=True) if pick]
         run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(picks), self._consts))
-        values = iter(run(*given, *jax.tree.leaves(operands)))
+        values = map(as_array, run(*given, *jax.tree.leaves(operands)))
         made = jax.tree.unflatten(treedef, [None if pick else next(values) for pick in picks])
         return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
 

@@ -363,7 +363,7 @@ class Scope:
             value = self._read("params")[name]
             return meta.unbox(value) if unbox else value
         self.check_valid()
-        if self.tree.remade and ("params", *self.path, name) in self.tree.remade:
+        if self.tree.remade and ("params", *self.path, name) in self.tree.remade and init_fn is not None:
             init_fn(self.make_rng("params"), *init_args, **init_kwargs)
         if unbox:
             value = meta.unbox(value)

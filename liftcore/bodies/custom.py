@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
@@ -149,14 +150,35 @@ def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple
 
 
 def with_defaults(
-    fn: Callable[..., Any], nondiff_argnums: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    where: str, fn: Callable[..., Any], nondiff_argnums: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments after the scopes by position, with defaults where these are needed."""
-    if not kwargs and all(num <= len(args) for num in nondiff_argnums):
-        return args
+    """The arguments after the scopes by position, with their defaults, as the rule is given them.
+
+    Defaults that are no numbers, and those after, are left to the function.
+
+    Raises:
+        LiftArgumentError: where an argument can be given by name only.
+    """
     bound = inspect.signature(fn).bind(None, *args, **kwargs)
+    given = len(bound.args) - 1
     bound.apply_defaults()
-    return bound.args[1:]
+    if bound.kwargs:
+        raise LiftArgumentError(
+            where,
+            f"arguments {sorted(bound.kwargs)} can be given by name only, and a rule is given all by position.",
+            "Make them positional in the signature of the function.",
+        )
+    full = bound.args[1:]
+    ends = (
+        place
+        for place in range(given, len(full))
+        if place + 1 not in nondiff_argnums and not all(map(_is_number, jax.tree.leaves(full[place])))
+    )
+    return full[: next(ends, len(full))]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
 
 
 def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
@@ -171,13 +193,13 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
     @functools.wraps(rule)
     def checked(*args: Any) -> Any:
         given = rule(*args)
-        if not isinstance(given, tuple) or len(given) != 2:
+        if not isinstance(given, tuple | list) or len(given) != 2:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {where}",
                 f"expected the pair `{expected}`, given {type(given).__name__}.",
                 f"Write `return {expected}`.",
             )
-        return given
+        return tuple(given)
 
     return checked
 

@@ -13,7 +13,7 @@ from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError
 from ..layout import Captured
-from ..pack import Pure, lift
+from ..pack import Pure, lift, name_of
 from ..typing import Filter
 
 __all__ = ["custom_jvp"]
@@ -77,7 +77,8 @@ class custom_jvp:
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """The function, as it is or as its rule has it where it is differentiated."""
-        return self._lifted(scopes, *with_defaults(self._fn, self._nondiff, args, kwargs))
+        where = f"custom_jvp({name_of(self._fn)})"
+        return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:

@@ -81,7 +81,8 @@ class custom_vjp:
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
         """The function, as it is or as its rule has it where it is differentiated."""
-        return self._lifted(scopes, *with_defaults(self._fn, self._nondiff, args, kwargs))
+        where = f"custom_vjp({name_of(self._fn)})"
+        return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         where, bwd = pure.where, self._backward
