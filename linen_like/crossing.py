@@ -23,9 +23,9 @@ from .calling import function_name
 from .closures import HELD, held, holding, keeps
 from .fields import Base, fingerprint
 from .naming import map_modules
-from .template import Parts, Place, Template, detach, instantiate
+from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
-__all__ = ["Call", "Crossing", "cross"]
+__all__ = ["Call", "Crossing", "cross", "lies_in"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -40,7 +40,7 @@ class Crossing(NamedTuple):
         kwargs: the keyword arguments, likewise.
         subject: where not one module was given but a pytree of modules, that with a `Place` for each of them.
         numbers: for each `Place` the number of its scope, or None for a module without one.
-        given: how many of the scopes are those of what was given; the others are of what closures hold.
+        given: how many of the scopes are those of what was given; the others are for what closures hold.
     """
 
     calls: list[Call]
@@ -86,6 +86,9 @@ def cross(
 ) -> Crossing:
     """Takes modules to their scopes.
 
+    Modules and variables in closures cross too, where they lie at or below what is given. Others stay as they are: what
+    belongs elsewhere may be read inside, and an error says so where it is asked for more.
+
     Where a method of a module is running, the module inside goes on with its names and definitions.
 
     Args:
@@ -102,19 +105,22 @@ def cross(
     along = _Along()
     places = None if module is subject else along.put(subject)
     args, kwargs = along.put(args), along.put(kwargs)
+    apart = Apart(module)
+    apart.add(along.values)
+    given = [scope, *(other.scope for other in apart.others)]
     came = len(along.values)
-    holds = [{id(value): along.number(value) for value in held(fn)} for fn in functions]
-    parts, others, given = detach(module, along.values[:came], along.values[came:])
-    states = [state, *map(_state_elsewhere, others)]
-    here = [scope, *(other.scope for other in others)]
+    holds = [{id(value): along.number(value) for value in held(fn) if _is_within(value, given)} for fn in functions]
+    apart.add(along.values[came:])
+    states = [state, *map(_state_elsewhere, apart.others)]
+    here = [scope, *(other.scope for other in apart.others)]
     scopes = [one if there.defines else one.rewound() for one, there in zip(here, states, strict=True)]
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
         drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
-    there = Inside(parts, tuple(states), drawn, places)
+    there = Inside(apart.parts, tuple(states), drawn, places)
     calls = [_call(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
-    return Crossing(calls, scopes, args, kwargs, places, parts.numbers, given)
+    return Crossing(calls, scopes, args, kwargs, places, there.parts.numbers, len(given))
 
 
 class Call:
@@ -147,7 +153,10 @@ class Call:
         def back(tree: Any) -> Any:
             return map_modules(tree, lambda place: along[place.index])
 
-        fn = holding(self.fn, lambda value: along[self.holds[id(value)]]) if self.holds else self.fn
+        def now(value: Any) -> Any:
+            return along[self.holds[id(value)]] if id(value) in self.holds else value
+
+        fn = holding(self.fn, now) if self.holds else self.fn
         if along:
             args, kwargs = back((args, kwargs))
         context.modules.append(module)
@@ -223,6 +232,17 @@ def _first_module(where: str, subject: Any) -> Any:
         f"expected a module as the first argument, given {wrong}.",
         "Pass the module whose variables are lifted, such as `self`.",
     )
+
+
+def lies_in(scope: Scope, known: Iterable[Scope]) -> bool:
+    """Whether a scope lies at or below one of some others."""
+    return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)
+
+
+def _is_within(value: Any, given: Sequence[Scope]) -> bool:
+    """Whether a module or variable leads to what lies at or below some scopes, and nowhere else."""
+    scopes = scopes_of(value)
+    return bool(scopes) and all(lies_in(scope, given) for scope in scopes)
 
 
 def _state_elsewhere(other: Any) -> State:

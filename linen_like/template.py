@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from .closures import HELD
 from .fields import Base
 from .naming import map_modules
 
-__all__ = ["Parts", "Place", "Template", "detach", "instantiate"]
+__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "scopes_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,45 +79,45 @@ class Parts(NamedTuple):
     numbers: tuple[int | None, ...]
 
 
-def detach(module: Any, given: Sequence[Any], closed: Sequence[Any] = ()) -> tuple[Parts, list[Any], int]:
-    """Takes a bound module apart.
-
-    Args:
-        module: a bound module.
-        given: other modules, bound or not, and variables, that come along.
-        closed: more of them, from closures.
-
-    Returns:
-        Its parts; the modules bound elsewhere, or variables, whose scopes follow its own; and how many scopes there
-        are without those that only closures lead to.
-    """
-    apart = _Apart(module)
-    along = [apart.find(one, {}) for one in given]
-    numbers = [apart.number(one) for one in given]
-    count = len(apart.templates)
-    along += [apart.find(one, {}) for one in closed]
-    numbers += [apart.number(one) for one in closed]
-    return Parts(tuple(apart.templates), tuple(along), tuple(numbers)), apart.others, count
+def scopes_of(value: Any) -> list[Scope]:
+    """The scope of a module or variable; of an unbound module, those of what its fields lead to."""
+    if value.scope is not None:
+        return [value.scope]
+    found: list[Scope] = []
+    map_modules(list(constructor_arguments(value).values()), lambda inner: found.extend(scopes_of(inner)), HELD)
+    return found
 
 
-class _Apart:
-    """Takes modules apart, each of them once.
+class Apart:
+    """A bound module, and others that come along, taken apart, each of them once.
 
     Attributes:
-        templates: as in `Parts`.
-        others: the modules and variables whose scopes those stand for, from number 1. A module follows the ones that
-            its fields lead to.
+        others: the modules bound elsewhere, and variables, whose scopes follow that of the first module. A module
+            follows those that its fields lead to.
     """
 
     def __init__(self, module: Any) -> None:
-        self.templates: list[Template | None] = [None]
         self.others: list[Any] = []
+        self._templates: list[Template | None] = [None]
+        self._along: list[Base] = []
+        self._places: list[int | None] = []
         self._numbers = {module.scope.node: 0}
         self._count = 0
         self._known: dict[int, Base] = {id(module): Shared(0)}
         owned: dict[int, Template | None] = {}
-        self.templates[0] = self.template(module, owned)
+        self._templates[0] = self.template(module, owned)
         self._known |= {key: found for key, found in owned.items() if found is not None and key != id(module)}
+
+    @property
+    def parts(self) -> Parts:
+        """What all of them are made of."""
+        return Parts(tuple(self._templates), tuple(self._along), tuple(self._places))
+
+    def add(self, values: Iterable[Any]) -> None:
+        """Takes more modules, bound or not, and variables apart."""
+        for value in values:
+            self._along.append(self.find(value, {}))
+            self._places.append(self.number(value))
 
     def find(self, value: Any, owned: dict[int, Template | None]) -> Base:
         """What stands for a module or variable that a field of an owned module, or nothing, leads to."""
@@ -158,7 +158,7 @@ class _Apart:
     def _add(self, other: Any, template: Template | None) -> int:
         """Adds a scope; returns its number."""
         self.others.append(other)
-        self.templates.append(template)
+        self._templates.append(template)
         number = len(self.others)
         self._numbers.setdefault(other.scope.node, number)
         return number

@@ -175,11 +175,12 @@ def custom_vmap(
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:
         crossing, trees = _cross("nn.custom_vmap", mdl, [fn, of_module], args)
+        on_module = crossing.calls[1]  # JAX keeps the rule, and must not keep the arguments with it
 
         @functools.wraps(rule)
         def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
             of_variables, *others = in_batched
-            return crossing.calls[1](scopes, axis_size, (trees.out(of_variables), *others), *args)
+            return on_module(scopes, axis_size, (trees.out(of_variables), *others), *args)
 
         lifted = liftcore.custom_vmap(crossing.calls[0], variables=variables, rngs=rngs)
         lifted.def_vmap(on_scopes)
@@ -192,4 +193,4 @@ def _cross(
     where: str, mdl: Any, functions: Sequence[Callable[..., Any]], args: tuple[Any, ...]
 ) -> tuple[Crossing, Trees]:
     crossing = cross(where, mdl, functions, args)
-    return crossing, Trees.of(where, crossing, closures=True)
+    return crossing, Trees.of(where, crossing)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from liftcore import Scope
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import PyTree
 
-from ..crossing import Crossing
+from ..crossing import Crossing, lies_in
 from ..naming import map_modules
 
 __all__ = ["Scopes", "Trees", "without_modules"]
@@ -40,14 +39,13 @@ class Trees(NamedTuple):
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, where: str, crossing: Crossing, several: bool = False, closures: bool = False) -> Trees:
+    def of(cls, where: str, crossing: Crossing, several: bool = False) -> Trees:
         """The arrangement of one use of a lift.
 
         Args:
             where: the lift.
             crossing: its use.
             several: whether it is a list of the trees of all modules, those that fields lead to first, as in Linen.
-            closures: whether modules in closures count, too.
 
         Raises:
             LiftArgumentError: where it would leave out the variables of a module that has been given.
@@ -59,8 +57,8 @@ class Trees(NamedTuple):
             arranged = map_modules(crossing.subject, lambda place: crossing.numbers[place.index])
         numbers = jax.tree.leaves(arranged)
         known = [crossing.scopes[number] for number in numbers]
-        counted = crossing.scopes if closures else crossing.scopes[: crossing.given]
-        outside = [scope.path_text for scope in counted if not _holds(known, scope)]
+        given = crossing.scopes[: crossing.given]
+        outside = [scope.path_text for scope in given if not lies_in(scope, known)]
         if outside:
             raise LiftArgumentError(
                 where,
@@ -102,8 +100,3 @@ class Trees(NamedTuple):
 def without_modules(result: PyTree) -> PyTree:
     """A result with None for what stands for a module."""
     return map_modules(result, lambda place: None)
-
-
-def _holds(known: Iterable[Scope], scope: Scope) -> bool:
-    """Whether a scope lies at or below one of those that are known."""
-    return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)

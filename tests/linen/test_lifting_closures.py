@@ -16,14 +16,11 @@ from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModul
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 
-RULES = ("custom_vjp", "custom_jvp", "custom_vmap")
-"""Rows with a rule that has a say in the variables of its module only."""
-
 FORWARD = ("custom_vmap", "while_loop")
 """Rows without a derivative in reverse."""
 
 unchanged = pytest.mark.parametrize("row", UNCHANGED)
-free = pytest.mark.parametrize("row", [row for row in UNCHANGED if row not in RULES])
+writing = pytest.mark.parametrize("row", [row for row in UNCHANGED if row != "custom_vmap"])
 
 Build = Callable[[Any, Any, Callable[..., Any]], Any]
 
@@ -60,21 +57,21 @@ def check_like_plain(build: Build, row: str) -> None:
 # --- closures ---------------------------------------------------------------------------------------------------------
 
 
-def sibling_and_variable(self: Any, x: Any, run: Any) -> Any:
-    other = nn.Dense(3, name="other")
+def children_and_variable(self: Any, x: Any, run: Any) -> Any:
+    own, other = nn.Dense(3, name="own"), nn.Dense(3, name="other")
     count = self.variable("state", "count", lambda: jnp.zeros(()))
 
     def body(mdl: Any, x: Any) -> Any:
         if count.is_mutable():
             count.value += 1
-        return mdl(x) + other(x) * count.value
+        return own(x) + other(x) * count.value
 
-    return other(run(body, nn.Dense(3, name="own"), x))
+    return other(run(body, self, x))
 
 
-@free
-def test_sibling_and_variable_in_a_closure_are_lifted_too(row: str) -> None:
-    check_like_plain(sibling_and_variable, row)
+@writing
+def test_children_and_variables_in_a_closure_are_lifted_too(row: str) -> None:
+    check_like_plain(children_and_variable, row)
 
 
 def itself_and_its_children(self: Any, x: Any, run: Any) -> Any:
@@ -111,25 +108,6 @@ def test_functions_in_a_closure_are_looked_into(row: str) -> None:
     check_like_plain(through_functions, row)
 
 
-def parent_that_defines(self: Any, x: Any, run: Any) -> Any:
-    child = nn.Dense(3, name="child")
-    x = nn.Dense(3)(x)
-
-    def body(child: Any, x: Any) -> Any:
-        scale = self.param("scale", nn.initializers.normal(), (3,))
-        return child(x) * scale + nn.Dense(3, parent=self)(x)
-
-    return nn.Dense(3)(run(body, child, x))
-
-
-@free
-def test_parent_in_a_closure_goes_on_with_its_names_and_definitions(row: str) -> None:
-    check_like_plain(parent_that_defines, row)
-    assert sorted(Model(parent_that_defines, row).init(KEY, X)["params"]) == [
-        "Dense_0", "Dense_1", "Dense_2", "child", "scale",
-    ]  # fmt: skip
-
-
 class Setup(nn.Module):
     row: str | None
 
@@ -150,7 +128,7 @@ class Setup(nn.Module):
         return self.first(x) * self.steps.value
 
 
-@pytest.mark.parametrize("row", [row for row in UNCHANGED if row != "custom_vmap"])
+@writing
 def test_closures_of_setup_modules(row: str) -> None:
     y, variables = Setup(row).init_with_output(KEY, X)
     expected_y, expected = Setup(None).init_with_output(KEY, X)
@@ -160,21 +138,66 @@ def test_closures_of_setup_modules(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", STACKED)
-def test_module_in_a_closure_is_stacked_as_the_module_itself(row: str) -> None:
-    def build(self: Any, x: Any, run: Any) -> Any:
-        other = nn.Dense(3, name="other")
-        return run(lambda mdl, x: mdl(x) + other(x), nn.Dense(3, name="own"), x)
+def test_child_in_a_closure_is_stacked_as_the_module_itself(row: str) -> None:
+    class Inner(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            child = nn.Dense(3, name="child")
+            return ROWS[row](lambda mdl, x: child(x) + nn.Dense(3, name="own")(x), self, x)
 
-    variables = Model(build, row).init(KEY, X)
-    assert shapes(variables["params"]["own"]) == shapes(variables["params"]["other"])
+    y, variables = Inner().init_with_output(KEY, X)
+    assert shapes(variables["params"]["own"]) == shapes(variables["params"]["child"])
     assert variables["params"]["own"]["bias"].ndim > 1
-    assert_close(Model(build, row).apply(variables, X), Model(build, row).init_with_output(KEY, X)[0])
+    assert_close(Inner().apply(variables, X), y)
 
 
-@pytest.mark.parametrize("row", RULES)
-def test_rules_refuse_modules_that_they_have_no_say_in(row: str) -> None:
-    with pytest.raises(LiftArgumentError, match=rf"nn\.{row}: .*/own.*/other.* Give a tuple of modules"):
-        Model(sibling_and_variable, row).init(KEY, X)
+# --- closures over what lies elsewhere --------------------------------------------------------------------------------
+
+
+class Elsewhere(nn.Module):
+    """A lifted child whose function holds its parent, and a sibling."""
+
+    row: str | None
+    use: str
+    scale: float = 2.0
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        sibling, child = nn.Dense(3, name="sibling"), nn.Dense(3, name="child")
+        sibling(x)
+        seen = self.variable("state", "seen", lambda: jnp.zeros(()))
+        x = nn.Dense(3)(x)
+
+        def body(child: Any, x: Any) -> Any:
+            y = child(x) * self.scale
+            if self.use == "read":
+                return y + sibling(x) * seen.value
+            if self.use == "write":
+                seen.value += 1
+            if self.use == "make":
+                self.param("late", nn.initializers.ones, ())
+            return y
+
+        return body(child, x) if self.row is None else ROWS[self.row](body, child, x)
+
+
+@pytest.mark.parametrize("use", ["fields", "read"])
+@unchanged
+def test_fields_and_variables_of_modules_elsewhere_may_be_read(row: str, use: str) -> None:
+    model, plain = Elsewhere(row, use), Elsewhere(None, use)
+    variables = plain.init(KEY, X)
+    if use == "fields":
+        assert_same(model.init(KEY, X), variables)
+    assert_close(model.apply(variables, X), plain.apply(variables, X))
+
+
+@pytest.mark.parametrize("use", ["write", "make"])
+@pytest.mark.parametrize("row", [*(set(UNCHANGED) - {"named_call"}), *STACKED])
+def test_modules_elsewhere_are_neither_written_nor_extended(row: str, use: str) -> None:
+    with pytest.raises(
+        JaxTransformError, match=r'(state/seen|late)" at /: it belongs outside .*as arguments or fields'
+    ):
+        Elsewhere(row, use).init(KEY, X)
 
 
 def test_gradients_take_closures_for_constants() -> None:
