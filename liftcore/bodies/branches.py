@@ -103,7 +103,8 @@ class Slots:
         for one, value in zip(sown, types, strict=True):
             name = one.path, one.collection, one.name
             key = name, types_text(value)
-            found = (place for place, known in enumerate(self._keys[index]) if known == key and place not in places)
+            last = max((place for place in places if self._keys[index][place][0] == name), default=-1)
+            found = (place for place, known in enumerate(self._keys[index]) if known == key and place > last)
             place = next(found, len(self._keys[index]))
             if place == len(self._keys[index]):
                 self._keys[index].append(key)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
+from .._compat import as_array
 from ..hoist import trace
 from ..layout import Changes
 from ..pack import Pure
@@ -40,7 +43,7 @@ def outline(
     traced = trace(lambda *operands: without_created(*body(hoisted, *operands)), *operands)
     created = pure.settle(traced.create(None, *operands))
     run = transformation(lambda created, *operands: traced.rest(None, created, *operands)[1])
-    return with_created(created, *run(created, *operands))
+    return with_created(created, *jax.tree.map(as_array, run(created, *operands)))
 
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
