@@ -416,8 +416,8 @@ class Scope:
             >>> def model(scope, x):
             ...     return 3 * scope.perturb("h", x**2)
             >>> _, variables = liftcore.init(model)(jax.random.key(0), 2.0)
-            >>> jax.grad(lambda variables: liftcore.apply(model)(variables, 2.0))(variables)
-            {'perturbations': {'h': Array(3., dtype=float32)}}
+            >>> jax.grad(lambda variables: liftcore.apply(model)(variables, 2.0))(variables)["perturbations"]
+            {'h': Array(3., dtype=float32, weak_type=True)}
 
         Args:
             name: the name of the variable.

@@ -20,9 +20,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import jax
-import jax.numpy as jnp
-
 import liftcore
 from liftcore import Scope, Variable
 from liftcore.typing import Filter, RNGs, Variables
@@ -396,34 +393,23 @@ class Module(fields.Base):
     def perturb(self, name: str, value: T, collection: str = "perturbations") -> T:
         """The value with a variable added that is zero, for the gradient with respect to it: that of the value.
 
-        `init` makes the variable. Where `apply` is not given its collection, the value is as it was.
-
-        Example:
-            >>> import linen_like as nn
-            >>> class Square(nn.Module):
-            ...     def __call__(self, x):
-            ...         return self.perturb("double", 2 * x) ** 2
-            >>> variables = Square().init(jax.random.key(0), 3.0)
-            >>> float(jax.grad(lambda variables: Square().apply(variables, 3.0))(variables)["perturbations"]["double"])
-            12.0
+        `init` makes the variable; see `liftcore.Scope.perturb`.
 
         Args:
             name: the name of the variable in this module.
             value: a pytree of arrays, such as activations.
-            collection: the collection. Variables of `perturbations` pass through lifts without being listed: mapping
-                and `scan` have them along a new leading axis.
+            collection: the collection.
 
         Raises:
             ScopeVariableNotFoundError: where the collection is given, and this variable is not in it.
+            UnliftedCollectionError: inside a lift that does not take another collection.
         """
         scope = bound_scope(self, f'perturb("{name}")')
-        if not scope.has_variable(collection, name):
-            if not scope.is_mutable_collection(collection):
-                if not scope.is_collection_empty(collection):
-                    scope.variable(collection, name)  # says what is missing
-                return value
-            scope.variable(collection, name, lambda: jax.tree.map(jnp.zeros_like, value))
-        return jax.tree.map(jnp.add, value, scope.get_variable(collection, name))
+        if not (scope.has_variable(collection, name) or scope.is_mutable_collection(collection)):
+            wanted = scope.tree.outermost().writable(collection) is not False
+            if wanted or not scope.is_collection_empty(collection):
+                scope.variable(collection, name, (lambda: value) if wanted else None)  # says why it cannot be
+        return scope.perturb(name, value, collection)
 
     def make_rng(self, name: str = "params") -> Any:
         """The next key of a PRNG sequence; see `liftcore.Scope.make_rng`."""

@@ -11,7 +11,7 @@ from liftcore.typing import Filter, InOutAxes, PyTree
 
 from ..crossing import cross
 from ..lifting import Methods, lift
-from .options import refuse, with_perturbations
+from .options import refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
 
@@ -85,7 +85,7 @@ def scan(
         "in_axes": in_axes,
         "out_axes": out_axes,
         "kw_axes": kw_axes,
-        "variable_axes": with_perturbations(variable_axes),
+        "variable_axes": variable_axes,
         "variable_broadcast": variable_broadcast,
         "variable_carry": variable_carry,
         "split_rngs": split_rngs,
@@ -135,7 +135,7 @@ def remat_scan(
         "policy": policy,
         "variable_broadcast": variable_broadcast,
         "variable_carry": variable_carry,
-        "variable_axes": with_perturbations(variable_axes),
+        "variable_axes": variable_axes,
         "split_rngs": split_rngs,
     }
     return lift("remat_scan", liftcore.remat_scan, options, target, methods, "Remat_scan")

@@ -10,7 +10,6 @@ import liftcore
 from liftcore.typing import InOutAxes
 
 from ..lifting import Methods, lift
-from .options import with_perturbations
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 
@@ -64,7 +63,7 @@ def vmap(
         "axis_size": axis_size,
         "spmd_axis_name": spmd_axis_name,
         "kw_axes": kw_axes,
-        "variable_axes": with_perturbations(variable_axes),
+        "variable_axes": variable_axes,
         "split_rngs": split_rngs,
         "metadata_params": metadata_params,
     }
@@ -99,7 +98,7 @@ def map(
     """
     options = {
         "batch_size": batch_size,
-        "variable_axes": with_perturbations(variable_axes),
+        "variable_axes": variable_axes,
         "split_rngs": split_rngs,
     }
     return lift("map", liftcore.map, options, target, methods, "Map")
@@ -157,7 +156,7 @@ def pmap(
         "axis_size": axis_size,
         "donate_argnums": donate_argnums,
         "kw_axes": kw_axes,
-        "variable_axes": with_perturbations(variable_axes),
+        "variable_axes": variable_axes,
         "split_rngs": split_rngs,
         "metadata_params": metadata_params,
     }

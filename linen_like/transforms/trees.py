@@ -79,7 +79,7 @@ class Trees(NamedTuple):
         return jax.tree.map(arrange, result, is_leaf=lambda leaf: isinstance(leaf, Scopes))
 
     def into(self, given: PyTree) -> Scopes:
-        """The inverse, for an arrangement of trees; None stands for no tree."""
+        """The inverse; None stands for no tree, and of what is given for one module twice the first counts."""
         found = Scopes([None] * self.size)
         if given is None:
             return found
@@ -93,7 +93,8 @@ class Trees(NamedTuple):
                 'Give `{"params": {…}}` for each module, or None for zeros.',
             ) from error
         for number, tree in zip(self.numbers, trees, strict=True):
-            found[number] = tree
+            if found[number] is None:
+                found[number] = tree
         return found
 
 

@@ -50,7 +50,7 @@ def pmap(fn: Row, mdl: Any, x: Any) -> Any:
 
 def shard_map(fn: Row, mdl: Any, x: Any) -> Any:
     whole = PartitionSpec()
-    specs = dict.fromkeys(ALL, whole)
+    specs = dict.fromkeys([*ALL, "perturbations"], whole)  # how a value is partitioned is for the user to say
     return nn.shard_map(fn, specs, False, mesh=MESH, in_specs=whole, out_specs=whole)(mdl, x)
 
 

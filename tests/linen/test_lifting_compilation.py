@@ -166,10 +166,10 @@ class Field(nn.Module):
         scale = nn.Dense(3, name="scale")
 
         def field(mdl: Any, x: Any, t: Any) -> Any:
-            x = mdl(x) * scale(x)
+            x = nn.Dense(3, name="field")(x) * scale(x)
             return x + jax.random.normal(mdl.make_rng("noise")) if self.noisy else t * x
 
-        pure, variables = nn.purify(field, nn.Dense(3, name="field"), x, 0.0)
+        pure, variables = nn.purify(field, self, x, 0.0)
         rngs = {"noise": KEY} if self.noisy else None
         return jax.lax.fori_loop(0, 4, lambda i, x: x + 0.1 * pure(variables, x, 0.1 * i, rngs=rngs), x)
 

@@ -282,6 +282,18 @@ def test_jvp_moves_variables_of_other_collections() -> None:
     assert_close(Shifted().init_with_output(KEY, X)[0], (X, X))
 
 
+def test_tangents_of_a_module_given_twice_count_once() -> None:
+    tangent = {"params": jax.tree.map(jnp.ones_like, PARAMS)}
+
+    def run(mdl: Any, x: Any) -> Any:
+        def both(modules: Any, x: Any) -> Any:
+            return (modules[0].vector(x) + modules[1].vector(x)) / 2
+
+        return nn.jvp(both, (mdl, mdl), (x,), (x,), (tangent, tangent))
+
+    assert_close(Model(run).apply(VARIABLES, X), jax.jvp(vector, (PARAMS, X), (tangent["params"], X)))
+
+
 def test_linearize_moves_likewise() -> None:
     def run(mdl: Any, x: Any) -> Any:
         y, along, aux = nn.linearize(lambda mdl, x: (mdl.vector(x), x), mdl, x, has_aux=True)

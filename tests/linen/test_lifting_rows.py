@@ -240,14 +240,14 @@ def test_outputs_are_captured_inside(row: str) -> None:
     assert shapes(found["Dense_0"]["__call__"]) == shapes(found["__call__"]) == ((*AXES[row], *X.shape),)
 
 
-@pytest.mark.parametrize("row", [name for name in ROWS if name not in (*FORWARD, *RULES, "shard_map")])
+@pytest.mark.parametrize("row", [name for name in ROWS if name not in (*FORWARD, *RULES)])
 def test_perturbations_pass_through(row: str) -> None:
     def loss(perturbations: Any, row: str | None) -> Any:
         return (Watching(row).apply({"params": params, "perturbations": perturbations}, X) ** 2).sum()
 
     variables = Watching(row).init(KEY, X)
     params, perturbations = variables["params"], variables["perturbations"]
-    axes = () if row == "fori_loop" else AXES[row]  # by default all variables are shared there
+    axes = () if row in ("fori_loop", "shard_map") else AXES[row]  # they are shared there
     assert shapes(perturbations) == {"watched": {"h": (*axes, *X.shape)}}
     grads = jax.grad(loss)(perturbations, row)["watched"]["h"]
     assert (grads != 0).any()

@@ -284,6 +284,11 @@ def add_metadata_axis(nn: Any, self: Any, x: Any) -> Any:
 
 
 @row
+def perturb(nn: Any, self: Any, x: Any) -> Any:
+    return nn.tanh(self.perturb("hidden", nn.Dense(3, name="own")(x)))
+
+
+@row
 def named_call_of_a_function(nn: Any, self: Any, x: Any) -> Any:
     return nn.named_call(lambda mdl, x: nn.Dense(3)(x))(self, x)
 
