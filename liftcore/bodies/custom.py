@@ -83,9 +83,9 @@ class Ruled:
         self._written = self._note(self._traced.outputs[1])
         self._created = pure.settle(self._traced.create(None, given))
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
-        self.operands = given._replace(wrt=wrt, others=others, consts=(self._traced.consts,))
+        self.operands = given._replace(wrt=wrt, others=others, consts=(_constant(self._traced.consts),))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-        self.function = functools.partial(_function, self._traced.closed_over(()), shapes, self._slots)
+        self.function = functools.partial(_function, _without_constants(self._traced), shapes, self._slots)
 
     def rule(
         self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -107,11 +107,11 @@ class Ruled:
             return without_created(*self._run(pure, operands, *arguments(args, *more)))
 
         traced = trace(body, self.operands, *more)
-        self.operands = self.operands._replace(consts=(*self.operands.consts, traced.consts))
+        self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
         self._check_same(rule, "creates", _names(traced.created), set())
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
-        return functools.partial(_rule, traced.closed_over(()), self._slots)
+        return functools.partial(_rule, _without_constants(traced), self._slots)
 
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The output groups, from the values that came out."""
@@ -135,17 +135,35 @@ class Ruled:
             )
 
 
+def _is_constant(value: Any) -> bool:
+    """Whether what a function closed over has no derivative; what may have one is left for JAX to refuse."""
+    return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
+
+
+def _constant(consts: Sequence[Any]) -> list[Any]:
+    return [value for value in consts if _is_constant(value)]
+
+
+def _without_constants(traced: Traced) -> Traced:
+    return traced.closed_over([None if _is_constant(value) else value for value in traced.consts])
+
+
+def _with_constants(traced: Traced, consts: Sequence[Any]) -> Traced:
+    rest = iter(consts)
+    return traced.closed_over([next(rest) if value is None else value for value in traced.consts])
+
+
 def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
     wrt, others = operands.wrt, _opaque(operands.others)
     created = [select(wrt, traced.created[0]), select(others, traced.created[1]), ()]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
-    result, values = traced.closed_over(operands.consts[0]).rest(None, created, given)[1]
+    result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
 def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
-    result, values = traced.closed_over(operands.consts[1]).rest(None, traced.created, given, *more)[1]
+    result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
 
