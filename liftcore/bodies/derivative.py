@@ -23,10 +23,20 @@ from ..layout import Layout
 from ..pack import Pure
 from ..tree import Advice
 from ..typing import Path, PyTree
-from .carry import check_separate, overlay, select
+from .carry import check_separate, select
 from .outline import with_created, without_created
 
-__all__ = ["ADVICE", "Scoped", "check_wrt", "differentiable", "instantiate", "positive", "zero_tangent"]
+__all__ = [
+    "ADVICE",
+    "Scoped",
+    "by_argument",
+    "check_wrt",
+    "differentiable",
+    "positive",
+    "with_aux",
+    "zero_tangent",
+    "zero_tangents",
+]
 
 _GROUPS = ("differentiated", "as it is")
 ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("as it is",))
@@ -59,10 +69,11 @@ class Scoped(NamedTuple):
             LiftArgumentError: where something is given for a variable that is not in `like`.
         """
         trees: list[Any] = [{} for _ in like]
+        places = [{path for path, _ in leaves_of(tree)} for tree in like]
         for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
             for path, value in leaves_of({} if tree is None else tree):
                 place = (path[0], *route, *path[1:])
-                if place not in dict(leaves_of(like[index])):
+                if place not in places[index]:
                     known = sorted("/".join(map(str, path)) for path, _ in leaves_of(_below(like[index], route)))
                     raise LiftArgumentError(
                         where,
@@ -149,6 +160,23 @@ def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "
     return tuple(number % count for number in numbers)
 
 
+def with_aux(call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
+    """What `differentiable` gives as JAX takes it with `has_aux`: what is not differentiated comes second."""
+
+    def flat(*args: Any) -> tuple[Any, Any]:
+        result, groups = call(*args)
+        result, aux = result if has_aux else (result, None)
+        return result, (aux, groups)
+
+    return flat
+
+
+def by_argument(scoped: Scoped, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
+    """What JAX gives for several arguments, that for number 0 as the user sees it; alone, where one was asked for."""
+    seen = tuple(one if num else scoped.out(one) for num, one in zip(nums, derivatives, strict=True))
+    return seen if isinstance(argnums, Sequence) else seen[0]
+
+
 def check_wrt(pure: Pure, trees: PyTree, allow_int: bool = False) -> None:
     """Checks that there are variables to differentiate with respect to, and that these can be."""
     for tree in trees:
@@ -169,10 +197,9 @@ def check_wrt(pure: Pure, trees: PyTree, allow_int: bool = False) -> None:
         )
 
 
-def instantiate(trees: PyTree, tangents: PyTree | None) -> PyTree:
-    """Tangents for all variables: zeros where none are given."""
-    still = jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), trees)
-    return still if tangents is None else overlay(still, tangents)
+def zero_tangents(values: PyTree) -> PyTree:
+    """The tangents of values that do not change."""
+    return jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), values)
 
 
 def zero_tangent(kind: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
-from ..bodies.derivative import ADVICE, Scoped, zero_tangent
+from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift, name_of
@@ -99,8 +99,7 @@ class custom_jvp:
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:
             given = moving.select((tangents[0].wrt, tangents[0].args))
             (result, tangent), values = rule(primals[0], given)
-            still = jax.tree.map(lambda value: zero_tangent(jax.typeof(value)), values)
-            return (result, values), (tangent, still)
+            return (result, values), (tangent, zero_tangents(values))
 
         run.defjvp(jvp)
         result, values = run(ruled.operands)

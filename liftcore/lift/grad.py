@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from ..bodies.derivative import ADVICE, Scoped, check_wrt, differentiable, positive
+from ..bodies.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
 from ..layout import Captured
 from ..pack import Pure, lift
-from ..typing import Filter, PyTree
+from ..typing import Filter
 
-__all__ = ["by_argument", "grad", "value_and_grad"]
+__all__ = ["grad", "value_and_grad"]
 
 
 def value_and_grad(
@@ -128,22 +128,10 @@ def _lifted(
         call, trees, finish = differentiable(pure, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
             check_wrt(pure, trees, options["allow_int"])
-
-        def flat(*args: Any) -> tuple[Any, Any]:
-            result, groups = call(*args)
-            value, aux = result if has_aux else (result, None)
-            return value, (aux, groups)
-
-        run = jax.value_and_grad(flat, nums, has_aux=True, **options)
+        run = jax.value_and_grad(with_aux(call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
         grads = by_argument(Scoped.of(pure.crossing.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
     return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)
-
-
-def by_argument(scoped: Scoped, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
-    """What JAX gives for several arguments, that for number 0 as the user sees it; alone, where one was asked for."""
-    seen = tuple(one if num else scoped.out(one) for num, one in zip(nums, derivatives, strict=True))
-    return seen if isinstance(argnums, Sequence) else seen[0]

@@ -8,11 +8,10 @@ from typing import Any
 
 import jax
 
-from ..bodies.derivative import ADVICE, Scoped, check_wrt, differentiable, positive
+from ..bodies.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .grad import by_argument
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
@@ -161,9 +160,8 @@ def _lifted(
             check_wrt(pure, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
-            result, groups = call(*args)
-            result, aux = result if has_aux else (result, None)
-            return result, (jax.tree.map(lambda _: 0, result), aux, groups)
+            result, rest = with_aux(call, has_aux)(*args)
+            return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = transformation(flat, nums, has_aux=True)(trees, *args)
         scoped = Scoped.of(pure.crossing.layout)

@@ -10,7 +10,7 @@ import jax
 
 from ..bodies.arguments import named_like
 from ..bodies.carry import overlay, select
-from ..bodies.derivative import ADVICE, Scoped, differentiable, instantiate
+from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter, PyTree
@@ -62,8 +62,10 @@ def jvp(
         scoped = Scoped.of(pure.crossing.layout)
         along = tuple({} for _ in trees) if given is None else scoped.into(pure.where, given, trees)
 
+        flat = with_aux(call, has_aux)
+
         def moving(some: PyTree, *primals: Any) -> Any:
-            return _flat(call, has_aux, overlay(trees, some), *primals)
+            return flat(overlay(trees, some), *primals)
 
         start = select(trees, along), *primals
         result, tangent, (aux, groups) = jax.jvp(moving, start, (along, *tangents), has_aux=True)
@@ -114,21 +116,15 @@ def linearize(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
         call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        flat = functools.partial(_flat, call, has_aux)
+        flat = with_aux(call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
-        zeros = instantiate(trees, None)
+        zeros = zero_tangents(trees)
         move = functools.partial(_along, pure.where, Scoped.of(pure.crossing.layout))
         along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]
         return (result, along, aux) if has_aux else (result, along), finish(groups)
 
     filters = [wrt, variables]
     return lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "linearize", ADVICE)
-
-
-def _flat(call: Callable[..., Any], has_aux: bool, *primals: Any) -> tuple[Any, Any]:
-    result, groups = call(*primals)
-    result, aux = result if has_aux else (result, None)
-    return result, (aux, groups)
 
 
 def _along(

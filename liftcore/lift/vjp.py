@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..bodies.derivative import ADVICE, Scoped, differentiable
+from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
@@ -52,12 +52,7 @@ def vjp(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
         call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-
-        def flat(*primals: Any) -> tuple[Any, Any]:
-            result, groups = call(*primals)
-            result, aux = result if has_aux else (result, None)
-            return result, (aux, groups)
-
+        flat = with_aux(call, has_aux)
         result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
         back = functools.partial(_pull_back, Scoped.of(pure.crossing.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
