@@ -7,6 +7,6 @@ branches                as one of several
 derivative, custom      differentiated; with a rule of its own
 compiled                compiled, for calls from anywhere (`signature`, `shardings`)
 lens                    on variables that are stored otherwise
-axes, arguments, carry, boxes, varying
+axes, arguments, carry, changes, boxes, varying
 what these say of arguments and variables
 """

@@ -32,6 +32,7 @@ __all__ = [
     "replace_mapped",
     "select_mapped",
     "slice_type",
+    "split_arrays",
     "split_keys",
     "split_rules",
     "to_axis",
@@ -268,6 +269,21 @@ def replace_mapped(items: Sequence[Any], axes: Sequence[Axis], slices: Sequence[
     """The items, with slices in the place of those that have an axis."""
     now = iter(slices)
     return [item if axis is None else next(now) for item, axis in zip(items, axes, strict=True)]
+
+
+def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of a pytree, or what stands for their types; and how to put others in their places.
+
+    All other leaves are not traced, so that Python may see them.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
+    others = [leaf if kind is None else None for leaf, kind in zip(leaves, kinds, strict=True)]
+
+    def join(arrays: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(treedef, replace_mapped(others, kinds, arrays))
+
+    return select_mapped(leaves, kinds), join
 
 
 def slice_type(leaf: Any, axis: int) -> Any:

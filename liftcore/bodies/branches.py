@@ -21,8 +21,9 @@ from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
 from ..tree import Sown
-from ..typing import Path, PyTree
+from ..typing import PyTree
 from .carry import check_separate, overlay, select
+from .changes import path_text
 from .outline import without_created
 
 __all__ = ["Slots", "run_one", "types_text"]
@@ -150,7 +151,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
             for path, _ in leaves_of(tree):
                 if path not in held:
                     raise LiftArgumentError(
-                        f'"{_text(path)}" in {where}',
+                        f'"{path_text(path)}" in {where}',
                         f"branch {number} writes it, and where another branch runs there is no such variable.",
                         "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
                     )
@@ -165,14 +166,10 @@ def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyT
         for path, value in leaves_of(tree):
             if path in held and types_text(value) != types_text(held[path]):
                 raise LiftArgumentError(
-                    f'"{_text(path)}" in {where}',
+                    f'"{path_text(path)}" in {where}',
                     f"branch {number} {does} it as {types_text(value)}, elsewhere it is {types_text(held[path])}.",
                     "Give it one type in all branches, or a name of its own in each.",
                 )
-
-
-def _text(path: Path) -> str:
-    return "/".join(map(str, path))
 
 
 def types_text(value: PyTree) -> str:

@@ -13,6 +13,7 @@ from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of
 from ..pack import Pure
 from ..typing import PyTree
+from .changes import path_text
 
 __all__ = ["check_carry", "check_separate", "overlay", "promoted", "select"]
 
@@ -96,7 +97,7 @@ def check_separate(pure: Pure, group: PyTree) -> None:
     for index, path in sorted(pure.crossing.records[-1].mixed):
         if path in dict(leaves_of(group[index])):
             raise LiftArgumentError(
-                f'"{"/".join(path)}" in {pure.where}',
+                f'"{path_text(path)}" in {pure.where}',
                 "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
                 "what is computed from it, as is needed here.",
                 "Create it before that lift, or write the lift with those of liftcore.",

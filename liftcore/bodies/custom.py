@@ -21,6 +21,7 @@ from ..pack import Pure, name_of
 from ..typing import PyTree
 from .branches import Slots, types_text
 from .carry import select
+from .changes import path_text
 from .derivative import positive
 from .outline import with_created, without_created
 
@@ -229,4 +230,4 @@ def _opaque(tree: PyTree) -> PyTree:
 
 def _names(groups: Sequence[PyTree]) -> set[str]:
     leaves = [leaf for group in groups for tree in group for leaf in leaves_of(tree)]
-    return {f"{'/'.join(map(str, path))}: {types_text(value)}" for path, value in leaves}
+    return {f"{path_text(path)}: {types_text(value)}" for path, value in leaves}

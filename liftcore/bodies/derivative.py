@@ -23,7 +23,9 @@ from ..layout import Layout
 from ..pack import Pure
 from ..tree import Advice
 from ..typing import Path, PyTree
+from .axes import split_arrays
 from .carry import check_separate, select
+from .changes import path_text
 from .outline import with_created, without_created
 
 __all__ = [
@@ -74,10 +76,10 @@ class Scoped(NamedTuple):
             for path, value in leaves_of({} if tree is None else tree):
                 place = (path[0], *route, *path[1:])
                 if place not in places[index]:
-                    known = sorted("/".join(map(str, path)) for path, _ in leaves_of(_below(like[index], route)))
+                    known = sorted(path_text(path) for path, _ in leaves_of(_below(like[index], route)))
                     raise LiftArgumentError(
                         where,
-                        f'there is something for "{"/".join(map(str, path))}", with respect to which nothing is '
+                        f'there is something for "{path_text(path)}", with respect to which nothing is '
                         f"differentiated (available: {known}).",
                         'Choose the variables with `wrt`, such as `wrt="params"`.',
                     )
@@ -111,16 +113,16 @@ def differentiable(
     if not pure.writes:
         return lambda trees, *args: pure([trees, others], rng_groups, *args, **kwargs), trees, tuple
     hoisted, moving = pure.hoisted(), [num - 1 for num in argnums if num]
-    still: list[Any] = []
+    joins: list[Callable[..., Any]] = []
 
     def body(trees: PyTree, moved: Sequence[Any]) -> Any:
         full = list(args)
         for place, arg in zip(moving, moved, strict=True):
             full[place] = arg
         created, (result, values) = without_created(*hoisted([trees, others], rng_groups, *full, **kwargs))
-        leaves, treedef = jax.tree.flatten(result)
-        still[:] = [treedef, [None if isinstance(leaf, _ARRAYS) else (leaf,) for leaf in leaves]]
-        return created, ([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)], values)
+        arrays, join = split_arrays(result)
+        joins.append(join)
+        return created, (arrays, values)
 
     traced = trace(body, trees, [args[place] for place in moving])
     check_separate(pure, traced.created[0])
@@ -129,15 +131,9 @@ def differentiable(
     def call(full: PyTree, *args: Any) -> Any:
         created, moved = [select(full, made[0]), *made[1:]], [args[place] for place in moving]
         arrays, values = traced.rest(None, created, select(full, trees), moved)[1]
-        treedef, leaves = still
-        rest = iter(arrays)
-        return jax.tree.unflatten(treedef, [next(rest) if leaf is None else leaf[0] for leaf in leaves]), values
+        return joins[0](arrays), values
 
     return call, tuple(map(merge, trees, made[0])), lambda values: with_created(made, None, values)[1]
-
-
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
-"""What of a result is traced. JAX lets anything else through where it is not differentiated, a text say."""
 
 
 def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
@@ -184,7 +180,7 @@ def check_wrt(pure: Pure, trees: PyTree, allow_int: bool = False) -> None:
             wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
             if wrong and not allow_int:
                 raise LiftArgumentError(
-                    f'"{"/".join(map(str, path))}" in {pure.where}',
+                    f'"{path_text(path)}" in {pure.where}',
                     f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
                     "Leave it out of `wrt`, or pass `allow_int=True`.",
                 )

@@ -13,6 +13,7 @@ from ..filters import leaves_of, partition
 from ..pack import Pure
 from ..typing import Filter, PyTree, Variables
 from .carry import select
+from .changes import path_text
 
 __all__ = ["Lens"]
 
@@ -42,7 +43,7 @@ class Lens(NamedTuple):
         for tree, outer in zip(trees, self.pure.crossing.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
-                names = ["/".join(path) for path, _ in leaves_of(astray)]
+                names = [path_text(path) for path, _ in leaves_of(astray)]
                 raise LiftArgumentError(
                     self.pure.where,
                     f"`map_out` returned {names}, which `mapped` does not take, so `map_in` would never see it.",
@@ -59,7 +60,7 @@ class Lens(NamedTuple):
                 before, now = (jax.tree.map(_type, value) for value in (aval, found.get(path)))
                 if before != now:
                     raise LiftArgumentError(
-                        f'"{"/".join(path)}" in {self.pure.where}',
+                        f'"{path_text(path)}" in {self.pure.where}',
                         f"the body has it as {before}, and of what is stored with `map_out`, `map_in` makes {now}.",
                         "Let `map_in` undo what `map_out` does to names, shapes and dtypes.",
                     )

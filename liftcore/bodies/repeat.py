@@ -20,6 +20,7 @@ from ..layout import Changes
 from ..pack import Pure
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select
+from .changes import names_of, path_text
 from .outline import without_created
 
 __all__ = ["Repeat", "Variables", "nothing"]
@@ -126,7 +127,7 @@ class Repeat(NamedTuple):
             variables = Variables(state.carried, _merged(shared, early))
             created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
             self._check_captured()
-            names = sorted("/".join(map(str, path)) for tree in values[1] for path, _ in leaves_of(tree))
+            names = names_of(values[1])
             fix = f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.' if names else ""
             self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
             return created, (State(self._next(state.index), values[0], value), ())
@@ -152,7 +153,7 @@ class Repeat(NamedTuple):
                 )
 
     def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
-        names = sorted("/".join(map(str, path)) for tree in group for path, _ in leaves_of(tree))
+        names = names_of(group)
         if names:
             raise LoopInvarianceError(f"{names} in {self.pure.where}", f"{what}.", fix)
 
@@ -161,7 +162,7 @@ def _check_constant(where: str, condition: Traced, body: Traced) -> None:
     """Checks that what all iterations share depends on none of them."""
     for traced in (condition, body):
         reads = traced.reads()[1]
-        names = sorted("/".join(map(str, path)) for tree in reads for path, read in leaves_of(tree) if _depends(read))
+        names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
         if names:
             raise LoopInvarianceError(
                 where,

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from ..bodies.changes import names_of, no_changes
 from ..errors import LiftArgumentError
-from ..filters import leaves_of
 from ..layout import Captured, Changes
 from ..pack import Pure, lift
 from ..tree import Advice
@@ -57,8 +57,7 @@ def associative_scan(
             return result
 
         scanned = jax.lax.associative_scan(operator, elems, reverse, axis)
-        nothing: tuple[PyTree, ...] = tuple({} for _ in pure.crossing.outers)
-        return scanned, (Changes(nothing, nothing), tuple([] for _ in nothing))
+        return scanned, no_changes(pure)
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [True], "associative_scan", _ADVICE)
 
@@ -69,8 +68,8 @@ def _check_reads_only(pure: Pure, changes: Changes, _: Sequence[Any]) -> None:
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
     done = (
-        ("creates", _names(changes.created), "Create it before, and read it here: `scope.get_variable(…)`."),
-        ("writes", _names(changes.values), "Write it after, from what the scan gives."),
+        ("creates", names_of(changes.created), "Create it before, and read it here: `scope.get_variable(…)`."),
+        ("writes", names_of(changes.values), "Write it after, from what the scan gives."),
         ("sows", sown, "Sow it after, from what the scan gives."),
         ("draws from", drawn, "Draw before, and pass the keys (or what is made of them) in `elems`."),
     )
@@ -81,7 +80,3 @@ def _check_reads_only(pure: Pure, changes: Changes, _: Sequence[Any]) -> None:
                 f"the operator {act} {names}, but JAX calls it several times, on ever fewer pairs: it may only read.",
                 fix,
             )
-
-
-def _names(group: PyTree) -> list[str]:
-    return sorted({"/".join(path) for tree in group for path, _ in leaves_of(tree)})

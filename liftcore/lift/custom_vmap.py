@@ -15,9 +15,10 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from .._compat import jaxpr_as_fun
+from ..bodies.changes import names_of
 from ..bodies.outline import with_created, without_created
 from ..errors import LiftArgumentError, LiftError
-from ..filters import Nothing, leaves_of, merge
+from ..filters import Nothing, merge
 from ..hoist import trace
 from ..layout import Captured
 from ..pack import Crossing, Pure, lift, name_of
@@ -192,7 +193,7 @@ def _positional(pure: Pure, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 
 def _check_unwritten(pure: Pure, values: PyTree) -> None:
-    names = sorted({"/".join(path) for tree in values for path, _ in leaves_of(tree)})
+    names = names_of(values)
     if names:
         raise LiftArgumentError(
             pure.where,

@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 
-from ..bodies.axes import replace_mapped, select_mapped
-from ..layout import Captured, Changes
+from ..bodies.axes import split_arrays
+from ..bodies.changes import no_changes
+from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
-from ..typing import Axis, Filter, PyTree
+from ..typing import Filter
 
-__all__ = ["eval_shape", "no_changes", "split_arrays"]
+__all__ = ["eval_shape"]
 
 _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("its types only",), ("left as it was",), ("its types only",))
 
@@ -55,24 +56,3 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         return shapes, no_changes(pure)
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", _ADVICE)
-
-
-def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The arrays of a pytree, or what stands for their types; and how to put others in their places.
-
-    All other leaves are not traced, so that Python may see them.
-    """
-    leaves, treedef = jax.tree.flatten(tree)
-    kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
-    others = [leaf if kind is None else None for leaf, kind in zip(leaves, kinds, strict=True)]
-
-    def join(arrays: Sequence[Any]) -> Any:
-        return jax.tree.unflatten(treedef, replace_mapped(others, kinds, arrays))
-
-    return select_mapped(leaves, kinds), join
-
-
-def no_changes(pure: Pure) -> tuple[Any, ...]:
-    """Output groups of a body that leaves the scopes as they were: of one filter, and the captured values."""
-    nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
-    return Changes(nothing, nothing), tuple([] for _ in pure.crossing.outers)

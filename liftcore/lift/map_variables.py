@@ -12,16 +12,17 @@ from typing import Any
 
 import jax
 
+from ..bodies.axes import split_arrays
+from ..bodies.changes import names_of
 from ..bodies.lens import Lens
 from ..bodies.outline import without_created
 from ..errors import UnliftedCollectionError
-from ..filters import Nothing, intersect, leaves_of, merge, subtract
+from ..filters import Nothing, intersect, merge, subtract
 from ..hoist import trace
 from ..layout import Captured, Changes
 from ..pack import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, PyTree, Variables
-from .eval_shape import split_arrays
 
 __all__ = ["map_variables"]
 
@@ -133,7 +134,7 @@ def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) ->
 
 
 def _check_unwritten(pure: Pure, written: PyTree) -> None:
-    names = sorted({"/".join(path) for tree in written for path, _ in leaves_of(tree)})
+    names = names_of(written)
     if names:
         raise UnliftedCollectionError(
             pure.where,

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 
 from .. import rng
+from ..bodies.axes import split_arrays
+from ..bodies.changes import no_changes
 from ..bodies.outline import without_created
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
@@ -19,7 +21,6 @@ from ..pack import Crossing, Pure, lift, name_of
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
-from .eval_shape import no_changes, split_arrays
 
 __all__ = ["purify"]
 
