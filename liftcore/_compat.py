@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ except ImportError:  # JAX 0.8
 __all__ = [
     "TAG",
     "as_array",
+    "checkpoint",
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
@@ -81,6 +82,31 @@ def zeros(kind: Any) -> Any:
 def as_array(value: Any) -> Any:
     """What a jaxpr gave, as an array: a constant comes out as a value of NumPy or Python."""
     return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+
+
+def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`jax.checkpoint`, whatever stands around it.
+
+    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words.
+    """
+    if jax.__version_info__ >= (0, 10, 2):
+        return jax.checkpoint(fn, **options)
+
+    def call(*operands: Any) -> Any:
+        impls = jax.tree.map(lambda leaf: _is_key(leaf) and jax.random.key_impl(leaf), operands)
+        words = jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, operands)
+        run = jax.checkpoint(lambda *words: fn(*jax.tree.map(_wrapped, words, impls)), **options)
+        return run(*words)
+
+    return call
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _wrapped(leaf: Any, impl: Any) -> Any:
+    return jax.random.wrap_key_data(leaf, impl=impl) if impl else leaf
 
 
 def is_tag(eqn: Any) -> bool:

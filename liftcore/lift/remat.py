@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
-
+from .. import _compat
 from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
 from ..layout import Captured
@@ -55,7 +54,7 @@ def remat(
     Returns:
         `lifted(scopes, *args, **kwargs)`.
     """
-    transformation = functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
+    transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
     static = choose(fn, "static", static_argnums, static_argnames)
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
