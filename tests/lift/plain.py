@@ -7,10 +7,11 @@ slice and put the results back.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,12 @@ Body = Callable[[Any, Any], Any]
 
 CARRY = "carry"
 """Instead of an axis: the value goes from one iteration to the next."""
+
+PART = "part"
+"""Instead of an axis: each lane has a part of the value, along its axis 0."""
+
+SAME = "same"
+"""Instead of an axis: all lanes see the value from before, and write the same."""
 
 
 @dataclasses.dataclass
@@ -35,6 +42,7 @@ class World:
         taken: the collections that the transformation around gives back; None where there is none.
         counts: how many keys were drawn, by path and sequence.
         pending: what earlier iterations created: it exists again once this iteration has created it too.
+        starts: of a sequence that began anew, how much of a path its keys do not depend on.
         changed: what was created or written.
         sown: captured values that the transformation around does not list.
         first: the first value of what was created.
@@ -48,6 +56,7 @@ class World:
     taken: frozenset[str] | None = None
     counts: dict[tuple[Path, str], int] = dataclasses.field(default_factory=dict)
     pending: dict[Path, Any] = dataclasses.field(default_factory=dict)
+    starts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     changed: dict[Path, None] = dataclasses.field(default_factory=dict)
     sown: list[tuple[Path, str, str, Any]] = dataclasses.field(default_factory=list)
     first: dict[Path, Any] = dataclasses.field(default_factory=dict)
@@ -61,8 +70,37 @@ class World:
     def inside(self, values: dict[Path, Any], root: Callable[[str], Any], taken: Iterable[str]) -> World:
         """The world of one lane or iteration."""
         here = World(values, root, self.given, self.mutable, self.initializing, frozenset(taken))
-        here.counts = dict(self.counts)
+        here.counts, here.starts = dict(self.counts), self.starts
         return here
+
+    @contextlib.contextmanager
+    def anew(self, roots: Mapping[str, Any], start: int) -> Iterator[None]:
+        """Within it, some sequences begin anew, from roots of their own."""
+        before = self.root, self.given, self.starts, self.counts
+        outer, given = self.root, self.given | roots.keys()
+        self.given, self.starts = given, {**self.starts, **dict.fromkeys(roots, start)}
+        self.root = lambda name: roots[name] if name in roots else roots["params"] if fallen(name) else outer(name)
+        self.counts = {place: count for place, count in self.counts.items() if place[1] not in roots}
+
+        def fallen(name: str) -> bool:
+            return name not in given and "params" in roots
+
+        yield
+        kept = {place: count for place, count in before[3].items() if place[1] in roots}
+        counts = {place: count for place, count in self.counts.items() if place[1] not in roots} | kept
+        self.root, self.given, self.starts, self.counts = *before[:3], counts
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives collections other names."""
+
+        def renamed(paths: Mapping[Path, Any]) -> dict[Path, Any]:
+            return {(names.get(path[0], path[0]), *path[1:]): value for path, value in paths.items()}
+
+        self.values, self.pending = renamed(self.values), renamed(self.pending)
+        self.changed, self.first = renamed(self.changed), renamed(self.first)
+        mutable, taken = self.mutable, self.taken
+        self.mutable = lambda collection: mutable(names.get(collection, collection))
+        self.taken = None if taken is None else frozenset(names.get(name, name) for name in taken)
 
     def copy(self) -> World:
         """The same state, in dicts of its own."""
@@ -100,6 +138,9 @@ class Plain:
         self.names.add(name)
         return Plain(self.world, (*self.path, name))
 
+    def below(self, name: str) -> Plain:
+        return Plain(self.world, (*self.path, name))
+
     def child(self, fn: Callable[..., Any], name: str | None = None, prefix: str = "") -> Callable[..., Any]:
         below = self.push(name, prefix)
         return lambda *args: fn(Plain(self.world, below.path), *args)
@@ -107,7 +148,8 @@ class Plain:
     def make_rng(self, name: str = "params") -> Any:
         counted = name if name in self.world.given else "params"
         count = self.world.counts[self.path, counted] = self.world.counts.get((self.path, counted), 0) + 1
-        text = b"".join(b"\0" + item.encode() for item in self.path) + b"\0" + count.to_bytes(1 + (count > 255), "big")
+        path = self.path[self.world.starts.get(counted, 0) :]
+        text = b"".join(b"\0" + item.encode() for item in path) + b"\0" + count.to_bytes(1 + (count > 255), "big")
         word = int.from_bytes(hashlib.sha1(text).digest()[:4], "big")
         return jax.random.fold_in(self.world.root(name), jnp.uint32(word))
 
@@ -148,12 +190,11 @@ class Plain:
         self.world.put(path, (*self.world.values.get(path, ()), value))
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """How a transformation treats state.
 
     Attributes:
-        axes: for each collection its axis, None (shared) or `CARRY`; what is not listed is not lifted.
+        axes: for each collection its axis, None (shared), `CARRY`, `PART` or `SAME`; what is not listed is not lifted.
         split: for each sequence whether it is split.
         size: how many lanes or iterations there are.
         reverse: whether the last slice comes first.
@@ -200,25 +241,25 @@ class Rule:
         slices = {}
         for path, value in values.items():
             if path[0] in self.axes and path[1 : 1 + len(below)] == below:
-                axis = self.axes[path[0]]
-                shared = axis in (None, CARRY)
-                slices[path] = value if shared else jax.tree.map(lambda leaf, at=axis: jnp.take(leaf, index, at), value)
+                slices[path] = jax.tree.map(self._slicing(self.axes[path[0]], index), value)
         return slices
+
+    def _slicing(self, axis: Any, index: int) -> Callable[[Any], Any]:
+        if axis == PART:
+            return lambda leaf: jnp.split(leaf, self.size)[index]
+        return (lambda leaf: jnp.take(leaf, index, axis)) if isinstance(axis, int) else lambda leaf: leaf
 
     def _put_back(self, scope: Plain, worlds: list[World], carried: dict[Path, Any], firsts: dict[Path, Any]) -> None:
         for path in worlds[0].changed:
-            axis = self.axes[path[0]]
-            if axis in (None, CARRY):
-                scope.world.put(path, carried[path])
-            else:
-                scope.world.put(path, _stack([world.values[path] for world in worlds], axis))
+            values = [carried.get(path, world.values[path]) for world in worlds]
+            scope.world.put(path, _joined(values, self.axes[path[0]]))
         for path, value in firsts.items():
             axis = self.axes[path[0]]
             whole = axis in (None, CARRY)
-            scope.world.first[path] = value if whole else _stack([world.first[path] for world in worlds], axis)
+            scope.world.first[path] = value if whole else _joined([world.first[path] for world in worlds], axis)
         scope.world.counts = worlds[0].counts
         for place, (path, collection, name, _) in enumerate(worlds[0].sown):
-            values = _stack([world.sown[place][3] for world in worlds], 0)
+            values = _joined([world.sown[place][3] for world in worlds], 0)
             Plain(scope.world, path).sow(collection, name, values)
 
 
@@ -263,8 +304,10 @@ def opaque(scope: Plain, body: Body, x: Any) -> Any:
     return y
 
 
-def _stack(trees: list[Any], axis: int) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *trees)
+def _joined(trees: list[Any], axis: Any) -> Any:
+    if axis == PART:
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *trees) if isinstance(axis, int) else trees[0]
 
 
 def flat(variables: Mapping[str, Any], path: Path = ()) -> dict[Path, Any]:
