@@ -563,8 +563,9 @@ class Scope:
         self._check_lifted(collection, name)
         if self.is_mutable_collection(collection) and made:
             return
-        if self.tree.lift is not None and made:
-            self._check_writable(collection, name, None, "created")
+        lift = self.tree.lift
+        if lift is not None and made and not lift.taken((collection, *self.path, name), None):
+            raise problems.not_taken(self, collection, name, lift, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
     def _check_shape(self, name: str, value: Any, made: functools.partial[Any]) -> None:

@@ -51,6 +51,7 @@ def run_one(
     def run(pure: Pure) -> tuple[Any, tuple[Any, ...]]:
         return pure(variable_groups, rng_groups, *operands)
 
+    choose = functools.partial(_choose, pure.where, choose)
     if not pure.writes:
         result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, pure.of(branch)) for branch in branches])
         return result
@@ -74,6 +75,25 @@ def run_one(
     output, values, captured = choose([functools.partial(rest, index) for index in range(len(traced))])
     pure.capture(slots.sown)
     return output, (Changes(values, made), captured)
+
+
+def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[[], Any]]) -> Any:
+    """Runs one of some functions; JAX says that they return different types, this says where."""
+    seen: list[str] = []
+
+    def watched(branch: Callable[[], Any]) -> Any:
+        output = branch()
+        seen.append(types_text(output[0]))
+        return output
+
+    try:
+        return choose([functools.partial(watched, branch) for branch in branches])
+    except TypeError as error:
+        if len(seen) < len(branches) or len(set(seen)) == 1:
+            raise
+        raise LiftArgumentError(
+            where, f"its branches return {', '.join(seen)}.", "Return the same structure, shapes and dtypes from all."
+        ) from error
 
 
 class Slots:

@@ -8,7 +8,7 @@ nothing of it, carried ones are made as iteration 0 would make them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +18,21 @@ from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pack import Pure
+from ..tree import Advice
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select
 from .changes import names_of, path_text
 from .outline import without_created
 
-__all__ = ["Repeat", "Variables", "nothing"]
+__all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "nothing", "splits"]
+
+_GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
+_ADVICE = Advice(
+    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+    _GROUPS,
+    _GROUPS,
+)
 
 
 class State(NamedTuple):
@@ -188,3 +197,26 @@ def nothing(group: PyTree) -> tuple[Changes, Changes, PyTree]:
     """The output groups of a function that changes nothing."""
     empty: PyTree = tuple({} for _ in group)
     return Changes(empty, empty), Changes(empty, empty), tuple([] for _ in group)
+
+
+def loop_advice(axes: Sequence[Any]) -> Advice:
+    """How a loop takes variables and sequences, in words."""
+    same, folded = "the same keys in all iterations", "folded with the number of the iteration"
+    return _ADVICE._replace(keys=tuple(same if axis is None else folded for axis in axes))
+
+
+def splits(rng_groups: Any, axes: list[Any]) -> bool:
+    """Whether there is any key that differs between iterations."""
+    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
+
+
+def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:
+    """The root keys of one iteration: those of bodies have offset 0, those of conditions 1."""
+
+    def folded(group: Any, axis: Any) -> Any:
+        if not jax.tree.leaves(group) or (axis is None and not offset):
+            return group
+        number = offset if axis is None else 2 * index + offset
+        return jax.tree.map(lambda key: jax.random.fold_in(key, number), group)
+
+    return [folded(group, axis) for group, axis in zip(rng_groups, axes, strict=True)]

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
 from ..bodies.loop import Loop
-from ..bodies.repeat import Repeat, Variables, nothing
+from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, nothing, splits
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..typing import Filter
-from .while_loop import loop_advice, loop_keys, splits
 
 __all__ = ["fori_loop"]
 

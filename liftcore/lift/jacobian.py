@@ -141,7 +141,8 @@ def hessian(
     """
     rules: dict[str, Any] = {"wrt": wrt, "variables": variables, "rngs": rngs}
     inner = jacrev(fn, argnums, has_aux, holomorphic, **rules)
-    return jacfwd(inner, argnums, has_aux, holomorphic, **rules)
+    transformation = functools.partial(jax.jacfwd, holomorphic=holomorphic)
+    return _lifted("hessian", transformation, inner, argnums, has_aux, False, rules)
 
 
 def _lifted(

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import jax
 
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
-from ..bodies.repeat import Repeat, Variables
+from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..layout import Captured
 from ..pack import Pure, lift
-from ..tree import Advice
 from ..typing import Filter
 
-__all__ = ["loop_advice", "loop_keys", "splits", "while_loop"]
-
-_GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
-_ADVICE = Advice(
-    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
-    _GROUPS,
-    _GROUPS,
-)
+__all__ = ["while_loop"]
 
 
 def while_loop(
@@ -90,29 +79,3 @@ def while_loop(
         return lifted(scopes, init_val)
 
     return call
-
-
-def loop_advice(axes: Sequence[Any]) -> Advice:
-    """How a loop takes variables and sequences, in words."""
-    same, folded = "the same keys in all iterations", "folded with the number of the iteration"
-    return _ADVICE._replace(keys=tuple(same if axis is None else folded for axis in axes))
-
-
-def splits(rng_groups: Any, axes: list[Any]) -> bool:
-    """Whether there is any key that differs between iterations."""
-    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
-
-
-def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:
-    """The root keys of one iteration: those of bodies have offset 0, those of conditions 1."""
-
-    def folded(key: Any, number: Any) -> Any:
-        return jax.random.fold_in(key, number)
-
-    keys = []
-    for group, axis in zip(rng_groups, axes, strict=True):
-        if axis is not None and jax.tree.leaves(group):
-            keys.append(jax.tree.map(lambda key: folded(key, 2 * index + offset), group))
-        else:
-            keys.append(jax.tree.map(lambda key: folded(key, offset), group) if offset else group)
-    return keys

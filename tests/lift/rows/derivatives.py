@@ -136,7 +136,7 @@ def with_hessian() -> Row:
     def plain(run: Callable[..., Any], params: Any, x: Any) -> Any:
         return 0.1 * jax.hessian(lambda x: run(params, x).sum())(x).sum(0)
 
-    return _derived(lifted, plain, FORWARD | REVERSE)._replace(shown="jacfwd")
+    return _derived(lifted, plain, FORWARD | REVERSE)
 
 
 def _opaque(body: Body) -> Body:
