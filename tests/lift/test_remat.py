@@ -32,8 +32,12 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                 yield from equations(getattr(value, "jaxpr", value))
 
 
-def backward(fn: Callable[..., Any], mutable: Any = False) -> int:
-    """How often a gradient computes a sine."""
+def named(scope: Scope, x: Any) -> Any:
+    return jnp.sin(checkpoint_name(jnp.sin(x * scope.param("w", jax.random.normal, (3,))), "inner"))
+
+
+def backward(fn: Callable[..., Any], mutable: Any = False, primitive: str = "sin") -> int:
+    """How often a gradient computes a sine, or something else."""
     variables = {"params": {"w": jnp.ones(3)}}
 
     def loss(variables: Any) -> Any:
@@ -41,7 +45,7 @@ def backward(fn: Callable[..., Any], mutable: Any = False) -> int:
         return (result[0] if mutable else result).sum()
 
     names = [eqn.primitive.name for eqn in equations(jax.make_jaxpr(jax.grad(loss))(variables))]
-    return names.count("sin")
+    return names.count(primitive)
 
 
 # -- what is saved -----------------------------------------------------------------------------------------------------
@@ -61,12 +65,21 @@ def test_it_computes_again_in_the_backward_pass(mutable: Any) -> None:
 def test_the_policy_says_what_is_saved(mutable: bool) -> None:
     policies = jax.checkpoint_policies
     assert backward(liftcore.remat(block, policy=policies.everything_saveable), mutable) == 2
-
-    def named(scope: Scope, x: Any) -> Any:
-        return jnp.sin(checkpoint_name(jnp.sin(x * scope.param("w", jax.random.normal, (3,))), "inner"))
-
     assert backward(liftcore.remat(named, policy=policies.save_only_these_names("inner")), mutable) == 2
     assert backward(liftcore.remat(named, policy=policies.save_only_these_names("other")), mutable) == 3
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+def test_a_policy_may_move_what_is_saved_to_the_host(mutable: bool) -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["inner"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    lifted = liftcore.remat(named, policy=policy)
+    assert backward(lifted, mutable) == 2
+    assert backward(lifted, mutable, "device_put") == 2, "there and back"
 
 
 def test_a_policy_sees_no_marks_of_ours() -> None:
