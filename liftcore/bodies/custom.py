@@ -19,13 +19,14 @@ from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..pack import Pure, name_of
 from ..typing import PyTree
+from .arguments import parameter_names
 from .branches import Slots, types_text
 from .carry import select
 from .changes import path_text
 from .derivative import positive
 from .outline import with_created, without_created
 
-__all__ = ["Arguments", "Operands", "Ruled", "pair", "with_defaults"]
+__all__ = ["Arguments", "Operands", "Ruled", "by_number", "pair", "with_defaults"]
 
 
 class Arguments:
@@ -166,6 +167,23 @@ def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple
     given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
     result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
+
+
+def by_number(fn: Callable[..., Any], argnums: Sequence[int], argnames: Sequence[str]) -> tuple[int, ...]:
+    """`nondiff_argnums` and `nondiff_argnames` as numbers in the signature of a function.
+
+    Raises:
+        LiftArgumentError: where the function has no such argument.
+    """
+    known = parameter_names(fn) if argnames else []
+    for name in argnames:
+        if name not in known:
+            raise LiftArgumentError(
+                f"{name_of(fn)}, nondiff_argnames={tuple(argnames)}",
+                f'it has no argument "{name}" that may be given by position (available: {known[1:]}).',
+                "Choose one of these.",
+            )
+    return (*argnums, *map(known.index, argnames))
 
 
 def with_defaults(

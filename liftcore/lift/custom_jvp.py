@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
+from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
 from ..errors import LiftArgumentError
 from ..layout import Captured
@@ -43,6 +43,7 @@ class custom_jvp:
     Args:
         fn: called as `fn(scopes, *args)`.
         nondiff_argnums: see `jax.custom_jvp`; they count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnames: see `jax.custom_jvp`.
         wrt: a filter of the variables that have tangents.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the PRNG sequences that are lifted.
@@ -55,12 +56,13 @@ class custom_jvp:
         self,
         fn: Callable[..., Any],
         nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
         *,
         wrt: Filter = "params",
         variables: Filter = True,
         rngs: Filter = True,
     ) -> None:
-        self._fn, self._nondiff = fn, tuple(nondiff_argnums)
+        self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
         self._rule: Callable[..., Any] | None = None
         filters = [wrt, variables]
         self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", ADVICE)

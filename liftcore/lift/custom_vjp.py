@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..bodies.carry import overlay
-from ..bodies.custom import Arguments, Operands, Ruled, pair, with_defaults
+from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError
 from ..layout import Captured
@@ -44,6 +44,7 @@ class custom_vjp:
     Args:
         fn: called as `fn(scopes, *args)`.
         nondiff_argnums: see `jax.custom_vjp`; they count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnames: see `jax.custom_vjp`.
         wrt: a filter of the variables that have cotangents.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the PRNG sequences that are lifted.
@@ -56,12 +57,13 @@ class custom_vjp:
         self,
         fn: Callable[..., Any],
         nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
         *,
         wrt: Filter = "params",
         variables: Filter = True,
         rngs: Filter = True,
     ) -> None:
-        self._fn, self._nondiff = fn, tuple(nondiff_argnums)
+        self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
         self._forward: Callable[..., Any] | None = None
         self._backward: Callable[..., Any] | None = None
         filters = [wrt, variables]

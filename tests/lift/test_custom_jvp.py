@@ -105,9 +105,12 @@ def test_arguments_may_be_any_pytree_with_integers_and_keys(make: Any) -> None:
     assert grads == {"a": 7.0, "b": (0.0,)}
 
 
-@pytest.mark.parametrize("numbers", [(1, 3), (-1, -3), [3, 1], (1, -1)])
+CHOSEN = [((1, 3), ()), ((-1, -3), ()), ([3, 1], ()), ((1, -1), ()), ((), ("n", "mode")), ((3,), ["mode"])]
+
+
+@pytest.mark.parametrize(("numbers", "names"), CHOSEN)
 @pytest.mark.parametrize("run", ["init", "apply", "apply, mutable"])
-def test_some_arguments_only_python_sees(numbers: Any, run: str) -> None:
+def test_some_arguments_only_python_sees(numbers: Any, names: Any, run: str) -> None:
     def power(scope: Scope, mode: str, x: Any, n: int) -> Any:
         return scope.param("w", lambda key: jnp.float32(3)) * x**n if mode == "power" else x
 
@@ -116,7 +119,7 @@ def test_some_arguments_only_python_sees(numbers: Any, run: str) -> None:
         (x,), (dx,) = primals, tangents
         return power(scope, mode, x, n), n * x * dx + 100 * variable_tangents["params"]["w"]
 
-    lifted = ruled(power, rule, nondiff_argnums=numbers)
+    lifted = ruled(power, rule, nondiff_argnums=numbers, nondiff_argnames=names)
 
     def loss(params: Any, x: Any) -> Any:
         if run == "init":

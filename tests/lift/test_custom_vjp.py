@@ -118,9 +118,12 @@ def test_arguments_may_be_any_pytree_with_integers_and_keys() -> None:
     assert grads == {"a": 7.0, "b": (0.0,)}
 
 
-@pytest.mark.parametrize("numbers", [(1, 3), (-1, -3), [3, 1], (1, -1)])
+CHOSEN = [((1, 3), ()), ((-1, -3), ()), ([3, 1], ()), ((1, -1), ()), ((), ("n", "mode")), ((3,), ["mode"])]
+
+
+@pytest.mark.parametrize(("numbers", "names"), CHOSEN)
 @pytest.mark.parametrize("run", ["init", "apply", "apply, mutable"])
-def test_some_arguments_only_python_sees(numbers: Any, run: str) -> None:
+def test_some_arguments_only_python_sees(numbers: Any, names: Any, run: str) -> None:
     def power(scope: Scope, mode: str, x: Any, n: int) -> Any:
         return scope.param("w", lambda key: jnp.float32(3)) * x**n if mode == "power" else x
 
@@ -131,7 +134,7 @@ def test_some_arguments_only_python_sees(numbers: Any, run: str) -> None:
         assert (mode, n) == ("power", 2)
         return {"params": {"w": 100 * cotangent}}, n * x * cotangent
 
-    lifted = ruled(power, forward, backward, nondiff_argnums=numbers)
+    lifted = ruled(power, forward, backward, nondiff_argnums=numbers, nondiff_argnames=names)
 
     def loss(params: Any, x: Any) -> Any:
         if run == "init":
@@ -141,6 +144,12 @@ def test_some_arguments_only_python_sees(numbers: Any, run: str) -> None:
     assert jax.grad(loss, 1)({"w": jnp.float32(3)}, 5.0) == 10.0
     if run != "init":
         assert jax.grad(loss)({"w": jnp.float32(3)}, 5.0) == {"w": 100.0}
+
+
+def test_a_name_that_no_argument_has_is_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match=r"layer, nondiff_argnames=\('y',\)") as caught:
+        liftcore.custom_vjp(layer, nondiff_argnames=("y",))
+    assert caught.value.what == "it has no argument \"y\" that may be given by position (available: ['x'])."
 
 
 def test_keyword_arguments_and_defaults_are_those_of_the_function() -> None:
