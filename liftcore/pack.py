@@ -385,10 +385,7 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path)[0] for outer in outers]
     variable_groups = tuple(tuple(part[index] for part in parts) for index in range(len(in_filters)))
     rng_groups = tuple(
-        tuple(
-            {name: sequence.root for name, sequence in group_sequences(outer.tree, rng_filters, index)}
-            for outer in outers
-        )
+        tuple(dict(group_sequences(outer.tree, rng_filters, index)) for outer in outers)
         for index in range(len(rng_filters))
     )
     return variable_groups, rng_groups
@@ -517,11 +514,11 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _word(outer: Scope, fresh: Container[str], path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int) -> Any:
     """The word of a draw; that of a fresh sequence depends on nothing above the scope where it began."""
     if name in fresh:
         return rng.word((*path[len(outer.path) :], count))
-    return outer.tree.word(path, sequence, name, count)
+    return outer.tree.word(path, name, count)
 
 
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:

@@ -211,15 +211,16 @@ def note(name: str, now: Known, before: Iterable[Known]) -> None:
 
 def note_applied(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
     """Tells the recorders of a function of a scope that `apply` or `init` runs, if JAX is tracing it."""
-    roots = {name: sequence.root for name, sequence in root.tree.rngs.items()}
     variables = root.collections_below()
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((variables, roots, args, kwargs))):
+    if not any(
+        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
+    ):
         return
     told = dict(facts.of_function(fn))
     told["mutable"] = short_form(to_predicate(mutable))
     told["initializing"] = str(root.is_initializing())
     told |= facts.of_named("variable", variables)
-    told |= facts.of_named("sequence", roots)
+    told |= facts.of_named("sequence", root.tree.rngs)
     told |= facts.of_call(fn, args, kwargs, skip=1)
     name = _name(fn)
     note(name, Known(f"{name} at /", told), ())

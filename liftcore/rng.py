@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,6 @@ from .errors import InvalidRngError
 
 DEFAULT = "params"
 """The sequence that a single key stands for, and that one draws from where a sequence was never given."""
-
-
-class Sequence(NamedTuple):
-    """A root key, and how many items of a scope's path lie above the place where it was given."""
-
-    root: Any
-    since: int = 0
 
 
 def word(items: Iterable[str | int]) -> np.uint32:
@@ -60,8 +53,8 @@ def _raw_shape(impl: str) -> tuple[int, ...]:
     return tuple(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape)
 
 
-def sequences(rngs: Any) -> dict[str, Sequence]:
-    """The sequences that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
+def sequences(rngs: Any) -> dict[str, Any]:
+    """The root keys that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
 
     Raises:
         InvalidRngError: where something is no key.
@@ -77,4 +70,4 @@ def sequences(rngs: Any) -> dict[str, Sequence]:
                 f"expected one PRNG key, given {given}.",
                 f'Pass a key, such as rngs={{"{name}": jax.random.key(0)}}.',
             )
-    return {name: Sequence(key) for name, key in named.items()}
+    return dict(named)

@@ -484,10 +484,10 @@ class Scope:
         found = self.tree.sequence(name)
         if found is None:
             raise problems.no_sequence(self, name)
-        counted, sequence = found
+        counted, root = found
         counts = self._node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
-        return jax.random.fold_in(sequence.root, self.tree.word(self.path, sequence, counted, count))
+        return jax.random.fold_in(root, self.tree.word(self.path, counted, count))
 
     # -- the dicts behind it -----------------------------------------------------------------------------------------
 

@@ -19,22 +19,22 @@ __all__ = ["group_sequences", "inner_sequences"]
 _ALIAS = "params of rule "
 
 
-def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, rng.Sequence]]:
-    """The sequences of one group, aliases included."""
+def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
+    """The root keys of one group, aliases included."""
     rules = {name: _rule(rng_filters, name) for name in tree.rngs}
-    for name, sequence in tree.rngs.items():
+    for name, root in tree.rngs.items():
         if rules[name] == index:
-            yield name, sequence
+            yield name, root
     beyond = filters.subtract(rng_filters[index], tree.given_sequences())
     holds_params = rules.get(rng.DEFAULT) == index
     if beyond != filters.Nothing() or holds_params:
-        for number, (_, sequence) in enumerate(tree.fallbacks):
-            if not (holds_params and _is_params(tree, sequence)):
-                yield f"{_ALIAS}{number}", sequence
+        for number, (_, root) in enumerate(tree.fallbacks):
+            if not (holds_params and _is_params(tree, root)):
+                yield f"{_ALIAS}{number}", root
 
 
-def _is_params(tree: Tree, sequence: rng.Sequence) -> bool:
-    return rng.DEFAULT in tree.rngs and sequence.root is tree.rngs[rng.DEFAULT].root
+def _is_params(tree: Tree, root: Any) -> bool:
+    return rng.DEFAULT in tree.rngs and root is tree.rngs[rng.DEFAULT]
 
 
 def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
@@ -46,7 +46,7 @@ def inner_sequences(
     rng_filters: Sequence[Predicate],
     groups: Sequence[Mapping[str, Any]],
     fresh: Container[str] = (),
-) -> tuple[dict[str, rng.Sequence], list[tuple[Predicate, rng.Sequence]]]:
+) -> tuple[dict[str, Any], list[tuple[Predicate, Any]]]:
     """The sequences inside, from the root keys of the groups, and what names that were never given draw from.
 
     Args:
@@ -55,15 +55,10 @@ def inner_sequences(
         groups: for each filter, the root keys of its sequences.
         fresh: the names of sequences that begin anew; some of them may be given here for the first time.
     """
-    rngs = {
-        name: rng.Sequence(root, tree.rngs[name].since if name in tree.rngs else 0)
-        for group in groups
-        for name, root in group.items()
-        if not name.startswith(_ALIAS)
-    }
-    fallbacks: list[tuple[Predicate, rng.Sequence]] = []
+    rngs = {name: root for group in groups for name, root in group.items() if not name.startswith(_ALIAS)}
+    fallbacks: list[tuple[Predicate, Any]] = []
     for rule, group in zip(rng_filters, groups, strict=True):
-        fallbacks += [(filters.All(rule, matches), sequence) for matches, sequence in _fallbacks(tree, group)]
+        fallbacks += [(filters.All(rule, matches), root) for matches, root in _fallbacks(tree, group)]
     for group in groups:
         if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
             fallbacks += _fallbacks(tree, group)
@@ -72,15 +67,15 @@ def inner_sequences(
     return rngs, _without_given(tree, fallbacks)
 
 
-def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, rng.Sequence]]) -> list[tuple[Predicate, rng.Sequence]]:
+def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
     """Fallbacks for none of the sequences that a lift outside gave: one of these that is not lifted is an error."""
     given = tuple(name for name in tree.rngs if name not in tree.given_sequences())
-    return [(filters.subtract(matches, given), sequence) for matches, sequence in fallbacks] if given else fallbacks
+    return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
 
 
-def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, rng.Sequence]]:
+def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, Any]]:
     """What names that were never given draw from, as far as a group holds it."""
-    for number, (matches, sequence) in enumerate(tree.fallbacks):
-        name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, sequence) else f"{_ALIAS}{number}"
+    for number, (matches, root) in enumerate(tree.fallbacks):
+        name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, root) else f"{_ALIAS}{number}"
         if name in group:
-            yield matches, rng.Sequence(group[name], sequence.since)
+            yield matches, group[name]

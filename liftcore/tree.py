@@ -142,9 +142,9 @@ class Lift(NamedTuple):
     given: tuple[Predicate, ...] = ()
 
 
-def plain_word(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
-    """The word of a draw, from its path and its count."""
-    return rng.word((*path[sequence.since :], count))
+def plain_word(path: Path, name: str, count: int) -> Any:
+    """The word of a draw from a sequence, from its path and its count."""
+    return rng.word((*path, count))
 
 
 class Tree:
@@ -158,15 +158,15 @@ class Tree:
     def __init__(
         self,
         variables: Mapping[str, Any],
-        rngs: Mapping[str, rng.Sequence],
+        rngs: Mapping[str, Any],
         mutable: Predicate,
         *,
         base: Path = (),
         root: Node | None = None,
-        fallbacks: Sequence[tuple[Predicate, rng.Sequence]] | None = None,
+        fallbacks: Sequence[tuple[Predicate, Any]] | None = None,
         initializing: bool = False,
         lift: Lift | None = None,
-        word: Callable[[Path, rng.Sequence, str, int], Any] = plain_word,
+        word: Callable[[Path, str, int], Any] = plain_word,
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
@@ -191,7 +191,7 @@ class Tree:
         self.writes: bool = mutable != Nothing() or (
             lift is not None and lift.captures is not None and lift.outer.tree.writes
         )
-        self._resolved: dict[str, tuple[str, rng.Sequence] | None] = {}
+        self._resolved: dict[str, tuple[str, Any] | None] = {}
         self._writable: dict[str, bool | None] = {}
 
     def end(self) -> None:
@@ -212,13 +212,13 @@ class Tree:
             self._writable[collection] = matches_collection(self.mutable, collection)
         return self._writable[collection]
 
-    def sequence(self, name: str) -> tuple[str, rng.Sequence] | None:
-        """The sequence that draws under a name come from, and the name that they are counted under."""
+    def sequence(self, name: str) -> tuple[str, Any] | None:
+        """The name that draws under a name are counted under, and the root key of the sequence that they come from."""
         if name not in self._resolved:
             self._resolved[name] = self._resolve(name)
         return self._resolved[name]
 
-    def _resolve(self, name: str) -> tuple[str, rng.Sequence] | None:
+    def _resolve(self, name: str) -> tuple[str, Any] | None:
         if name in self.rngs:
             return name, self.rngs[name]
         if name in self.given_sequences():

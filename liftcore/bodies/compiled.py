@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import rng
 from ..hoist import Traced
 from ..layout import Layout, Record
 from ..pack import Crossing, name_of
@@ -74,13 +73,12 @@ class Draw:
     path: Path
     name: str
     count: int
-    since: int
 
     def word(self, crossing: Crossing) -> Any:
         """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
         scope = crossing.outers[self.index].below(self.path)
         count = scope.node.counts.get(self.name, 0) + self.count
-        return scope.tree.word(scope.path, rng.Sequence(None, self.since), self.name, count)
+        return scope.tree.word(scope.path, self.name, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,14 +103,14 @@ class Dealer:
         self._words, self._outers = words, crossing.outers
         self.draws: list[Draw] = []
 
-    def to(self, index: int) -> Callable[[Path, rng.Sequence, str, int], Any]:
+    def to(self, index: int) -> Callable[[Path, str, int], Any]:
         """What the scopes below one of the outermost scopes ask for words."""
         outer = self._outers[index]
 
-        def deal(path: Path, sequence: rng.Sequence, name: str, count: int) -> Any:
+        def deal(path: Path, name: str, count: int) -> Any:
             below = path[len(outer.path) :]
             before = outer.below(below).node.counts.get(name, 0)
-            self.draws.append(Draw(index, below, name, count - before, sequence.since))
+            self.draws.append(Draw(index, below, name, count - before))
             if len(self.draws) > self._words.size:
                 raise TooFewWords
             return self._words[len(self.draws) - 1]

@@ -13,7 +13,6 @@ from .. import rng
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..scope import Scope
-from ..sequences import group_sequences
 from ..tree import Advice, Node
 from ..typing import Filter
 from .with_rngs import begin_anew
@@ -55,8 +54,8 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         crossing = pure.crossing
         folded, draws = [], []
-        for index, outer in enumerate(crossing.outers):
-            roots, drawn = _fold(outer, dict(group_sequences(outer.tree, crossing.layout.rng_filters, 0)))
+        for index, (outer, group) in enumerate(zip(crossing.outers, rng_groups[0], strict=True)):
+            roots, drawn = _fold(outer, group)
             folded.append(roots)
             draws += [((index, (_PLACE,), name), count) for name, count in drawn.items()]
         names = frozenset({name for _, _, name in (place for place, _ in draws)})
@@ -68,7 +67,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "fold_rngs", _ADVICE)
 
 
-def _fold(outer: Scope, sequences: dict[str, rng.Sequence]) -> tuple[dict[str, Any], Counter[str]]:
+def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
     """New roots, and how many keys were drawn for them.
 
     They are drawn as those of a scope below are, so no other draw has their words; but nothing is counted yet, since
@@ -76,10 +75,10 @@ def _fold(outer: Scope, sequences: dict[str, rng.Sequence]) -> tuple[dict[str, A
     """
     before = outer.node.children.get(_PLACE, Node()).counts
     drawn: Counter[str] = Counter()
-    roots = {}
-    for name, sequence in sequences.items():
+    folded = {}
+    for name, root in roots.items():
         counted = name if name in outer.tree.rngs else rng.DEFAULT
         drawn[counted] += 1
-        word = outer.tree.word((*outer.path, _PLACE), sequence, counted, before.get(counted, 0) + drawn[counted])
-        roots[name] = jax.random.fold_in(sequence.root, word)
-    return roots, drawn
+        word = outer.tree.word((*outer.path, _PLACE), counted, before.get(counted, 0) + drawn[counted])
+        folded[name] = jax.random.fold_in(root, word)
+    return folded, drawn

@@ -47,7 +47,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
     Raises:
         InvalidRngError: where something in `rngs` is no key.
     """
-    keys = {name: sequence.root for name, sequence in rng.sequences(rngs).items()}
+    keys = rng.sequences(rngs)
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         group = []
