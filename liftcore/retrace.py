@@ -212,9 +212,8 @@ def note(name: str, now: Known, before: Iterable[Known]) -> None:
 def note_applied(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
     """Tells the recorders of a function of a scope that `apply` or `init` runs, if JAX is tracing it."""
     variables = root.collections_below()
-    if not any(
-        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
-    ):
+    given = jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in given):
         return
     told = dict(facts.of_function(fn))
     told["mutable"] = short_form(to_predicate(mutable))
