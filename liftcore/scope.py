@@ -158,6 +158,12 @@ class Scope:
             scope._numbers = self._numbers
         return scope
 
+    def beside(self) -> Scope:
+        """The same place for another owner: the same names are taken, and `number` begins from 0."""
+        scope = self.rewound()
+        scope._reserved = self._reserved
+        return scope
+
     def below(self, path: Path) -> Scope:
         """The scope at a path from here, without taking a name."""
         scope = self

@@ -50,13 +50,21 @@ from .activation import (
     swish,
     tanh,
 )
-from .calling import compact, nowrap
+from .binding import share_scope
+from .calling import compact, compact_name_scope, nowrap
 from .combinators import Sequential
 from .convolution import Conv
 from .embedding import Embed
 from .entry import apply, init, init_with_output
 from .explanation import explain
 from .initializers import ones_init, zeros_init
+from .interception import (
+    InterceptorContext,
+    disable_named_call,
+    enable_named_call,
+    intercept_methods,
+    override_named_call,
+)
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
@@ -99,6 +107,7 @@ __all__ = [
     "FrozenDict",
     "In",
     "InOut",
+    "InterceptorContext",
     "LayerNorm",
     "LogicallyPartitioned",
     "Module",
@@ -116,11 +125,14 @@ __all__ = [
     "checkify",
     "checkpoint",
     "compact",
+    "compact_name_scope",
     "cond",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
+    "disable_named_call",
     "elu",
+    "enable_named_call",
     "errors",
     "eval_shape",
     "explain",
@@ -140,6 +152,7 @@ __all__ = [
     "init",
     "init_with_output",
     "initializers",
+    "intercept_methods",
     "jacfwd",
     "jacrev",
     "jit",
@@ -163,6 +176,7 @@ __all__ = [
     "nowrap",
     "one_hot",
     "ones_init",
+    "override_named_call",
     "pmap",
     "pool",
     "purify",
@@ -173,6 +187,7 @@ __all__ = [
     "scan",
     "selu",
     "shard_map",
+    "share_scope",
     "sigmoid",
     "silu",
     "soft_sign",

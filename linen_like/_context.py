@@ -20,7 +20,12 @@ class Context(threading.local):
     Attributes:
         modules: the modules whose methods run, innermost last; a new module becomes a child of the last one.
         captures: for each running `init` or `apply`, the filter for outputs to keep, or None.
+        interceptors: the functions that stand around each call of a method, the outermost first.
+        names_calls: whether the operations of a module carry its name.
     """
+
+    interceptors: tuple[Callable[..., Any], ...] = ()
+    names_calls: bool = True
 
     def __init__(self) -> None:
         self.modules: list[Any] = [None]

@@ -7,8 +7,9 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from liftcore import Scope
 from ._context import context
 from .errors import (
     AssignSubModuleError,
+    CallShareScopeOnUnboundModuleError,
     IncorrectPostInitOverrideError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
@@ -52,6 +54,7 @@ class State:
         open: whether attributes may be set freely, as long as the module is not bound.
         reuse: whether `setup` ran already on the module that this is a clone of.
         children: the bound submodules by name, if there are any.
+        home: where new submodules go while a method with a name scope of its own is running.
         counts: how many keys had been drawn at its scope when `setup` began.
         inside: the lifts of its class that it is inside of.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
@@ -61,6 +64,7 @@ class State:
     in_setup = in_compact = ready = reuse = False
     open = True
     children: dict[str, Base] | None = None
+    home: Scope | None = None
     adopted: Adopted
     counts: Mapping[str, int] = MappingProxyType({})
     inside: frozenset[Any] = frozenset()
@@ -162,7 +166,8 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
     if parent.scope is None:  # a method that only describes modules is running
         module.__dict__["_parent"] = None
         return None
-    if not (above.open or above.in_setup or above.in_compact):
+    home = parent.scope if above.home is None else above.home
+    if not (above.open or above.in_setup or above.in_compact or above.home is not None):
         raise AssignSubModuleError(
             place(parent),
             f"a submodule {type(module).__name__} was made outside `setup` and outside a compact method.",
@@ -170,11 +175,11 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
         )
     name = module.name
     if name is None:
-        name = module.__dict__["name"] = _automatic_name(module, parent.scope)
-    scope: Scope = parent.scope.push(name)
+        name = module.__dict__["name"] = _automatic_name(module, home)
+    scope: Scope = home.push(name)
     if above.children is None:
         above.children = {}
-    above.children[name] = module
+    above.children[name if above.home is None else f"{home.name}/{name}"] = module
     state.adopted = above.adopted
     return scope
 
@@ -212,6 +217,65 @@ def _clone_in_tree(module: Any, adopted: Adopted) -> Any:
         known = module.clone(name=None)
         adopted[id(module)] = (weakref.ref(module), weakref.ref(known))
     return known
+
+
+# --- other places -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def name_scope(module: Any, name: str) -> Iterator[None]:
+    """While a method with a name scope of its own is running: submodules that it makes are put below that name."""
+    state, scope = module._state, module.scope
+    if scope.number(f"{name}()") == 0:  # counted as automatic names are, which pass through lifts
+        scope.reserve(name)
+    before, state.home = state.home, scope.below((name,))
+    try:
+        yield
+    finally:
+        state.home = before
+
+
+def share_scope(module: Any, other: Any, /) -> None:
+    """Puts two bound modules in one place: variables and submodules of both lie side by side, under one name.
+
+    The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. Call
+    it in `setup`, before either of them is used: what was made until then stays where it is.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class WithScale(nn.Module):
+        ...     base: nn.Module
+        ...     def setup(self):
+        ...         nn.share_scope(self, self.base)
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return self.base(x) * self.param("scale", jax.nn.initializers.ones, ())
+        >>> variables = WithScale(nn.Dense(2)).init(jax.random.key(0), jax.numpy.ones(3))
+        >>> sorted(variables["params"])
+        ['bias', 'kernel', 'scale']
+
+    Args:
+        module: a module.
+        other: another one.
+
+    Raises:
+        CallShareScopeOnUnboundModuleError: where one of them is unbound.
+        NameInUseError: later, where both use one name.
+    """
+    for one in (module, other):
+        if one.scope is None:
+            raise CallShareScopeOnUnboundModuleError(
+                f"share_scope of {place(module)} and {place(other)}",
+                f"{type(one).__name__} is a description without variables.",
+                "Call it in `setup`, on `self` and what it holds: `nn.share_scope(self, self.base)`.",
+            )
+    above, below = module.scope, other.scope
+    is_below = below.tree is above.tree and below.path[: len(above.path)] == above.path
+    moved, scope = (other, above) if is_below else (module, below)
+    left = moved.scope
+    if left.parent is not None and left.name is not None:
+        left.parent.free(left.name)
+    moved.__dict__["scope"] = scope.beside()
 
 
 # --- setup and attributes ---------------------------------------------------------------------------------------------

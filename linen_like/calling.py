@@ -11,14 +11,16 @@ import functools
 import re
 import types
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import jax
 
 from ._context import context
-from .binding import ensure_setup, place
+from .binding import ensure_setup, name_scope, place
 from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .fields import Base
+from .interception import intercepted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +59,30 @@ def nowrap(fun: F) -> F:
     return fun
 
 
+def compact_name_scope(fun: F) -> F:
+    """Lets a method define submodules where it uses them, below a name scope of its own: the name of the method.
+
+    A class may have several such methods, beside a compact one. Parameters of the module itself are defined as before.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Autoencoder(nn.Module):
+        ...     @nn.compact_name_scope
+        ...     def encode(self, x):
+        ...         return nn.Dense(2)(x)
+        ...     @nn.compact_name_scope
+        ...     def decode(self, h):
+        ...         return nn.Dense(3)(h)
+        ...     def __call__(self, x):
+        ...         return self.decode(self.encode(x))
+        >>> variables = Autoencoder().init(jax.random.key(0), jax.numpy.ones(3))
+        >>> {name: list(below) for name, below in variables["params"].items()}
+        {'encode': ['Dense_0'], 'decode': ['Dense_0']}
+    """
+    fun.compact_name_scope = True  # type: ignore[attr-defined]
+    return fun
+
+
 def wrap_methods(cls: type[Base]) -> None:
     """Wraps the methods and properties that a class itself defines; those of its bases were wrapped with them."""
     for name, value in list(vars(cls).items()):
@@ -84,6 +110,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
     is_compact, is_lifted = getattr(fun, "compact", False), getattr(fun, "is_lifted", False)
     name = function_name(fun)
     suffix = "" if name == "__call__" else f".{name}"
+    if getattr(fun, "compact_name_scope", False):
+        fun = _in_name_scope(fun, name)
 
     @functools.wraps(fun)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,8 +127,9 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         stack = context.modules
         stack.append(self)
         try:
-            with jax.named_scope((self.name or type(self).__name__) + suffix):
-                y = fun(self, *args, **kwargs)
+            with named(f"{self.name or type(self).__name__}{suffix}"):
+                run = intercepted(fun, name) if context.interceptors else fun
+                y = run(self, *args, **kwargs)
             if context.captures[-1] is not None:
                 _keep(self, name, y)
             return y
@@ -118,6 +147,16 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(fun)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_bound(self, name)
+        with name_scope(self, name):
+            return fun(self, *args, **kwargs)
+
+    return method
+
+
 def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fun)
     def setup(self: Any) -> None:
@@ -132,8 +171,9 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
         state.in_setup = True
         stack.append(self)
         try:
-            with jax.named_scope(f"{self.name or type(self).__name__}.setup"):
-                fun(self)
+            with named(f"{self.name or type(self).__name__}.setup"):
+                run = intercepted(fun, "setup") if context.interceptors else fun
+                run(self)
             if context.captures[-1] is not None:
                 _keep(self, "setup", None)
         finally:
@@ -142,6 +182,11 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     setup.is_module_method = True  # type: ignore[attr-defined]
     return setup
+
+
+def named(name: str) -> AbstractContextManager[None]:
+    """Lets the operations within the `with` block carry a name in profiles, unless that was switched off."""
+    return jax.named_scope(name) if context.names_calls else nullcontext()
 
 
 def _keep(module: Any, name: str, y: Any) -> None:

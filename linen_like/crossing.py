@@ -60,12 +60,15 @@ class Inside(NamedTuple):
         states: where each of them begins.
         drawn: how many keys were drawn at the scope of the first since its `setup` began, if that is run again.
         subject: as in `Crossing`.
+        at_home: whether the last scope is where new submodules of the first go, since a method with a name scope of its
+            own is running.
     """
 
     parts: Parts
     states: tuple[State, ...]
     drawn: tuple[tuple[str, int], ...]
     subject: Any
+    at_home: bool
 
     def key(self) -> Any:
         """A value that is equal for equal modules, wherever they stand; None where there is none."""
@@ -73,7 +76,7 @@ class Inside(NamedTuple):
             return None
         found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
         states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)
-        return None if None in found else (*found, states, self.drawn, jax.tree.structure(self.subject))
+        return None if None in found else (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
 
 def cross(
@@ -118,7 +121,9 @@ def cross(
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
         drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
-    there = Inside(apart.parts, tuple(states), drawn, places)
+    home = module._state.home
+    scopes += [] if home is None else [home]
+    there = Inside(apart.parts, tuple(states), drawn, places, home is not None)
     calls = [_call(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
     return Crossing(calls, scopes, args, kwargs, places, there.parts.numbers, len(given))
 
@@ -139,7 +144,7 @@ class Call:
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Runs it on modules that are made on the scopes."""
-        parts, states, drawn, subject = self.inside
+        parts, states, drawn, subject, at_home = self.inside
         counts = scopes[0].node.counts  # those of sequences that begin anew are not there
         with scopes[0].again({name: number for name, number in drawn if name in counts}):
             (module, *others), along = instantiate(parts, scopes)
@@ -149,6 +154,7 @@ class Call:
             if states[0].reuse:
                 ensure_setup(module)
         module._state.follow(states[0])
+        module._state.home = scopes[-1] if at_home else None
 
         def back(tree: Any) -> Any:
             return map_modules(tree, lambda place: along[place.index])
@@ -167,7 +173,7 @@ class Call:
 
     def trace_facts(self) -> dict[str, Any]:
         """What it is, for `liftcore` to tell what differs from an earlier call."""
-        parts, states, _, _ = self.inside
+        parts, states = self.inside[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         return {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
 
@@ -187,8 +193,8 @@ class EqualCall(Call):
 
 
 def _call(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
-    """The function of scopes; one that shares nothing where it might keep arrays alive."""
-    key = None if holds or keeps(fn) else inside.key()
+    """The function of scopes; one that shares nothing where it might keep arrays alive, or is intercepted."""
+    key = None if holds or keeps(fn) or context.interceptors else inside.key()
     return Call(fn, inside, holds) if key is None else EqualCall(fn, inside, key)
 
 

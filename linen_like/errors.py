@@ -7,7 +7,7 @@
     ├── submodules: AssignSubModuleError, DefineVariableError
     ├── unbound:    UnboundModuleError
     │               ├── CallCompactUnboundModuleError, CallSetupUnboundModuleError
-    │               └── CallUnbindOnUnboundModuleError
+    │               └── CallUnbindOnUnboundModuleError, CallShareScopeOnUnboundModuleError
     └── entry:      ApplyModuleInvalidMethodError, InvalidInstanceModuleError
 
 Names that `flax.errors` also has mean the same there.
@@ -46,6 +46,7 @@ __all__ = [
     "AxisSizeError",
     "CallCompactUnboundModuleError",
     "CallSetupUnboundModuleError",
+    "CallShareScopeOnUnboundModuleError",
     "CallUnbindOnUnboundModuleError",
     "CarryTypeError",
     "DefineVariableError",
@@ -127,6 +128,10 @@ class CallSetupUnboundModuleError(UnboundModuleError):
 
 class CallUnbindOnUnboundModuleError(UnboundModuleError):
     """`unbind` was called on a module that has no variables."""
+
+
+class CallShareScopeOnUnboundModuleError(UnboundModuleError):
+    """`share_scope` was called on a module that has no variables."""
 
 
 class ApplyModuleInvalidMethodError(LiftError, TypeError):

@@ -734,3 +734,86 @@ def child_variables_read_by_the_parent(nn: Any) -> Any:
             return y + dense.variables["params"]["bias"] + sum(map(len, (dense.path, self.path)))
 
     return Model()
+
+
+def _low_rank(nn: Any) -> Any:
+    class LowRank(nn.Module):
+        base: Any
+        rank: int = 1
+
+        def setup(self) -> None:
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            a = self.param("a", nn.initializers.normal(), (x.shape[-1], self.rank))
+            b = self.param("b", nn.initializers.normal(), (self.rank, self.base.features))
+            return self.base(x) + x @ a @ b
+
+    return LowRank
+
+
+@style()
+def shared_scope_with_a_field(nn: Any) -> Any:
+    low_rank = _low_rank(nn)
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return low_rank(nn.Dense(2))(low_rank(nn.Dense(3))(x))
+
+    return Model()
+
+
+@style()
+def shared_scope_with_a_sibling(nn: Any) -> Any:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+            self.more = _low_rank(nn)(self.dense)
+
+        def __call__(self, x: Any) -> Any:
+            return self.more(self.dense(x))
+
+    return Model()
+
+
+@style()
+def shared_scope_of_what_setup_makes(nn: Any) -> Any:
+    class Inner(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+            self.scale = self.param("scale", nn.initializers.normal(), (3,))
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(x) * self.scale
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.inner, self.other = Inner(), nn.Dense(3)
+            nn.share_scope(self, self.inner)
+
+        def __call__(self, x: Any) -> Any:
+            return self.inner(self.other(self.inner(x)))
+
+    return Model()
+
+
+@style(rngs=["dropout"])
+def methods_with_name_scopes(nn: Any) -> Any:
+    class Model(nn.Module):
+        @nn.compact_name_scope
+        def encode(self, x: Any) -> Any:
+            return nn.Dropout(0.5, deterministic=False)(nn.Dense(4)(x))
+
+        @nn.compact_name_scope
+        def decode(self, h: Any) -> Any:
+            return nn.Dense(3)(nn.Dense(3)(h))
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            x = nn.Dense(3)(x)
+            x = self.decode(self.encode(self.decode(self.encode(x))))
+            return nn.Dense(2, name="head")(x)
+
+    return Model()
