@@ -14,6 +14,7 @@ from .errors import (
     ApplyScopeInvalidVariablesTypeError,
     InvalidRngError,
     LazyInitError,
+    shown,
 )
 from .filters import to_predicate
 from .hoist import trace
@@ -169,20 +170,24 @@ def _check_variables(variables: Any) -> None:
     if not isinstance(variables, Mapping):
         raise ApplyScopeInvalidVariablesTypeError(
             "variables",
-            f"expected a mapping {{collection: {{name: value}}}}, given {type(variables).__name__}.",
+            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
             'Pass the variables that `init` returned, such as {"params": {…}}.',
         )
     inner = variables.get("params")
-    if isinstance(inner, Mapping) and set(inner) == {"params"} and isinstance(inner["params"], Mapping):
+    if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
         raise ApplyScopeInvalidVariablesStructureError(
             'variables["params"]',
-            'it holds another "params" and nothing else, so the variables lie one level too deep.',
+            'it holds another "params", so the variables lie one level too deep.',
             'Pass `variables` where you pass `{"params": variables}`.',
         )
     for name, found in variables.items():
+        if not isinstance(name, str):
+            raise ApplyScopeInvalidVariablesTypeError(
+                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: {"params": {…}}.'
+            )
         if not isinstance(found, Mapping):
-            raise ApplyScopeInvalidVariablesStructureError(
+            raise ApplyScopeInvalidVariablesTypeError(
                 f'variables["{name}"]',
-                f"expected a collection (a mapping from names), given {type(found).__name__}.",
+                f"expected a collection (a mapping from names), given {shown(found)}.",
                 'Pass {"params": params}, not params alone.',
             )

@@ -16,6 +16,29 @@ Names that `flax.errors` also has mean the same there.
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def shown(value: Any) -> str:
+    """A value as errors show it: in few words, and in those of JAX's users.
+
+    Example:
+        >>> import jax
+        >>> shown(jax.numpy.ones((2, 3))), shown(jax.random.key(0)), shown(print), shown(int), shown(0.5)
+        ('a float32[2, 3] array', 'a PRNG key', 'the function print', 'the class int', '0.5')
+    """
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and isinstance(shape, tuple):
+        if str(dtype).startswith("key<"):
+            return f"PRNG keys of shape {shape}" if shape else "a PRNG key"
+        return f"a {dtype}{list(shape)} array"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"the function {value.__qualname__}"
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+
 
 class LiftError(Exception):
     """Base of every error that liftcore raises about how it is used.
@@ -79,11 +102,11 @@ class UnliftedSequenceError(InvalidRngError):
 
 
 class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):
-    """`apply` or `bind` was given something else than a mapping from collections to variables."""
+    """`apply` or `bind` was given something else than a mapping from names of collections to mappings."""
 
 
 class ApplyScopeInvalidVariablesStructureError(LiftError, ValueError):
-    """`apply` or `bind` was given the variables one level too deep, or a collection that is no mapping."""
+    """`apply` or `bind` was given the variables one level too deep."""
 
 
 class LazyInitError(LiftError, ValueError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
+
 from . import rng
 from ._compat import raw_transformation
 from .errors import (
@@ -21,6 +24,7 @@ from .errors import (
     ScopeVariableNotFoundError,
     UnliftedCollectionError,
     UnliftedSequenceError,
+    shown,
 )
 from .filters import short_form, subtract
 
@@ -32,7 +36,10 @@ __all__ = [
     "ended",
     "immutable",
     "keys_lost",
+    "made_a_function",
     "name_taken",
+    "no_initializer",
+    "no_name",
     "no_sequence",
     "not_found",
     "not_lifted",
@@ -85,12 +92,47 @@ def _written(name: str | None) -> str:
     return f"jax.{inside.get(name, '')}{name}"
 
 
-def name_taken(scope: Scope, name: str, held: Sequence[str]) -> LiftError:
-    """A name is asked for twice; `held` are the collections of the variables that have it."""
+def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str]) -> LiftError:
+    """A name is asked for twice, by a variable of a collection, or by a scope (None); `held` is who has it."""
     return NameInUseError(
         f'"{name}" at {scope.path_text}',
-        f"the name is taken by {f'a variable of {list(held)}' if held else 'a scope'}.",
-        f'Give one of them another name, such as "{name}_2".',
+        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already.",
+        f'Make it once and keep it, or give one of them another name, such as "{name}_2".',
+    )
+
+
+def _owner(collection: str | None) -> str:
+    return "a scope (or submodule)" if collection is None else f'a variable of "{collection}"'
+
+
+def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
+    """A name is asked for that is no text."""
+    if collection is None:
+        fix = f'Write `name="{name}"`.'
+    else:
+        fix = f"Write `{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
+    return LiftArgumentError(
+        f"{_owner(collection)} at {scope.path_text}", f"expected text as its name, given {shown(name)}.", fix
+    )
+
+
+def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> LiftError:
+    """Something else than a function is given to make a variable."""
+    key = " of a key" if collection == "params" else ""
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"expected an initializer, a function{key}, given {shown(init_fn)}.",
+        f"Pass a function that makes the value: `lambda{' key' if key else ''}: value`.",
+    )
+
+
+def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
+    """The initializer of a parameter made another initializer."""
+    text = getattr(init_fn, "__name__", "init_fn")
+    return LiftArgumentError(
+        f'"params/{name}" at {scope.path_text}',
+        f"its initializer {text} made a function, not a value.",
+        f"Call it first: `{text}()` is the initializer.",
     )
 
 
@@ -136,28 +178,53 @@ def keys_lost(scope: Scope, collection: str, name: str, value: Any, old: Any) ->
 def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]) -> LiftError:
     """A variable is asked for that does not exist and may not be made."""
     where = f'"{collection}/{name}" at {scope.path_text}'
+    if scope.is_mutable_collection(collection):
+        kind = ScopeCollectionNotFound if scope.is_collection_empty(collection) else ScopeVariableNotFoundError
+        return kind(
+            where,
+            f"there is no such variable (available there: {sorted(available)}), and no `init_fn` to make it.",
+            f'Give one: `variable("{collection}", "{name}", init_fn)`.',
+        )
     if scope.is_collection_empty(collection):
         return ScopeCollectionNotFound(
             where,
             f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
             f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
         )
-    kind = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
-    return kind(
+    missing = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
+    return missing(
         where,
-        f"there is no such variable (available there: {sorted(available)}), and nothing may make it.",
+        f"there is no such variable ({_available(scope, collection, available)}), and nothing may make it.",
         f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
     )
 
 
-def wrong_shape(scope: Scope, name: str, given: Sequence[Any], expected: Sequence[Any]) -> LiftError:
-    """A stored parameter has other shapes (one for each of its leaves) than its initializer makes."""
-    stored, made = (" and ".join(map(str, shapes)) for shapes in (given, expected))
+def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
+    """What there is; where nothing is, what there is at the nearest place above that has something."""
+    place: Scope | None = scope
+    while not available and place is not None and place.parent is not None:
+        place = place.parent
+        available = list(place.collections_below().get(collection, {}))
+    where = "there" if place is scope or place is None else f"at {place.path_text}"
+    return f"available {where}: {sorted(available)}"
+
+
+def wrong_shape(scope: Scope, name: str, given: Any, expected: Any) -> LiftError:
+    """A stored parameter has other shapes than its initializer makes."""
     return ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
-        f"the stored value has shape {stored}, its initializer makes {made}.",
+        f"the stored value has {_shape(given)}, its initializer makes {_shape(expected)}.",
         "Check the sizes of the module and of its inputs, or call `init` again for this model.",
     )
+
+
+def _shape(tree: Any) -> str:
+    if tree is None:
+        return "no shape, it is None"
+    if jax.tree_util.all_leaves([tree]):
+        return f"shape {np.shape(tree)}"
+    shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
+    return f"shapes {', '.join(shapes[:3])}{', …' if len(shapes) > 3 else ''} in a {type(tree).__name__}"
 
 
 def no_sequence(scope: Scope, name: str) -> LiftError:
@@ -172,6 +239,6 @@ def no_sequence(scope: Scope, name: str) -> LiftError:
         )
     return InvalidRngError(
         where,
-        f'no PRNG sequence "{name}" was given, nor "params" (given: {list(given)}).',
+        f'no PRNG sequence "{name}" was given{"" if name == rng.DEFAULT else ", nor params"} (given: {list(given)}).',
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
     )

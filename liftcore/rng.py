@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import InvalidRngError
+from .errors import InvalidRngError, shown
 
 DEFAULT = "params"
 """The sequence that a single key stands for, and that one draws from where a sequence was never given."""
@@ -64,10 +64,13 @@ def sequences(rngs: Any) -> dict[str, Any]:
     named = rngs if isinstance(rngs, Mapping) else {DEFAULT: rngs}
     for name, key in named.items():
         if not is_key(key):
-            given = f"{type(key).__name__} of shape {getattr(key, 'shape', None)}, dtype {getattr(key, 'dtype', None)}"
             raise InvalidRngError(
                 f'rngs["{name}"]',
-                f"expected one PRNG key, given {given}.",
-                f'Pass a key, such as rngs={{"{name}": jax.random.key(0)}}.',
+                f"expected one PRNG key, given {shown(key)}.",
+                f'Pass a key, such as rngs={{"{name}": jax.random.key(0)}}; to `init` it comes first.',
+            )
+        if not isinstance(name, str):
+            raise InvalidRngError(
+                "rngs", f"expected names of sequences, given {shown(name)}.", 'Name it: {"params": jax.random.key(0)}.'
             )
     return dict(named)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
-import numpy as np
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
 from .filters import partition
 from .tree import Names, Node, Sown, Tree
 from .typing import Collection, Path, Variables
+from .values import copied, lacks_keys, shapes
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -184,8 +185,11 @@ class Scope:
         Raises:
             NameInUseError: where it is taken.
         """
+        if not isinstance(name, str):
+            raise problems.no_name(self, name, collection)
         if self.name_reserved(name, collection):
-            raise problems.name_taken(self, name, sorted(held for held in self._reserved[name] if held is not None))
+            held = sorted(held for held in self._reserved[name] if held is not None)
+            raise problems.name_taken(self, name, collection, held)
         self._reserved.setdefault(name, set()).add(collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
@@ -251,7 +255,7 @@ class Scope:
 
     def variables(self) -> Variables:
         """The variables here and below, as plain dicts, without empty collections."""
-        return dict(_copied(self.collections_below()))
+        return dict(copied(self.collections_below()))
 
     def value_at(self, path: Path) -> Any:
         """The value at `(collection, *modules below this scope, name)`."""
@@ -263,7 +267,7 @@ class Scope:
     def mutable_variables(self) -> Variables:
         """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
         trees, _ = partition(self.collections_below(), [self.tree.mutable], self.path)
-        return dict(_copied(trees[0]))
+        return dict(copied(trees[0]))
 
     def is_mutable_collection(self, collection: str) -> bool:
         """Whether variables of a collection may be written here."""
@@ -317,7 +321,7 @@ class Scope:
         self._check_writable(collection, name, value, "written")
         if self.tree.lift is not None and isinstance(value, Mapping):
             old = self._read(collection).get(name)
-            if _lacks_keys(value, old):
+            if lacks_keys(value, old):
                 raise problems.keys_lost(self, collection, name, value, old)
         self._own(collection)[name] = value
         self.tree.written[(collection, *self.relative_path, name)] = None
@@ -364,7 +368,11 @@ class Scope:
         value = self._read("params").get(name, _MISSING)
         if value is _MISSING:
             self._check_creatable("params", name)
+            if not callable(init_fn):
+                raise problems.no_initializer(self, "params", name, init_fn)
             value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+            if inspect.isfunction(value):
+                raise problems.made_a_function(self, name, init_fn)
             self.create_variable("params", name, value)
             value = self._read("params")[name]
             return meta.unbox(value) if unbox else value
@@ -405,6 +413,8 @@ class Scope:
         if name not in self._read(collection):
             self._check_creatable(collection, name, made=init_fn is not None)
             if init_fn is not None:
+                if not callable(init_fn):
+                    raise problems.no_initializer(self, collection, name, init_fn)
                 self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
         elif init_fn is not None and (collection, *self.path, name) in self.tree.remade:
             init_fn(*init_args, **init_kwargs)
@@ -578,23 +588,6 @@ class Scope:
         def create() -> Any:
             return made.func(jax.random.key(0), *made.args, **made.keywords)
 
-        expected = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(create))]
-        given = [np.shape(leaf) for leaf in jax.tree.leaves(value)]
-        if given != expected:
-            raise problems.wrong_shape(self, name, given, expected)
-
-
-def _copied(value: Any) -> Any:
-    """Nested mappings as new plain dicts, without empty ones."""
-    if not isinstance(value, Mapping):
-        return value
-    return {name: _copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
-
-
-def _lacks_keys(value: Any, old: Any) -> bool:
-    """Whether a nested dict lacks a key that another one has: a lift could not tell it from an untouched one."""
-    if not isinstance(old, Mapping):
-        return False
-    if not isinstance(value, Mapping):
-        return True
-    return any(key not in value or _lacks_keys(value[key], below) for key, below in old.items())
+        value, expected = meta.unbox(value), meta.unbox(jax.eval_shape(create))
+        if shapes(value) != shapes(expected):
+            raise problems.wrong_shape(self, name, value, expected)

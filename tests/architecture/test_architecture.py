@@ -15,7 +15,7 @@ from tests.architecture.sources import ROOT, Source, imports, public_definitions
 
 LEVELS = (
     {"errors", "typing", "_compat"},
-    {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
+    {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict", "values"},
     {"problems", "tree", "scope", "variable"},
     {"entry", "hoist", "layout", "sequences", "pack", "explanation", "facts", "retrace", "serialization"},
     {"bodies"},

@@ -340,7 +340,7 @@ def test_the_shape_of_a_boxed_parameter_is_checked(unboxed: bool) -> None:
     for stored in (variables, unbox(variables)):
         assert jax.tree.leaves(liftcore.apply(model)(stored, 3, 4))[0].shape == (3, 4)
         with pytest.raises(
-            ScopeParamShapeError, match=r"stored value has shape \(3, 4\), its initializer makes \(4, 4\)"
+            ScopeParamShapeError, match=r"stored value has shape \(3, 4\), its initializer makes shape \(4, 4\)"
         ):
             liftcore.apply(model)(stored, 4, 4)
 

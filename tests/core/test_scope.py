@@ -16,6 +16,7 @@ from liftcore.errors import (
     InvalidRngError,
     InvalidScopeError,
     JaxTransformError,
+    LiftArgumentError,
     LiftError,
     ModifyScopeVariableError,
     NameInUseError,
@@ -151,7 +152,7 @@ def test_a_name_is_taken_once() -> None:
     with pytest.raises(NameInUseError) as caught:
         root.push("a")
     assert caught.value.where == '"a" at /'
-    assert "taken by a scope" in caught.value.what
+    assert "a scope (or submodule) has it already" in caught.value.what
     assert 'another name, such as "a_2"' in caught.value.fix
     assert root.push("a", reuse=True).path == ("a",)
 
@@ -159,10 +160,10 @@ def test_a_name_is_taken_once() -> None:
 def test_a_parameter_and_a_scope_cannot_share_a_name() -> None:
     root = bound()
     root.param("w", lambda key: 1)
-    with pytest.raises(NameInUseError, match=r'"w" at /: the name is taken by a variable of \[\'params\'\]'):
+    with pytest.raises(NameInUseError, match=r'"w" at /: a scope .* and a variable of "params" has it'):
         root.push("w")
     root.push("b")
-    with pytest.raises(NameInUseError, match="taken by a scope"):
+    with pytest.raises(NameInUseError, match=r"a scope .* has it already"):
         root.param("b", lambda key: 1)
     with pytest.raises(NameInUseError, match='"w" at /'):
         root.param("w", lambda key: 1)
@@ -172,7 +173,7 @@ def test_variables_of_two_collections_may_share_a_name() -> None:
     root = bound()
     root.param("w", lambda key: 1)
     root.variable("state", "w", lambda: 2)
-    with pytest.raises(NameInUseError, match="'params', 'state'"):
+    with pytest.raises(NameInUseError, match='a variable of "params" has it already'):
         root.push("w")
     assert root.name_reserved("w")
     assert root.name_reserved("w", "state")
@@ -248,8 +249,43 @@ def test_param_without_a_shape_is_checked_too() -> None:
     root = bound({"params": {"w": jnp.ones(3), "pair": (jnp.ones(2), jnp.ones(3))}}, mutable=False)
     with pytest.raises(ScopeParamShapeError, match=r"\(3,\).*\(4,\)"):
         root.param("w", lambda key: jnp.zeros(4))
-    with pytest.raises(ScopeParamShapeError, match=r"\(2,\) and \(3,\).*\(2,\) and \(5,\)"):
+    with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple.*\(2,\), \(5,\)"):
         root.param("pair", lambda key: (jnp.zeros(2), jnp.zeros(5)))
+    with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple, its .* makes shape \(2,\)"):
+        root.rewound().param("pair", jax.nn.initializers.zeros, (2,))
+
+
+def test_an_initializer_is_a_function_that_makes_a_value() -> None:
+    for init_fn in ((3,), 1.0, jnp.ones(3)):
+        with pytest.raises(LiftArgumentError, match="expected an initializer, a function of a key, given") as caught:
+            bound().push("a").param("w", init_fn)  # type: ignore[arg-type]
+        assert caught.value.where == '"params/w" at /a'
+        with pytest.raises(LiftArgumentError, match=r"a function, given .*: `lambda: value`"):
+            bound().variable("state", "w", init_fn)  # type: ignore[arg-type]
+    with pytest.raises(LiftArgumentError, match="its initializer lecun_normal made a function, not a value"):
+        bound().param("w", jax.nn.initializers.lecun_normal, (3, 3))
+
+
+def test_a_name_is_text() -> None:
+    for ask, fix in (
+        (lambda scope: scope.push(3), 'Write `name="3"`.'),
+        (lambda scope: scope.param(3, jax.nn.initializers.ones, ()), "Write `param(name, init_fn)`."),
+        (lambda scope: scope.variable("state", lambda: 0), "Write `variable(collection, name, init_fn)`."),
+    ):
+        with pytest.raises(LiftArgumentError, match="expected text as its name, given") as caught:
+            ask(bound())
+        assert caught.value.fix == fix
+
+
+def test_a_variable_that_nothing_makes_says_so() -> None:
+    with pytest.raises(ScopeCollectionNotFound, match=r"and no `init_fn` to make it\. Give one"):
+        bound().variable("state", "n")
+
+
+def test_a_missing_variable_says_what_there_is_at_the_nearest_place_that_has_something() -> None:
+    root = bound({"params": {"kernel": 1.0}}, mutable=False)
+    with pytest.raises(ScopeParamNotFoundError, match=r"available at /: \['kernel'\]"):
+        root.push("layers_0").push("dense").param("kernel", jax.nn.initializers.ones, ())
 
 
 def test_a_missing_collection_names_those_that_were_given() -> None:

@@ -99,7 +99,7 @@ def test_one_key_is_the_sequence_of_params() -> None:
     assert (Draw().apply({}, "noise", rngs={"noise": KEY}) == alone).all()
     with pytest.raises(InvalidRngError, match=r'make_rng\("noise"\) at /: .*rngs=\{"noise"'):
         Draw().apply({}, "noise")
-    with pytest.raises(InvalidRngError, match=r'rngs\["params"\]: expected one PRNG key, given int'):
+    with pytest.raises(InvalidRngError, match=r'rngs\["params"\]: expected one PRNG key, given 3'):
         Draw().apply({}, "params", rngs=3)  # type: ignore[arg-type]
 
 

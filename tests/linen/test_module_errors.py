@@ -177,11 +177,11 @@ WRONG = {
         'attribute "forward" of Dense',
     ),
     "no key": (lambda: nn.Dense(3).init(None, X), errors.InvalidRngError, "init: expected a PRNG key, given None"),  # type: ignore[arg-type]
-    "a number for a key": (lambda: nn.Dense(3).init(0, X), errors.InvalidRngError, "expected one PRNG key, given int"),  # type: ignore[arg-type]
+    "a number for a key": (lambda: nn.Dense(3).init(0, X), errors.InvalidRngError, "expected one PRNG key, given 0"),  # type: ignore[arg-type]
     "params of another shape": (
         lambda: nn.Dense(3).apply(dense(4), X),
         errors.ScopeParamShapeError,
-        r'param "kernel" at /: the stored value has shape \(3, 4\), its initializer makes \(3, 3\)',
+        r'param "kernel" at /: the stored value has shape \(3, 4\), its initializer makes shape \(3, 3\)',
     ),
     "params of another model": (
         lambda: nn.Sequential([nn.Dense(3)]).apply(dense(3), X),
@@ -190,7 +190,7 @@ WRONG = {
     ),
     "params without their collection": (
         lambda: nn.Dense(3).apply(dense(3)["params"], X),
-        errors.ApplyScopeInvalidVariablesStructureError,
+        errors.ApplyScopeInvalidVariablesTypeError,
         r'Pass \{"params": params\}',
     ),
     "params one level too deep": (

@@ -146,7 +146,7 @@ def clash(*kinds: str) -> nn.Module:
     "kinds", [("module", "module"), ("param", "param"), ("module", "param"), ("param", "module"), ("state", "module")]
 )
 def test_name_taken_twice_is_an_error(kinds: tuple[str, str]) -> None:
-    with pytest.raises(NameInUseError, match=r'"w" at /: .*Give one of them another name, such as "w_2"'):
+    with pytest.raises(NameInUseError, match=r'"w" at /: .* or give one of them another name, such as "w_2"'):
         clash(*kinds).init(jax.random.key(0), X)
 
 
