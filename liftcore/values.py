@@ -1,4 +1,4 @@
-"""Values of variables: arrays, pytrees of arrays, and dicts of such."""
+"""Values: arrays, pytrees of arrays, and dicts of such."""
 
 from __future__ import annotations
 

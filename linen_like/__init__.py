@@ -87,6 +87,7 @@ from .partitioning import (
 )
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .stochastic import Dropout
+from .summary import module_paths, summarize, tabulate
 from .transforms.branches import cond, switch
 from .transforms.compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
 from .transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
@@ -171,6 +172,7 @@ __all__ = [
     "max_pool",
     "merge_param",
     "min_pool",
+    "module_paths",
     "named_call",
     "normalize",
     "nowrap",
@@ -194,9 +196,11 @@ __all__ = [
     "softmax",
     "softplus",
     "standardize",
+    "summarize",
     "swap_collection",
     "swish",
     "switch",
+    "tabulate",
     "tanh",
     "unbox",
     "value_and_grad",

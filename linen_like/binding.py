@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from liftcore import Scope
+from liftcore.errors import LiftArgumentError
 
 from ._context import context
 from .errors import (
@@ -110,6 +111,7 @@ def bound_scope(module: Base, act: str) -> Scope:
         UnboundModuleError: where it is unbound; `act` says what was asked of it.
     """
     if module.scope is None:
+        check_constructed(module)
         raise UnboundModuleError(
             f"{act} of {place(module)}",
             "the module is a description without variables.",
@@ -119,9 +121,15 @@ def bound_scope(module: Base, act: str) -> Scope:
 
 
 def check_constructed(module: Base) -> None:
-    """Raises where a module's own constructor left out the one of `Module`."""
+    """Raises where a module's own constructor left out the one of `Module`, or cannot be called as that one is."""
+    name = type(module).__name__
+    if not type(module)._takes_parent:
+        raise IncorrectPostInitOverrideError(
+            f"class {name}",
+            "its own `__init__` does not take `parent` and `name`, which modules are made and cloned with.",
+            "Declare fields, such as `size: int`, in place of `__init__`, and make submodules in `setup`.",
+        )
     if module._state is NEW:
-        name = type(module).__name__
         raise IncorrectPostInitOverrideError(
             f"class {name}",
             "its `__init__` or `__post_init__` does not call that of `Module`.",
@@ -203,6 +211,12 @@ def adopt(owner: Any, name: str, value: Any) -> None:
             queue.append(module)
         return module
 
+    if isinstance(value, set | frozenset) and any(isinstance(member, Base) for member in value):
+        raise LiftArgumentError(
+            f'attribute "{name}" of {place(owner)}',
+            "expected a module, or a list, tuple or dict of modules, given a set.",
+            "Use a list: its order gives the names.",
+        )
     owner.__dict__[name] = named_modules(value, take, name)
     # Only now, so that a module that lies in the value itself and inside another one there is named by the value.
     for module in queue:

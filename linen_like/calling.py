@@ -8,7 +8,7 @@ may also define submodules and variables, and begins with all automatic names fr
 from __future__ import annotations
 
 import functools
-import re
+import inspect
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,8 +16,11 @@ from typing import Any, TypeVar
 
 import jax
 
+from liftcore.errors import LiftArgumentError
+
 from ._context import context
-from .binding import ensure_setup, name_scope, place
+from .advice import note_mistake
+from .binding import check_constructed, ensure_setup, name_scope, place
 from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .fields import Base
 from .interception import intercepted
@@ -39,6 +42,7 @@ def compact(fun: F) -> F:
         >>> Scale().init(jax.random.key(0), jax.numpy.zeros(2))
         {'params': {'scale': Array([1., 1.], dtype=float32)}}
     """
+    _check_returns(fun)
     fun.compact = True  # type: ignore[attr-defined]
     return fun
 
@@ -79,8 +83,19 @@ def compact_name_scope(fun: F) -> F:
         >>> {name: list(below) for name, below in variables["params"].items()}
         {'encode': ['Dense_0'], 'decode': ['Dense_0']}
     """
+    _check_returns(fun)
     fun.compact_name_scope = True  # type: ignore[attr-defined]
     return fun
+
+
+def _check_returns(fun: Any) -> None:
+    """Checks that the body of a method has run when its call returns."""
+    if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
+        raise LiftArgumentError(
+            getattr(fun, "__qualname__", "a method"),
+            "a compact method cannot be a generator or a coroutine: its body would run after the call has ended.",
+            "Collect what it makes in a list, and return that.",
+        )
 
 
 def wrap_methods(cls: type[Base]) -> None:
@@ -133,8 +148,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             if context.captures[-1] is not None:
                 _keep(self, name, y)
             return y
-        except TypeError as error:
-            note_raw_argument(error)
+        except (TypeError, AttributeError) as error:
+            note_mistake(error)
             raise
         finally:
             stack.pop()
@@ -176,6 +191,9 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
                 run(self)
             if context.captures[-1] is not None:
                 _keep(self, "setup", None)
+        except (TypeError, AttributeError) as error:
+            note_mistake(error)
+            raise
         finally:
             stack.pop()
             state.in_setup = was_in_setup
@@ -213,14 +231,21 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_bound(module: Base, name: str) -> None:
-    if module.scope is None:
-        cls = type(module).__name__
+    if module.scope is not None:
+        return
+    check_constructed(module)
+    cls, running = type(module).__name__, context.modules[-1]
+    if running is None or running.scope is None:
         call = "" if name == "__call__" else f', method="{name}"'
-        raise CallCompactUnboundModuleError(
-            f"{cls}.{name}",
-            "it is a compact method, and was called on a module without variables.",
-            f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`.",
-        )
+        what = "it is a compact method, and was called on a module without variables."
+        fix = f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`."
+    elif running._state.in_setup:
+        what = f"it was called in `setup` of {place(running)}, before the module was given a name there."
+        fix = f"Assign it first, `self.{cls.lower()} = {cls}(…)`, and call it in a method."
+    else:
+        what = f"it was called in {place(running)}, of which the module is no submodule: it was made elsewhere."
+        fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
+    raise CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)
 
 
 def function_name(fun: Any) -> str:
@@ -228,18 +253,3 @@ def function_name(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
-
-
-def note_raw_argument(error: TypeError) -> None:
-    """Adds to JAX's error about a module among the arguments of a raw transformation what to do about it."""
-    if _NO_ARRAY.search(str(error)) and _NOTE not in getattr(error, "__notes__", ()):
-        error.add_note(_NOTE)
-
-
-_NO_ARRAY = re.compile(
-    r"interpreting argument|is not a valid JAX type|as an abstract array|Tracer' object is not callable"
-)
-_NOTE = (
-    "A module cannot be an argument of a raw JAX transformation. Use the lifted one of the same name, which takes "
-    "modules: `nn.jit`, `nn.vmap`, `nn.scan`, `nn.grad`, `nn.cond`, `nn.checkpoint` and so on."
-)

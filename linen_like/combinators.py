@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from .calling import compact
 from .module import Module
@@ -42,6 +42,19 @@ class Sequential(Module):
                 f"expected a sequence of layers, given {type(self.layers).__name__}.",
                 "Pass a list: `Sequential([first, second])`.",
             )
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, type) and issubclass(layer, Module):
+                raise LiftArgumentError(
+                    f"Sequential, layers[{index}]",
+                    f"expected a module or a function, given {shown(layer)}.",
+                    f"Make the module: `{layer.__name__}(…)`.",
+                )
+            if not callable(layer):
+                raise LiftArgumentError(
+                    f"Sequential, layers[{index}]",
+                    f"expected a module or a function, given {shown(layer)}.",
+                    "Leave it out, or write a function: `lambda x: …`.",
+                )
         super().__post_init__()
 
     @compact

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ._context import context
 from .binding import State, bound_scope, ensure_setup
 from .calling import function_name
 from .closures import HELD, held, holding, keeps
+from .errors import TransformedMethodReturnValueError
 from .fields import Base, fingerprint
 from .naming import map_modules
 from .template import Apart, Parts, Place, Template, instantiate, scopes_of
@@ -167,9 +168,20 @@ class Call:
             args, kwargs = back((args, kwargs))
         context.modules.append(module)
         try:
-            return fn(module if subject is None else back(subject), *args, **kwargs)
+            result = fn(module if subject is None else back(subject), *args, **kwargs)
         finally:
             context.modules.pop()
+        self._check_result(scopes[0], result)
+        return result
+
+    def _check_result(self, scope: Scope, result: Any) -> None:
+        kept = next((leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, HELD)), None)
+        if kept is not None:
+            raise TransformedMethodReturnValueError(
+                f"{self.__name__} at {scope.path_text}",
+                f"it returned a {type(kept).__name__}, and what belongs to scopes inside a lift ends with them.",
+                "Return arrays: what the module computes, or the value of the variable.",
+            )
 
     def trace_facts(self) -> dict[str, Any]:
         """What it is, for `liftcore` to tell what differs from an earlier call."""
@@ -228,7 +240,7 @@ def _first_module(where: str, subject: Any) -> Any:
     if isinstance(subject, Base):
         return subject
     leaves = jax.tree.leaves(subject)
-    wrong = next((type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Base)), "no module")
+    wrong = next((shown(leaf) for leaf in leaves if not isinstance(leaf, Base)), "no module")
     if leaves and all(isinstance(leaf, Base) for leaf in leaves):
         for module in leaves:
             bound_scope(module, where)

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import liftcore
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.filters import DenyList, union
 from liftcore.typing import Filter
 
 from ._context import CaptureFilter, capturing
 from .binding import deep_clone, place
-from .errors import ApplyModuleInvalidMethodError
+from .errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError
 from .fields import Base
 
 NO_INTERMEDIATES = DenyList("intermediates")
@@ -100,11 +101,13 @@ def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Call
     else:
         found = module.__call__ if method is None else method
     if inspect.ismethod(found) and isinstance(found.__self__, Base):
-        return found.__func__
-    if not callable(found) or not _takes_argument(found):
+        given, own = type(found.__self__), type(module)
+        if issubclass(own, given) or issubclass(given, own):
+            return found.__func__
+    if not callable(found) or isinstance(found, type) or inspect.ismethod(found) or not _takes_argument(found):
         raise ApplyModuleInvalidMethodError(
-            f"method={method!r} of {place(module)}",
-            f"expected the name of a method or a function whose first argument is the module, given {found!r}.",
+            f"method of {place(module)}",
+            f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
         )
     return found
@@ -120,6 +123,18 @@ def _on_scope(
     fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter
 ) -> tuple[Callable[..., Any], Filter]:
     """The function of a scope that runs a function of a module on a clone there, and what it may write."""
+    if not isinstance(module, Base) or isinstance(fn, Base):
+        raise InvalidInstanceModuleError(
+            "nn.init or nn.apply",
+            f"expected a function of a module, then the module, given {shown(fn)} and {shown(module)}.",
+            "Write `nn.apply(lambda module, x: module(x), module)`.",
+        )
+    if not callable(capture_intermediates) and not isinstance(capture_intermediates, bool):
+        raise LiftArgumentError(
+            "capture_intermediates",
+            f"expected a bool, or a function of a module and a method's name, given {shown(capture_intermediates)}.",
+            'Write `capture_intermediates=lambda module, method: method == "__call__"`.',
+        )
     if not capture_intermediates:
         capture: CaptureFilter | None = None
     else:

@@ -8,6 +8,7 @@
     ├── unbound:    UnboundModuleError
     │               ├── CallCompactUnboundModuleError, CallSetupUnboundModuleError
     │               └── CallUnbindOnUnboundModuleError, CallShareScopeOnUnboundModuleError
+    ├── lifts:      TransformTargetError, TransformedMethodReturnValueError
     └── entry:      ApplyModuleInvalidMethodError, InvalidInstanceModuleError
 
 Names that `flax.errors` also has mean the same there.
@@ -51,6 +52,7 @@ __all__ = [
     "CarryTypeError",
     "DefineVariableError",
     "DescriptorAttributeError",
+    "FlaxError",
     "IncorrectPostInitOverrideError",
     "InvalidFilterError",
     "InvalidInstanceModuleError",
@@ -63,7 +65,9 @@ __all__ = [
     "LoopInvarianceError",
     "ModifyScopeVariableError",
     "ModuleAttributeError",
+    "MultipleMethodsCompactError",
     "NameInUseError",
+    "PartitioningUnspecifiedError",
     "ReservedModuleAttributeError",
     "ScopeCollectionNotFound",
     "ScopeParamNotFoundError",
@@ -71,11 +75,17 @@ __all__ = [
     "ScopeVariableNotFoundError",
     "SetAttributeFrozenModuleError",
     "SetAttributeInModuleSetupError",
+    "TransformTargetError",
+    "TransformedMethodReturnValueError",
     "UnboundModuleError",
     "UnhashableModuleError",
     "UnliftedCollectionError",
     "UnliftedSequenceError",
 ]
+
+
+FlaxError = LiftError
+"""The base of all errors, as `flax.errors` calls it."""
 
 
 class ReservedModuleAttributeError(LiftError, TypeError):
@@ -132,6 +142,22 @@ class CallUnbindOnUnboundModuleError(UnboundModuleError):
 
 class CallShareScopeOnUnboundModuleError(UnboundModuleError):
     """`share_scope` was called on a module that has no variables."""
+
+
+class TransformTargetError(LiftArgumentError):
+    """Something was lifted that is neither a Module class nor a function of a module."""
+
+
+class TransformedMethodReturnValueError(LiftArgumentError):
+    """A lifted function or method returned a module or a variable, which do not leave a lift."""
+
+
+class MultipleMethodsCompactError(LiftError, RuntimeError):
+    """Never raised, and here for code that catches it: a class may have several compact methods."""
+
+
+class PartitioningUnspecifiedError(LiftError, ValueError):
+    """Never raised, and here for code that catches it: an axis that is given no name counts as unnamed."""
 
 
 class ApplyModuleInvalidMethodError(LiftError, TypeError):

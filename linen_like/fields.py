@@ -34,6 +34,7 @@ class Base:
     scope: Any = None
     preserve_adopted_names: ClassVar[bool] = False
     _has_setup: ClassVar[bool] = False
+    _takes_parent: ClassVar[bool] = True
 
     if TYPE_CHECKING:
         name: str | None
@@ -52,6 +53,8 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
         cls: a new subclass of `Module`.
         kw_only: whether its own fields are keyword-only; see `dataclasses.dataclass`.
     """
+    own = cls.__dict__.get("__init__")
+    cls._takes_parent = own is None or _takes(own, "parent")
     # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
     given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
@@ -60,6 +63,12 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     cls._compared_names = tuple(field.name for field in given if field.compare)
     if "_name_prefix" not in cls.__dict__:
         cls._name_prefix = cls.__name__
+
+
+def _takes(fn: Any, name: str) -> bool:
+    """Whether a function takes a keyword argument."""
+    parameters = inspect.signature(fn).parameters
+    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def check_annotations(cls: type[Base]) -> None:

@@ -7,10 +7,11 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from .calling import function_name
 from .crossing import Call, cross
+from .errors import TransformTargetError
 from .module import Module
 
 __all__ = ["Methods", "lift", "mark_lifted"]
@@ -45,11 +46,9 @@ def lift(
         except TypeError:  # an option cannot be hashed
             return _lifted_class(name, transformation, chosen, target, prefix)
     if isinstance(target, Module | type) or not callable(target):
-        known = isinstance(target, Module)
-        given, cls = (
-            (f"an instance of {type(target).__name__}", type(target).__name__) if known else (target, "MyModule")
-        )
-        raise LiftArgumentError(
+        cls = type(target).__name__ if isinstance(target, Module) else "MyModule"
+        given = f"an instance of {cls}" if isinstance(target, Module) else shown(target)
+        raise TransformTargetError(
             f"nn.{name}",
             f"expected a Module class or a function of a module, given {given}.",
             f"Lift the class: `nn.{name}({cls}, …)(…)`.",

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import liftcore
 from liftcore import Scope, Variable
+from liftcore.errors import JaxTransformError, LiftArgumentError, shown
 from liftcore.typing import Filter, RNGs, Variables
 
-from . import binding, calling, entry, fields, naming
-from ._context import CaptureFilter
+from . import binding, calling, entry, fields, html, naming, summary
+from ._context import CaptureFilter, context
 from .binding import NEW, UNSPECIFIED, bound_scope
 from .entry import NO_INTERMEDIATES
 from .errors import (
@@ -122,6 +124,13 @@ class Module(fields.Base):
             binding.set_attribute(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__jax_array__":  # JAX asks for it before it gives up on what is no array
+            raise JaxTransformError(
+                binding.place(self),
+                "the module was given to JAX as an array: as an argument of a raw transformation, or to a function.",
+                "Use the lifted transformation, which takes modules: `nn.jit`, `nn.vmap`, `nn.grad`, `nn.cond`, "
+                "`nn.checkpoint` and so on; or hand over variables: `jax.jit(model.apply)(variables, x)`.",
+            )
         # Python asks for special methods where it can do without: that must run no `setup`.
         if not (name.startswith("__") and name.endswith("__")):
             binding.ensure_setup(self)
@@ -294,6 +303,43 @@ class Module(fields.Base):
         applied = entry.apply(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return applied(variables, *args, rngs=rngs, **kwargs)
 
+    # -- seeing ------------------------------------------------------------------------------------------------------
+
+    def tabulate(
+        self,
+        rngs: RNGs,
+        *args: Any,
+        depth: int | None = None,
+        show_repeated: bool = False,
+        mutable: Filter = NO_INTERMEDIATES,
+        console_kwargs: Mapping[str, Any] | None = None,
+        table_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        column_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        compute_flops: bool = False,
+        compute_vjp_flops: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The table of `nn.tabulate`, with the arguments of the method after `rngs`."""
+        _check_instance(self, "tabulate")
+        options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
+        return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)
+
+    def module_paths(
+        self,
+        rngs: RNGs,
+        *args: Any,
+        show_repeated: bool = False,
+        mutable: Filter = NO_INTERMEDIATES,
+        **kwargs: Any,
+    ) -> dict[str, Module]:
+        """Unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
+        _check_instance(self, "module_paths")
+        return summary.module_paths(self, rngs, *args, show_repeated=show_repeated, mutable=mutable, **kwargs)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What IPython shows."""
+        return html.mimebundle(self)
+
     # -- variables ---------------------------------------------------------------------------------------------------
 
     def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, unbox: bool = True, **init_kwargs: Any) -> T:
@@ -440,27 +486,31 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
         True
 
     Raises:
-        ValueError: where both are None, or neither.
+        LiftArgumentError: where both are None, or neither.
     """
-    if a is not None and b is not None:
-        raise ValueError(f'"{name}": given to the constructor ({a!r}) and at the call ({b!r}). Give it in one place.')
-    if a is None and b is None:
-        raise ValueError(f'"{name}": given neither to the constructor nor at the call. Give it in one place.')
+    if (a is None) == (b is None):
+        running = context.modules[-1]
+        given = "neither to the constructor nor" if a is None else "to the constructor and"
+        raise LiftArgumentError(
+            f'"{name}"' if running is None else f'"{name}" of {binding.place(running)}',
+            f"it was given {given} at the call.",
+            f"Give it in one place: `{name}=…` to the constructor, or at the call.",
+        )
     return a if a is not None else b  # type: ignore[return-value]
 
 
 def _check_instance(module: Any, called: str) -> None:
     if not isinstance(module, Module):
-        given = module.__name__ if isinstance(module, type) else type(module).__name__
         raise InvalidInstanceModuleError(
             f"Module.{called}",
-            f"expected an instance of a Module class as the first argument, given {given}.",
+            f"expected an instance of a Module class as the first argument, given {shown(module)}.",
             f"Make the instance first: `MyModule(…).{called}(…)`.",
         )
     binding.check_constructed(module)
 
 
 def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
+    binding.check_constructed(module)
     where = f'attribute "{name}" of {binding.place(module)}'
     if name == "__call__":
         fix = 'Define `def __call__(self, …)`, or say what to run: `method="…"`.'

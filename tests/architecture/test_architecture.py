@@ -14,8 +14,8 @@ import liftcore
 from tests.architecture.sources import ROOT, Source, imports, public_definitions, sources, targets
 
 LEVELS = (
-    {"errors", "typing", "_compat"},
-    {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict", "values"},
+    {"errors", "typing", "values", "_compat"},
+    {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
     {"problems", "tree", "scope", "variable"},
     {"entry", "hoist", "layout", "sequences", "pack", "explanation", "facts", "retrace", "serialization"},
     {"bodies"},

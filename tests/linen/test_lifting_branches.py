@@ -178,7 +178,7 @@ def test_wrong_uses_are_told() -> None:
 
     with pytest.raises(LiftArgumentError, match=r"nn\.switch: there are no branches"):
         Model().init(KEY, X)
-    with pytest.raises(LiftArgumentError, match=r"nn\.cond: expected a module as the first argument, given ArrayImpl"):
+    with pytest.raises(LiftArgumentError, match=r"nn\.cond: expected a module as the first argument, given a float32"):
         nn.cond(True, lambda mdl, x: x, lambda mdl, x: x, X)
     with pytest.raises(UnboundModuleError, match=r"Dense \(unbound\)"):
         nn.cond(True, lambda mdl, x: x, lambda mdl, x: x, nn.Dense(3), X)

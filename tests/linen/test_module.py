@@ -154,7 +154,7 @@ def test_merge_param_wants_exactly_one_value() -> None:
     assert nn.merge_param("train", False, None) is False
     assert nn.merge_param("train", None, 0) == 0
     for values in ((None, None), (1, 1)):
-        with pytest.raises(ValueError, match='"train": given'):
+        with pytest.raises(ValueError, match='"train": it was given'):
             nn.merge_param("train", *values)
 
 

@@ -144,7 +144,7 @@ WRONG = {
     "writing __init__": (
         lambda: own_init().apply({}),
         errors.IncorrectPostInitOverrideError,
-        "Declare fields instead of writing `__init__`",
+        "its own `__init__` does not take `parent`",
     ),
     "init on the class": (
         lambda: nn.Dense.init(KEY, X),  # type: ignore[arg-type]
@@ -154,12 +154,12 @@ WRONG = {
     "apply on the class": (
         lambda: nn.Dense.apply({}, X),  # type: ignore[arg-type]
         errors.InvalidInstanceModuleError,
-        "Module.apply: expected an instance of a Module class as the first argument, given dict",
+        "Module.apply: expected an instance of a Module class as the first argument, given {}",
     ),
     "bind on the class": (
         lambda: nn.Dense.bind(nn.Dense, {}),  # type: ignore[arg-type]
         errors.InvalidInstanceModuleError,
-        "given Dense",
+        "given the class Dense",
     ),
     "a method that takes no module": (
         lambda: nn.Dense(3).apply({}, method=lambda: 3),
@@ -169,7 +169,7 @@ WRONG = {
     "a method that is no method": (
         lambda: nn.Dense(3).apply({}, method="features"),
         errors.ApplyModuleInvalidMethodError,
-        "method='features' of Dense.*given 3",
+        "method of Dense.*given 3",
     ),
     "a method that does not exist": (
         lambda: nn.Dense(3).init(KEY, X, method="forward"),

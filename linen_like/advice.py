@@ -1,0 +1,28 @@
+"""Advice: what is added to errors of Python or JAX that modules commonly run into, as to what to do about them."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["note_mistake"]
+
+_ADVICE = {
+    r"'tuple' object has no attribute '(append|extend|insert|remove|pop|clear|sort|reverse)'"
+    r"|'tuple' object does not support item|FrozenDict": (
+        "A list or dict that is assigned to a module becomes immutable. Build it first, then assign it: "
+        "`layers = [nn.Dense(3) for _ in range(2)]; self.layers = layers`."
+    ),
+    r"Attempted boolean conversion of traced array": (
+        "Under a lifted transformation arguments are traced. Make this one static, `nn.remat(Block, static_argnums=2)` "
+        "(the module is number 0), or decide with `jnp.where` or `nn.cond`."
+    ),
+    r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
+}
+
+
+def note_mistake(error: Exception) -> None:
+    """Adds to an error what to do about it, once."""
+    text = str(error)
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, text) and advice not in getattr(error, "__notes__", ()):
+            error.add_note(advice)

@@ -1,0 +1,87 @@
+"""HTML: how a notebook shows a module, by `treescope` where that is installed, and as nested lists where it is not."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .fields import Base
+from .naming import map_modules
+from .table import lines_of
+
+__all__ = ["mimebundle", "module_html"]
+
+
+def mimebundle(module: Base) -> dict[str, str]:
+    """What IPython asks `_repr_mimebundle_` of a module for: its text, and its HTML.
+
+    It is not `_repr_html_`, since treescope calls that, where there is one, and shows it beside its own view.
+    """
+    return {"text/plain": repr(module), "text/html": module_html(module)}
+
+
+def module_html(module: Base) -> str:
+    """A module as HTML: its fields and submodules, and where it is bound, its variables.
+
+    Example:
+        >>> import linen_like as nn
+        >>> module_html(nn.Dense(3)).count("<") > 0
+        True
+
+    Args:
+        module: a module, bound or not.
+    """
+    variables = None if module.scope is None else module.scope.variables()
+    if importlib.util.find_spec("treescope") is not None:
+        render = importlib.import_module("treescope").render_to_html
+        return str(render(module)) + ("" if variables is None else str(render(variables)))
+    return _plain(module, "", variables)
+
+
+def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None) -> str:
+    """A module as a list that can be folded; the variables of the outermost one come last."""
+    items, inside = [], set()
+    for name in type(module)._field_names:
+        value = getattr(module, name)
+        modules = _modules_in(value)
+        inside |= {id(below) for below in modules}
+        if not modules:
+            items.append(f"<li>{_escaped(f'{name} = {_text(value)}')}</li>")
+        items += [f"<li>{_plain(below, f'{name} = ')}</li>" for below in modules]
+    children = (module._state.children or {}).items()
+    items += [f"<li>{_plain(child, f'+ {name}: ')}</li>" for name, child in children if id(child) not in inside]
+    items += [f"<li>{_escaped(line)}</li>" for line in _variable_lines(variables or {})]
+    named = "" if module.name is None else f" {module.name!r}"
+    summary = f"<summary>{_escaped(label)}<b>{_escaped(type(module).__name__)}</b>{_escaped(named)}</summary>"
+    return f"<details open>{summary}<ul>{''.join(items)}</ul></details>"
+
+
+def _modules_in(value: Any) -> list[Base]:
+    found: list[Base] = []
+
+    def note(module: Base) -> Base:
+        found.append(module)
+        return module
+
+    map_modules(value, note)
+    return found
+
+
+def _variable_lines(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _variable_lines(value, f"{above}{name}/")
+        else:
+            yield f"{above}{name}: {', '.join(lines_of(value))}"
+
+
+def _text(value: Any) -> str:
+    """A field's value; a function by its name, since its address says nothing."""
+    return getattr(value, "__qualname__", None) or ", ".join(lines_of(value))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False)

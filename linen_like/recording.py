@@ -1,0 +1,143 @@
+"""Recording: one `init` is run without computing, and each call of a method in it is noted.
+
+The model is run once by `liftcore.explain`, on types alone, with an interceptor that notes what happens. What a call is
+given and returns is seen where it happens, inside of the lifts around it; variables are told as they are stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import liftcore
+from liftcore import ExplainedLift, Variable
+from liftcore.typing import Filter, Path, RNGs
+
+from . import cost
+from ._context import capturing
+from .binding import constructor_arguments, deep_clone
+from .calling import function_name
+from .closures import HELD
+from .fields import Base
+from .interception import InterceptorContext, intercept_methods
+from .naming import map_modules
+
+__all__ = ["Call", "Notes", "record"]
+
+
+@dataclasses.dataclass
+class Call:
+    """One call while it is noted; see `Row`.
+
+    Attributes:
+        place: the path of the module with the names of lifts.
+        bare: whether `module` is as it stands there: what its own class lifts was taken off.
+        run: what `method=` runs it.
+    """
+
+    path: Path
+    place: str
+    module: Any
+    bare: bool
+    method: str
+    run: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: Any = None
+
+    def alone(self, mutable: Filter) -> cost.Alone | None:
+        """The call, to be run without what is around it; None where it would be another one."""
+        return cost.Alone(self.module, self.run, mutable, self.args, self.kwargs) if self.bare else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """What one run showed: its calls, the variables at its end, and its lifts."""
+
+    calls: Sequence[Call]
+    variables: Mapping[str, Any]
+    lifts: Sequence[ExplainedLift]
+
+
+def record(
+    module: Base, fn: Callable[..., Any], rngs: RNGs, mutable: Filter, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Notes:
+    """Runs a function of a module as `init` does, and notes what it does."""
+    calls: list[Call] = []
+    made: dict[str, Any] = {}
+    arguments = cost.Arguments(args, kwargs)
+
+    def run(scope: Any, types: dict[int, Any]) -> None:
+        above = scope.path_text
+
+        def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, context: InterceptorContext) -> Any:
+            inside = context.module.scope
+            # A module that is initialised or applied within the model has a tree of its own.
+            if inside is None or context.method_name == "setup" or not inside.path_text.startswith(above):
+                return next_fun(*args, **kwargs)
+            call = _noted(context, args, kwargs, inside.path_text.removeprefix(above))
+            calls.append(call)
+            y = next_fun(*args, **kwargs)
+            call.outputs = _described(y)
+            return y
+
+        args, kwargs = arguments.joined(types)
+        with capturing(None), intercept_methods(note):
+            bound = deep_clone(module, scope, False, {}, {})
+            if getattr(fn, "is_module_method", False):
+                fn(bound, *args, **kwargs)
+            else:  # a function of the module, which no interceptor sees
+                call = InterceptorContext(bound, function_name(fn), fn)
+                note(lambda *args, **kwargs: fn(bound, *args, **kwargs), args, kwargs, call)
+        made.update(jax.tree.map(_type, scope.variables()))
+
+    run.__name__ = type(module).__name__
+    root = liftcore.bind({}, rngs, mutable, initializing=True)
+    with root.temporary():
+        explanation = liftcore.explain(run)(root, arguments.types)
+    return Notes(calls, made, explanation.lifts)
+
+
+def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> Call:
+    module, name = context.module, context.method_name
+    copy = _unbound(module)
+    bare = type(copy) is not type(module) or not module._state.inside
+    is_method = getattr(context.orig_method, "__self__", None) is module
+    run = name if is_method else context.orig_method
+    return Call(module.path, place, copy, bare, name, run, *_described((args, kwargs)))
+
+
+def _unbound(module: Base) -> Any:
+    """A module without its place, and without the lifts that its class was made by."""
+    cls = type(module)
+    lifted = vars(cls).get("_lifted_class", cls)
+    copy = deep_clone(module, None, False, {"name": None}, {})
+    return copy if lifted is cls else lifted(parent=None, **constructor_arguments(copy))
+
+
+def _described(tree: Any) -> Any:
+    """A value as it can be kept: types of arrays and variables, unbound modules, and all else as it is."""
+
+    def apart(held: Any) -> Any:
+        return held.value if isinstance(held, Variable) else _unbound(held)
+
+    return jax.tree.map(lambda leaf: _type(leaf) if _is_array(leaf) else leaf, map_modules(tree, apart, HELD))
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "MOSUm"  # times, objects and texts, which JAX has no types for
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+
+
+def _type(leaf: Any) -> Any:
+    """The type of an array or number, as JAX would compute with it; anything else as it is."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    if isinstance(leaf, bool | int | float | complex) or _is_array(leaf):
+        return jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf))
+    return leaf

@@ -1,0 +1,128 @@
+"""Rows: of each call that was recorded, the module, what it owns, and the lifts round it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from liftcore import ExplainedLift
+from liftcore.filters import leaves_of
+from liftcore.typing import Path
+
+from .recording import Call, Notes
+
+__all__ = ["Row", "Size", "rows_of"]
+
+Named = dict[str, dict[str, Any]]
+
+_PLAIN = (": lifted", ": as it is")
+"""How `explain` says that a lift does nothing with a variable but to pass it on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How many elements arrays have together, and how many bytes they take."""
+
+    count: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, tree: Any) -> Size:
+        """The size of all arrays in a pytree."""
+        types = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct)]
+        return cls(sum(one.size for one in types), sum(one.size * one.dtype.itemsize for one in types))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One call of a method of a module.
+
+    Attributes:
+        path: the names from the root to the module.
+        module: an unbound copy of the module, of the class that was lifted where it is an instance of a lifted class.
+        method: the name of the method.
+        inputs: what it was given after the module: one value, or a tuple that ends with a dict of keyword arguments.
+            Arrays are `jax.ShapeDtypeStruct`.
+        outputs: what it returned.
+        variables: `{collection: {name: type}}`, as stored, of what is the module's own, or that of a submodule which
+            was not called: then the name is a path. Of an earlier call's module there are none.
+        sizes: for each collection, the size of those and of what lies in submodules without a row.
+        lifts: the lifts round the call, the outermost first, and what each does with `variables`.
+        repeated: whether a row above is of the same module.
+        flops: what the call costs; None where that was not asked for, or the call cannot be run alone.
+        vjp_flops: what its pullback costs, the call itself included.
+    """
+
+    path: Path
+    module: Any
+    method: str
+    inputs: Any
+    outputs: Any
+    variables: Named
+    sizes: Mapping[str, Size]
+    lifts: Mapping[str, tuple[str, ...]]
+    repeated: bool = False
+    flops: int | None = None
+    vjp_flops: int | None = None
+
+
+def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[Call, Row]]:
+    """The calls that are shown, each with its row.
+
+    Args:
+        notes: what was recorded.
+        depth: see `tabulate`.
+        show_repeated: see `tabulate`.
+    """
+    called = {call.path for call in notes.calls}
+    shown = {path for path in called if depth is None or len(path) <= depth}
+    own, counted = _by_owner(notes.variables, called), _by_owner(notes.variables, shown)
+    seen: set[Path] = set()
+    for call in notes.calls:
+        path, repeated = call.path, call.path in seen
+        if path not in shown or (repeated and not show_repeated):
+            continue
+        seen.add(path)
+        variables: Named = {} if repeated else own.get(path, {})
+        below = {} if repeated else counted.get(path, {})
+        sizes = {name: Size.of(below.get(name, {})) for name in notes.variables}
+        lifts = _lifts_round(call, variables, notes.lifts)
+        inputs = _inputs(call.args, call.kwargs)
+        yield call, Row(path, call.module, call.method, inputs, call.outputs, variables, sizes, lifts, repeated)
+
+
+def _by_owner(variables: Mapping[str, Any], paths: Iterable[Path]) -> dict[Path, Named]:
+    """Each variable with the innermost of some modules that it lies in, by its path from there."""
+    found: dict[Path, Named] = {}
+    known = {(), *paths}
+    for (collection, *names), value in leaves_of(variables):
+        ends = range(len(names) - 1, -1, -1)
+        owner = next(tuple(names[:end]) for end in ends if tuple(names[:end]) in known)
+        found.setdefault(owner, {}).setdefault(collection, {})["/".join(names[len(owner) :])] = value
+    return found
+
+
+def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values = (*args, kwargs) if kwargs else args
+    return values[0] if len(values) == 1 else values
+
+
+def _lifts_round(call: Call, variables: Named, lifts: Sequence[ExplainedLift]) -> dict[str, tuple[str, ...]]:
+    """The lifts that a call is inside of, and what each of them does with the variables of its module."""
+    names = [part for part in call.place.split("/") if part.endswith(")")]
+    paths = {(collection, *call.path, *name.split("/")) for collection, named in variables.items() for name in named}
+    done: dict[str, dict[str, None]] = {name: {} for name in names}
+    for lift in _all_lifts(lifts):
+        if lift.name in done:
+            rules = (f"{row.group}: {row.treatment}" for row in lift.variables if row.path in paths and row.group)
+            done[lift.name].update(dict.fromkeys(rules))
+    return {name: tuple(rule for rule in rules if not rule.endswith(_PLAIN)) for name, rules in done.items()}
+
+
+def _all_lifts(lifts: Sequence[ExplainedLift]) -> Iterator[ExplainedLift]:
+    for lift in lifts:
+        yield lift
+        yield from _all_lifts(lift.lifts)

@@ -1,0 +1,252 @@
+"""Summaries: a row for each call of a module's methods in one `init`; as data, and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from liftcore.typing import Filter, RNGs
+
+from . import cost
+from .entry import NO_INTERMEDIATES, resolve_method
+from .errors import InvalidInstanceModuleError
+from .fields import Base
+from .recording import record
+from .rows import Row, Size, rows_of
+from .table import TOTAL, Table, as_html, as_text, lines_of, with_rich
+
+__all__ = ["Summary", "module_paths", "summarize", "tabulate"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_UNNAMED = ("__call__", "<lambda>")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The calls of one `init`. `str` shows them as a plain table, a notebook as one of HTML.
+
+    Attributes:
+        name: that of the module's class.
+        rows: the calls, in the order in which they began.
+        totals: the size of each collection.
+        costs: which of `flops` and `vjp_flops` were asked for.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    totals: Mapping[str, Size]
+    costs: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> Size:
+        """The size of all collections together."""
+        return Size(sum(one.count for one in self.totals.values()), sum(one.bytes for one in self.totals.values()))
+
+    def __str__(self) -> str:
+        return as_text(_table(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(_table(self))
+
+
+def tabulate(
+    module: Base,
+    rngs: RNGs,
+    depth: int | None = None,
+    show_repeated: bool = False,
+    mutable: Filter = NO_INTERMEDIATES,
+    console_kwargs: Mapping[str, Any] | None = None,
+    table_kwargs: Mapping[str, Any] = _NOTHING,
+    column_kwargs: Mapping[str, Any] = _NOTHING,
+    compute_flops: bool = False,
+    compute_vjp_flops: bool = False,
+    **kwargs: Any,
+) -> Callable[..., str]:
+    """A table of the calls that one `init` makes, with what each is given, returns, owns and costs.
+
+    Nothing is computed. Of a module inside of a lift, `inputs` and `outputs` are those there, such as those of one lane
+    or iteration; its variables are told as they are stored, and `lifts` says by which axes they are lifted.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> tabulated = tabulate(nn.Dense(2), jax.random.key(0), console_kwargs={"force_terminal": False})
+        >>> "40 B" in tabulated(jax.ShapeDtypeStruct((5, 4), "float32"))
+        True
+
+    Args:
+        module: an unbound module.
+        rngs: see `Module.init`.
+        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
+        show_repeated: whether to show each call, and not only the first one of each module.
+        mutable: see `Module.init`.
+        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter": False}`.
+        table_kwargs: for `rich.table.Table`.
+        column_kwargs: for `rich.table.Table.add_column`. The plain table, without `rich`, follows none of the three.
+        compute_flops: whether to count the floating-point operations of each call. It is lowered alone, which takes
+            time; the body of a loop counts once. A call that cannot be run alone has a `?`.
+        compute_vjp_flops: whether to count those of its pullback, the call itself included.
+        **kwargs: `method`, see `Module.init`, and keyword arguments of the method.
+
+    Returns:
+        `tabulated(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
+    """
+
+    def tabulated(*args: Any, **more: Any) -> str:
+        given = {**more, **kwargs}
+        method = given.pop("method", None)
+        options = (depth, show_repeated, mutable, compute_flops, compute_vjp_flops, method)
+        table = _table(summarize(module, rngs, *options)(*args, **given))
+        if importlib.util.find_spec("rich") is None:
+            return f"\n{as_text(table)}\n"
+        return with_rich(table, console_kwargs or {}, table_kwargs, column_kwargs)
+
+    return tabulated
+
+
+def summarize(
+    module: Base,
+    rngs: RNGs,
+    depth: int | None = None,
+    show_repeated: bool = False,
+    mutable: Filter = NO_INTERMEDIATES,
+    compute_flops: bool = False,
+    compute_vjp_flops: bool = False,
+    method: Callable[..., Any] | str | None = None,
+) -> Callable[..., Summary]:
+    """The rows of `tabulate` as data.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> model = nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)])
+        >>> summary = summarize(model, jax.random.key(0))(jax.ShapeDtypeStruct((16, 9), "float32"))
+        >>> [("/".join(row.path), row.outputs.shape, row.sizes["params"].count) for row in summary.rows]
+        [('', (16, 2), 0), ('layers_0', (16, 4), 40), ('layers_2', (16, 2), 10)]
+
+    Args:
+        module: see `tabulate`.
+        rngs: see `tabulate`.
+        depth: see `tabulate`.
+        show_repeated: see `tabulate`.
+        mutable: see `tabulate`.
+        compute_flops: see `tabulate`.
+        compute_vjp_flops: see `tabulate`.
+        method: see `Module.init`.
+
+    Returns:
+        `summarized(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
+    """
+    if not isinstance(module, Base):
+        given = module.__name__ if isinstance(module, type) else type(module).__name__
+        raise InvalidInstanceModuleError(
+            "a summary of a module",
+            f"expected an instance of a Module class, given {given}.",
+            "Make the instance first: `nn.tabulate(MyModule(…), key)(…)`.",
+        )
+    fn = resolve_method(module, method)
+    wanted = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
+    costs = {name: getattr(cost, name) for name, wants in wanted.items() if wants}
+
+    def summarized(*args: Any, **kwargs: Any) -> Summary:
+        notes = record(module, fn, rngs, mutable, args, kwargs)
+        rows = []
+        for call, row in rows_of(notes, depth, show_repeated):
+            counted = {name: count(call.alone(mutable), rngs) for name, count in costs.items()}
+            rows.append(dataclasses.replace(row, **counted))
+        names = sorted(notes.variables, key=lambda name: (name != "params", name))
+        totals = {name: Size.of(notes.variables[name]) for name in names}
+        return Summary(type(module).__name__, tuple(rows), totals, tuple(costs))
+
+    return summarized
+
+
+def module_paths(
+    module: Base,
+    rngs: RNGs,
+    *args: Any,
+    show_repeated: bool = False,
+    mutable: Filter = NO_INTERMEDIATES,
+    method: Callable[..., Any] | str | None = None,
+    **kwargs: Any,
+) -> dict[str, Any]:
+    """Unbound copies of the modules that one `init` calls, by their paths; nothing is computed.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Twice(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return nn.Dense(2, name="last")(nn.Dense(4)(x))
+        >>> module_paths(Twice(), jax.random.key(0), jax.numpy.ones((5, 3)))
+        {'': Twice(), 'Dense_0': Dense(features=4), 'last': Dense(features=2)}
+
+    Args:
+        module: an unbound module.
+        rngs: see `Module.init`.
+        *args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
+        show_repeated: whether of a module that is called again it is the copy at the last call.
+        mutable: see `Module.init`.
+        method: see `Module.init`.
+        **kwargs: keyword arguments of the method.
+
+    Returns:
+        `{"encoder/dense": module}`, in the order of their first calls. The copy of an instance of a lifted class is one
+        of the class that was lifted.
+    """
+    summary = summarize(module, rngs, show_repeated=show_repeated, mutable=mutable, method=method)(*args, **kwargs)
+    return {"/".join(row.path): row.module for row in summary.rows}
+
+
+# --- the texts of the table -------------------------------------------------------------------------------------------
+
+
+def _table(summary: Summary) -> Table:
+    """What is shown of a summary."""
+    lifts = ["lifts"] if any(row.lifts for row in summary.rows) else []
+    columns = ["path", "module", "inputs", "outputs", *summary.costs, *lifts]
+    collections = list(summary.totals)
+    footer = [""] * (len(columns) - 1) + [TOTAL, *map(_size, summary.totals.values())]
+
+    def cells(row: Row) -> list[str]:
+        return [*(_cell(row, column) for column in columns), *(_owned(row, name) for name in collections)]
+
+    rows = list(map(cells, summary.rows))
+    params = summary.totals.get("params", Size())
+    caption = f"Total Parameters: {_size(params) or 0}"
+    if summary.total.count != params.count:
+        caption += f", all variables: {_size(summary.total)}"
+    return Table(f"{summary.name} Summary", [*columns, *collections], rows, footer, caption)
+
+
+def _cell(row: Row, column: str) -> str:
+    if column == "path":
+        return "/".join(row.path)
+    if column == "module":
+        method = "" if row.method in _UNNAMED else f" ({row.method})"
+        return f"{type(row.module).__name__}{method}"
+    if column == "lifts":
+        return "\n".join(line for name, rules in row.lifts.items() for line in (name, *(f"  {rule}" for rule in rules)))
+    value = getattr(row, column)
+    if column in ("inputs", "outputs"):
+        return "\n".join(lines_of(value))
+    return "?" if value is None else str(value)
+
+
+def _owned(row: Row, collection: str) -> str:
+    """The variables of a row in a collection, and their size."""
+    named = row.variables.get(collection, {})
+    parts = ["\n".join(lines_of(named)), _size(row.sizes[collection])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _size(size: Size) -> str:
+    return f"{size.count:,} ({_bytes(size.bytes)})" if size.count else ""
+
+
+def _bytes(number: int) -> str:
+    for unit, worth in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if number > worth:
+            return f"{number / worth:,.1f} {unit}"
+    return f"{number:,} B"
