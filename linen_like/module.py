@@ -26,7 +26,7 @@ from liftcore import Scope, Variable
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
 from liftcore.typing import Filter, RNGs, Variables
 
-from . import binding, calling, entry, fields, html, naming, summary
+from . import binding, calling, entry, fields, naming, summary
 from ._context import CaptureFilter, context
 from .binding import NEW, UNSPECIFIED, bound_scope
 from .entry import NO_INTERMEDIATES
@@ -36,6 +36,7 @@ from .errors import (
     InvalidInstanceModuleError,
     ModuleAttributeError,
 )
+from .summary.html import mimebundle
 
 __all__ = ["Module", "merge_param"]
 
@@ -338,7 +339,7 @@ class Module(fields.Base):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What IPython shows."""
-        return html.mimebundle(self)
+        return mimebundle(self)
 
     # -- variables ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import InvalidInstanceModuleError
-from linen_like.html import mimebundle, module_html
 from linen_like.summary import summarize, tabulate
+from linen_like.summary.html import mimebundle, module_html
 from tests.linen.test_summary import KEY, Encoder, Lifted, X, f32
 
 # -- text --------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 
 from liftcore.typing import Filter, RNGs
 
+from ..entry import NO_INTERMEDIATES, resolve_method
+from ..errors import InvalidInstanceModuleError
+from ..fields import Base
 from . import cost
-from .entry import NO_INTERMEDIATES, resolve_method
-from .errors import InvalidInstanceModuleError
-from .fields import Base
 from .recording import record
 from .rows import Row, Size, rows_of
 from .table import TOTAL, Table, as_html, as_text, lines_of, with_rich

@@ -17,14 +17,14 @@ import liftcore
 from liftcore import ExplainedLift, Variable
 from liftcore.typing import Filter, Path, RNGs
 
+from .._context import capturing
+from ..binding import constructor_arguments, deep_clone
+from ..calling import function_name
+from ..closures import HELD
+from ..fields import Base
+from ..interception import InterceptorContext, intercept_methods
+from ..naming import map_modules
 from . import cost
-from ._context import capturing
-from .binding import constructor_arguments, deep_clone
-from .calling import function_name
-from .closures import HELD
-from .fields import Base
-from .interception import InterceptorContext, intercept_methods
-from .naming import map_modules
 
 __all__ = ["Call", "Notes", "record"]
 

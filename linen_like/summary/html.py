@@ -8,8 +8,8 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .fields import Base
-from .naming import map_modules
+from ..fields import Base
+from ..naming import map_modules
 from .table import lines_of
 
 __all__ = ["mimebundle", "module_html"]
