@@ -3,7 +3,8 @@
     LiftError
     ├── scopes:    InvalidScopeError, NameInUseError, JaxTransformError
     ├── variables: ScopeCollectionNotFound, ScopeVariableNotFoundError, ScopeParamNotFoundError,
-    │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError
+    │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError (which is a
+    │              ScopeCollectionNotFound and a ModifyScopeVariableError)
     ├── sequences: InvalidRngError, UnliftedSequenceError
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
@@ -35,7 +36,7 @@ def shown(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__qualname__"):
-        return f"the function {value.__qualname__}"
+        return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
     return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
 
@@ -89,7 +90,7 @@ class ModifyScopeVariableError(LiftError, ValueError):
     """A variable of an immutable collection was written."""
 
 
-class UnliftedCollectionError(LiftError, ValueError):
+class UnliftedCollectionError(ScopeCollectionNotFound, ModifyScopeVariableError):
     """A variable was used inside a lift that no group of the lift takes in or out."""
 
 

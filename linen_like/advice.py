@@ -8,13 +8,10 @@ __all__ = ["note_mistake"]
 
 _ADVICE = {
     r"'tuple' object has no attribute '(append|extend|insert|remove|pop|clear|sort|reverse)'"
-    r"|'tuple' object does not support item|FrozenDict": (
+    r"|'tuple' object does not support item"
+    r"|'FrozenDict' object (does not support item|has no attribute '(update|setdefault|popitem|clear)')": (
         "A list or dict that is assigned to a module becomes immutable. Build it first, then assign it: "
         "`layers = [nn.Dense(3) for _ in range(2)]; self.layers = layers`."
-    ),
-    r"Attempted boolean conversion of traced array": (
-        "Under a lifted transformation arguments are traced. Make this one static, `nn.remat(Block, static_argnums=2)` "
-        "(the module is number 0), or decide with `jnp.where` or `nn.cond`."
     ),
     r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
 }

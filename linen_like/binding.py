@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ._context import context
 from .errors import (
@@ -217,7 +217,11 @@ def adopt(owner: Any, name: str, value: Any) -> None:
             "expected a module, or a list, tuple or dict of modules, given a set.",
             "Use a list: its order gives the names.",
         )
-    owner.__dict__[name] = named_modules(value, take, name)
+    value = named_modules(value, take, name)
+    if hasattr(type(owner), name):  # a property may have a setter
+        object.__setattr__(owner, name, value)
+    else:
+        owner.__dict__[name] = value
     # Only now, so that a module that lies in the value itself and inside another one there is named by the value.
     for module in queue:
         attach(module)
@@ -277,6 +281,12 @@ def share_scope(module: Any, other: Any, /) -> None:
         NameInUseError: later, where both use one name.
     """
     for one in (module, other):
+        if not isinstance(one, Base):
+            raise LiftArgumentError(
+                "nn.share_scope",
+                f"expected two modules, given {shown(one)}.",
+                "Pass `self` and what it holds: `nn.share_scope(self, self.base)`.",
+            )
         if one.scope is None:
             raise CallShareScopeOnUnboundModuleError(
                 f"share_scope of {place(module)} and {place(other)}",

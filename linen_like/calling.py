@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ._context import context
 from .advice import note_mistake
@@ -42,7 +42,7 @@ def compact(fun: F) -> F:
         >>> Scale().init(jax.random.key(0), jax.numpy.zeros(2))
         {'params': {'scale': Array([1., 1.], dtype=float32)}}
     """
-    _check_returns(fun)
+    _check_method(fun)
     fun.compact = True  # type: ignore[attr-defined]
     return fun
 
@@ -83,16 +83,22 @@ def compact_name_scope(fun: F) -> F:
         >>> {name: list(below) for name, below in variables["params"].items()}
         {'encode': ['Dense_0'], 'decode': ['Dense_0']}
     """
-    _check_returns(fun)
+    _check_method(fun)
     fun.compact_name_scope = True  # type: ignore[attr-defined]
     return fun
 
 
-def _check_returns(fun: Any) -> None:
-    """Checks that the body of a method has run when its call returns."""
+def _check_method(fun: Any) -> None:
+    """Checks that something is a method, the body of which has run when its call returns."""
+    if isinstance(fun, property | type) or not callable(fun):
+        raise LiftArgumentError(
+            "nn.compact",
+            f"expected a method, given {'a property' if isinstance(fun, property) else shown(fun)}.",
+            "Put it on the method itself; a property may call a compact method.",
+        )
     if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
         raise LiftArgumentError(
-            getattr(fun, "__qualname__", "a method"),
+            shown(fun),
             "a compact method cannot be a generator or a coroutine: its body would run after the call has ended.",
             "Collect what it makes in a list, and return that.",
         )

@@ -18,7 +18,7 @@ from liftcore.typing import Filter
 
 from ._context import CaptureFilter, capturing
 from .binding import deep_clone, place
-from .errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError
+from .errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError, ModuleAttributeError
 from .fields import Base
 
 NO_INTERMEDIATES = DenyList("intermediates")
@@ -95,7 +95,13 @@ def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Call
         ApplyModuleInvalidMethodError: where it cannot be called with a module.
     """
     if isinstance(method, str):
-        found = getattr(module, method)
+        found = getattr(module, method, None)
+        if found is None:
+            raise ModuleAttributeError(
+                f'method="{method}" of {place(module)}',
+                f"there is no such method (available: {_methods(module)}).",
+                "Name one of these.",
+            )
         if isinstance(found, Base):  # a submodule: the one of the clone is called
             return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
     else:
@@ -104,13 +110,20 @@ def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Call
         given, own = type(found.__self__), type(module)
         if issubclass(own, given) or issubclass(given, own):
             return found.__func__
-    if not callable(found) or isinstance(found, type) or inspect.ismethod(found) or not _takes_argument(found):
+    of_another = inspect.ismethod(found) and isinstance(found.__self__, Base)
+    if not callable(found) or isinstance(found, type) or of_another or not _takes_argument(found):
         raise ApplyModuleInvalidMethodError(
             f"method of {place(module)}",
             f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
             'Pass a name, `method="encode"`, or a function, `method=lambda module, x: module.encode(x)`.',
         )
     return found
+
+
+def _methods(module: Base) -> list[str]:
+    """The names of the methods that the class of a module defines."""
+    found = {name for name, value in vars(type(module)).items() if getattr(value, "is_module_method", False)}
+    return sorted(name for name in found if name == "__call__" or not name.startswith("_"))
 
 
 def _takes_argument(fn: Callable[..., Any]) -> bool:

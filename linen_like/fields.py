@@ -54,7 +54,7 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
         kw_only: whether its own fields are keyword-only; see `dataclasses.dataclass`.
     """
     own = cls.__dict__.get("__init__")
-    cls._takes_parent = own is None or _takes(own, "parent")
+    cls._takes_parent = own is None or _takes(own, "parent", "name")
     # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
     given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
@@ -65,10 +65,11 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
         cls._name_prefix = cls.__name__
 
 
-def _takes(fn: Any, name: str) -> bool:
-    """Whether a function takes a keyword argument."""
+def _takes(fn: Any, *names: str) -> bool:
+    """Whether a function takes some keyword arguments."""
     parameters = inspect.signature(fn).parameters
-    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return takes_all or parameters.keys() >= set(names)
 
 
 def check_annotations(cls: type[Base]) -> None:

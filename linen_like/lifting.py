@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -42,7 +43,8 @@ def lift(
     if isinstance(target, type) and issubclass(target, Module):
         chosen = _methods(name, options, methods)
         try:
-            return _known_class(name, transformation, chosen, target, prefix)  # type: ignore[arg-type]
+            with _LOCK:
+                return _known_class(name, transformation, chosen, target, prefix)  # type: ignore[arg-type]
         except TypeError:  # an option cannot be hashed
             return _lifted_class(name, transformation, chosen, target, prefix)
     if isinstance(target, Module | type) or not callable(target):
@@ -127,6 +129,9 @@ def _lifted_class(
 
 _known_class = functools.lru_cache(256)(_lifted_class)
 """The same class for the same options: what was compiled for its instances is found again."""
+
+_LOCK = threading.Lock()
+"""Held while a class is looked up, so that threads that make it at once get the same one."""
 
 
 def _lifted_method(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:

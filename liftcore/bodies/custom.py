@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..pack import Pure, name_of
@@ -233,7 +233,7 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {where}",
-                f"expected the pair `{expected}`, given {type(given).__name__}.",
+                f"expected the pair `{expected}`, given {shown(given)}.",
                 f"Write `return {expected}`.",
             )
         return tuple(given)

@@ -137,7 +137,8 @@ class Repeat(NamedTuple):
             created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
             self._check_captured()
             names = names_of(values[1])
-            fix = f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.' if names else ""
+            collection = names[0].split("/")[0] if names else ""
+            fix = f'Carry it: `variable_carry="{collection}"` (of modules: `carry_variables`).'
             self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
             return created, (State(self._next(state.index), values[0], value), ())
 

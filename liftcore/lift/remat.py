@@ -9,6 +9,7 @@ from typing import Any
 from .. import _compat
 from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
+from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
@@ -54,6 +55,12 @@ def remat(
     Returns:
         `lifted(scopes, *args, **kwargs)`.
     """
+    if policy is not None and not callable(policy):
+        raise LiftArgumentError(
+            "remat, policy",
+            f"expected a function such as those of `jax.checkpoint_policies`, given {shown(policy)}.",
+            "Pass one: `jax.checkpoint_policies.dots_saveable`.",
+        )
     transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
     static = choose(fn, "static", static_argnums, static_argnames)
 

@@ -25,7 +25,7 @@ from ..bodies.axes import (
 )
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..bodies.loop import Loop
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..pack import Pure, lift
 from ..tree import Advice
@@ -156,7 +156,7 @@ def _pair(where: str, result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise LiftArgumentError(
             where,
-            f"the body must return a pair, the next carry and what is stacked; given {type(result).__name__}.",
+            f"the body must return a pair, the next carry and what is stacked; given {shown(result)}.",
             "Write `return carry, ys`, or `return carry, None`.",
         )
     return result[0], result[1]

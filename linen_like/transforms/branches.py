@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Filter
 
 from ..crossing import cross
@@ -87,6 +87,10 @@ def switch(
     Returns:
         What the function returns.
     """
+    if callable(branches):
+        raise LiftArgumentError(
+            "nn.switch", f"expected a sequence of functions, given {shown(branches)}.", "Put it in a list."
+        )
     functions = list(branches)
     if not functions:
         raise LiftArgumentError("nn.switch", "there are no branches.", "Give at least one function.")

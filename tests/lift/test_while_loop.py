@@ -423,7 +423,7 @@ def test_what_all_iterations_share_cannot_be_written() -> None:
     error = fails(LoopInvarianceError, below(5), counting, 1.0)
     assert error.where == "['state/n'] in while_loop(counting) at /m"
     assert error.what == "it is shared by all iterations (variable_broadcast), but written."
-    assert error.fix == 'Carry it: `variable_carry="state"`.'
+    assert error.fix == 'Carry it: `variable_carry="state"` (of modules: `carry_variables`).'
 
 
 @pytest.mark.parametrize("options", [{}, {"variable_carry": "state"}])

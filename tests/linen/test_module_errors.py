@@ -174,7 +174,7 @@ WRONG = {
     "a method that does not exist": (
         lambda: nn.Dense(3).init(KEY, X, method="forward"),
         errors.ModuleAttributeError,
-        'attribute "forward" of Dense',
+        'method="forward" of Dense.*there is no such method',
     ),
     "no key": (lambda: nn.Dense(3).init(None, X), errors.InvalidRngError, "init: expected a PRNG key, given None"),  # type: ignore[arg-type]
     "a number for a key": (lambda: nn.Dense(3).init(0, X), errors.InvalidRngError, "expected one PRNG key, given 0"),  # type: ignore[arg-type]

@@ -817,3 +817,23 @@ def methods_with_name_scopes(nn: Any) -> Any:
             return nn.Dense(2, name="head")(x)
 
     return Model()
+
+
+@style()
+def property_with_a_setter(nn: Any) -> Any:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.layer = nn.Dense(3)
+
+        @property
+        def layer(self) -> Any:
+            return self.held
+
+        @layer.setter
+        def layer(self, value: Any) -> None:
+            self.held = value
+
+        def __call__(self, x: Any) -> Any:
+            return self.layer(x)
+
+    return Model()
