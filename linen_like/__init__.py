@@ -22,7 +22,7 @@ from __future__ import annotations
 from liftcore import FrozenDict, In, InOut, Out, Scope, Variable, broadcast
 from liftcore.filters import DenyList
 
-from . import errors, initializers
+from . import convert, errors, initializers
 from .activation import (
     celu,
     elu,
@@ -128,6 +128,7 @@ __all__ = [
     "compact",
     "compact_name_scope",
     "cond",
+    "convert",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",

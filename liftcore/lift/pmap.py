@@ -122,9 +122,10 @@ def _on_devices(
         axis if axis is None else axis % (output.ndim + 1)
         for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
     ]
+    jaxpr = closed.jaxpr  # jax.pmap keeps the function that it is given, which must hold no arrays
     first = 2 + len(leaves) - len(lanes.donated)
     run = jax.pmap(
-        lambda _, consts, *slices: jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*slices),
+        lambda _, consts, *slices: jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*slices),
         lanes.mapper.axis_name,
         in_axes=(0, None, *axes),
         out_axes=along,

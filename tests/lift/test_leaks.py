@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import liftcore
+from tests.lift.quick import key, uniform
+from tests.lift.rows.row import REVERSE
+from tests.lift.table import TABLE
 
 Body = Callable[..., Any]
 
@@ -96,12 +99,12 @@ def body(scope: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("name", LIFTS)
 def test_no_tracer_leaks(name: str) -> None:
-    model, x, key = LIFTS[name](body), jnp.ones(2), jax.random.key(0)
+    model, x, root = LIFTS[name](body), jnp.ones(2), jax.random.key(0)
     with jax.checking_leaks():
-        _, variables = liftcore.init(model)(key, x)
+        _, variables = liftcore.init(model)(root, x)
         variables.pop("intermediates")
-        liftcore.apply(model, mutable=["state", "intermediates"])(variables, x, rngs={"dropout": key})
-        jax.grad(lambda v: liftcore.apply(model, mutable=["state"])(v, x, rngs={"dropout": key})[0].sum())(variables)
+        liftcore.apply(model, mutable=["state", "intermediates"])(variables, x, rngs={"dropout": root})
+        jax.grad(lambda v: liftcore.apply(model, mutable=["state"])(v, x, rngs={"dropout": root})[0].sum())(variables)
 
 
 @pytest.mark.parametrize("bound", ["while_loop", "fori_loop"])
@@ -116,9 +119,26 @@ def test_no_tracer_leaks_from_loops_of_unknown_length(bound: str) -> None:
         return loop(scope, 0, x.astype(int).sum(), x).sum()
 
     model = _repeated(quiet) if bound == "while_loop" else known_when_it_runs
-    x, key = jnp.ones(2), jax.random.key(0)
+    x, root = jnp.ones(2), jax.random.key(0)
     with jax.checking_leaks():
-        _, variables = jax.jit(liftcore.init(model))(key, x)
+        _, variables = jax.jit(liftcore.init(model))(root, x)
         apply = liftcore.apply(model, mutable=["state"])
-        jax.jit(apply)(variables, x, rngs={"dropout": key})
-        jax.jit(jax.jacfwd(lambda x: apply(variables, x, rngs={"dropout": key})[0]))(x)
+        jax.jit(apply)(variables, x, rngs={"dropout": root})
+        jax.jit(jax.jacfwd(lambda x: apply(variables, x, rngs={"dropout": root})[0]))(x)
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("around", [lambda fn: fn, liftcore.jit], ids=["bare", "jit"])
+def test_no_row_of_the_table_leaks(name: str, around: Any) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        state = scope.variable("state", "s", lambda: uniform(scope.make_rng("dropout")))
+        if scope.is_mutable_collection("state"):
+            state.value = state.value + x
+        return jnp.tanh(x * scope.param("w", uniform, (3,)) + uniform(scope.make_rng("dropout"))) + state.value
+
+    model, x, rngs = around(TABLE[name].lifted(body)), jnp.arange(3.0), {"params": key(0), "dropout": key(1)}
+    derivative = jax.jacfwd if REVERSE & TABLE[name].refuses else jax.jacrev
+    with jax.checking_leaks():
+        _, variables = jax.jit(liftcore.init(model))(rngs, x)
+        jax.jit(liftcore.apply(model, mutable=["state"]))(variables, x, rngs=rngs)
+        jax.jit(derivative(lambda x: liftcore.apply(model)(variables, x, rngs=rngs)))(x)

@@ -1,0 +1,180 @@
+"""Checkpoints of `flax.linen` models as those of ours, and back; stacked layers as separate ones, and back.
+
+Both libraries name submodules alike but for those that `nn.remat` and `nn.jit` make: there `CheckpointDense_0` and
+`JitDense_0`, here `Dense_0`, so that adding them changes no name. Which is which the model says: it is run once, with
+shapes only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from liftcore.errors import LiftArgumentError
+from liftcore.filters import leaves_of
+from liftcore.serialization import msgpack_restore
+from liftcore.typing import Path, Variables
+
+from .fields import Base
+from .interception import InterceptorContext, intercept_methods
+from .stacking import stack_layers, unstack_layers
+
+__all__ = ["from_flax", "stack_layers", "to_flax", "unstack_layers"]
+
+Names = dict[Path, dict[str, str]]
+"""For each path of a module here, from the names of what lies below to their names in flax; others are the same."""
+
+
+def from_flax(
+    module: Any,
+    variables: Variables | bytes,
+    *args: Any,
+    method: Callable[..., Any] | str | None = None,
+    **kwargs: Any,
+) -> Variables:
+    """The variables of a `flax.linen` model under the names that they have here; no value is changed.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> model = nn.Sequential([nn.remat(nn.Dense)(2)])
+        >>> x = jax.numpy.ones(3)
+        >>> variables = model.init(jax.random.key(0), x)
+        >>> back = from_flax(model, to_flax(model, variables, x), x)
+        >>> bool((back["params"]["layers_0"]["kernel"] == variables["params"]["layers_0"]["kernel"]).all())
+        True
+
+    Args:
+        module: the model, as it is written here.
+        variables: what flax's `init` returned or a checkpoint holds: a tree, or the bytes of
+            `flax.serialization.to_bytes`.
+        *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
+        method: see `Module.init`.
+        **kwargs: keyword arguments of `init`.
+
+    Returns:
+        The variables.
+
+    Raises:
+        LiftArgumentError: where a collection that the model makes has other names or shapes.
+        SerializationError: where the bytes are none of a checkpoint.
+    """
+    tree = msgpack_restore(variables) if isinstance(variables, bytes) else variables
+    names, made = _names(module, method, args, kwargs)
+    found = {name: _renamed(below, (), _backwards(names)) for name, below in tree.items()}
+    _check(module, found, made)
+    return found
+
+
+def to_flax(
+    module: Any, variables: Variables, *args: Any, method: Callable[..., Any] | str | None = None, **kwargs: Any
+) -> Variables:
+    """The inverse of `from_flax`: variables under the names that they have in `flax.linen`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         x = nn.remat(nn.Dense)(2)(x)
+        ...         return nn.Dense(2)(x)
+        >>> x = jax.numpy.ones(3)
+        >>> variables = Model().init(jax.random.key(0), x)
+        >>> list(variables["params"]), list(to_flax(Model(), variables, x)["params"])
+        (['Dense_0', 'Dense_1'], ['CheckpointDense_0', 'Dense_0'])
+
+    Args:
+        module: the model, as it is written here.
+        variables: what its `init` returned.
+        *args: as in `from_flax`.
+        method: as in `from_flax`.
+        **kwargs: as in `from_flax`.
+
+    Returns:
+        The variables.
+
+    Raises:
+        LiftArgumentError: as `from_flax` does.
+    """
+    names, made = _names(module, method, args, kwargs)
+    _check(module, variables, made)
+    return {name: _renamed(below, (), names) for name, below in variables.items()}
+
+
+def _names(module: Any, method: Any, args: Any, kwargs: Any) -> tuple[Names, Variables]:
+    """The names that differ, and the types of what `init` makes."""
+    seen: dict[Path, dict[str, Any]] = {}
+
+    def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, known: InterceptorContext) -> Any:
+        result = next_fun(*args, **kwargs)
+        if known.module.scope is not None:
+            for place, child in (known.module._state.children or {}).items():
+                *above, name = place.split("/")
+                seen.setdefault((*known.module.path, *above), {})[name] = type(child)
+        return result
+
+    with intercept_methods(note):
+        made = module.lazy_init(jax.random.key(0), *args, method=method, **kwargs)
+    return {path: _in_flax(children) for path, children in seen.items()}, made
+
+
+def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
+    """The names of submodules in flax, which numbers those of each class by themselves."""
+    numbers: Counter[str] = Counter()
+    names = {}
+    for name, cls in children.items():
+        prefix, _, number = name.rpartition("_")
+        if prefix == cls._name_prefix and number.isdecimal():
+            there = _class_name(cls)
+            names[name] = f"{there}_{numbers[there]}"
+            numbers[there] += 1
+    return {name: there for name, there in names.items() if name != there}
+
+
+def _class_name(cls: type[Base]) -> str:
+    """What a class is called in flax, where it is a lifted one."""
+    if "_lifted_class" not in vars(cls):
+        return cls.__name__
+    lifted: Any = cls.__bases__[0]
+    lift = cls.__name__.removesuffix(lifted.__name__)
+    return f"{'Checkpoint' if lift == 'Remat' else lift}{_class_name(lifted)}"
+
+
+def _backwards(names: Names) -> Names:
+    """The inverse, for paths of flax."""
+
+    def there(path: Path) -> Path:
+        return tuple(names.get(path[:at], {}).get(name, name) for at, name in enumerate(path))
+
+    return {there(path): {name: own for own, name in below.items()} for path, below in names.items()}
+
+
+def _renamed(tree: Any, path: Path, names: Names) -> Any:
+    if not isinstance(tree, Mapping):
+        return tree
+    below = names.get(path, {})
+    return {below.get(name, name): _renamed(value, (*path, name), names) for name, value in tree.items()}
+
+
+def _check(module: Any, variables: Variables, made: Variables) -> None:
+    """Checks that collections that the model makes too hold the same names and shapes."""
+    for collection in made.keys() & variables.keys():
+        given, expected = (
+            {path: np.shape(value) for path, value in leaves_of(one[collection])} for one in (variables, made)
+        )
+        for path in sorted(given.keys() ^ expected.keys()):
+            raise LiftArgumentError(
+                f'"{"/".join((collection, *path))}" of {type(module).__name__}',
+                "the model makes it, and the variables have it not." if path in expected else "the model makes none.",
+                "Check that the variables come from the same model, with the same options.",
+            )
+        for path, shape in given.items():
+            if shape != expected[path]:
+                raise LiftArgumentError(
+                    f'"{"/".join((collection, *path))}" of {type(module).__name__}',
+                    f"the variables have it with shape {shape}, and the model makes it with {expected[path]}.",
+                    "Check that the variables come from the same model, with the same options.",
+                )

@@ -1,0 +1,61 @@
+"""Conversion to the names of `flax.linen` and back: what is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import linen_like as nn
+from linen_like.convert import from_flax, to_flax
+from linen_like.errors import LiftArgumentError
+
+KEY, X = jax.random.key(0), jnp.ones((2, 3))
+
+
+class Model(nn.Module):
+    size: int = 3
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.jit(nn.Dense)(3)(nn.Dense(self.size)(nn.remat(nn.Dense)(3)(x)))
+
+    @nn.compact_name_scope
+    def other(self, x: Any) -> Any:
+        x = nn.remat(nn.Dense)(3)(x)
+        return nn.Dense(3)(x)
+
+
+def test_values_stay_what_they_are_and_other_collections_pass() -> None:
+    variables = {**Model().init(KEY, X), "mine": {"n": 3}}
+    there = to_flax(Model(), variables, X)
+    assert sorted(there["params"]) == ["CheckpointDense_0", "Dense_0", "JitDense_0"]
+    assert there["mine"] == {"n": 3}
+    back = from_flax(Model(), there, X)
+    jax.tree.map(np.testing.assert_array_equal, back, variables)
+    assert all(one is other for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(variables), strict=True))
+
+
+def test_another_method_may_make_the_variables() -> None:
+    variables = Model().init(KEY, X, method="other")
+    there = to_flax(Model(), variables, X, method="other")
+    assert sorted(there["params"]["other"]) == ["CheckpointDense_0", "Dense_0"]
+    jax.tree.map(np.testing.assert_array_equal, from_flax(Model(), there, X, method="other"), variables)
+
+
+def test_variables_of_another_model_are_an_error_that_names_the_first_difference() -> None:
+    there = to_flax(Model(), Model().init(KEY, X), X)
+    missing = {"params": {name: below for name, below in there["params"].items() if name != "JitDense_0"}}
+    with pytest.raises(
+        LiftArgumentError, match=r'"params/Dense_\d/bias" of Model: the model makes it, and'
+    ):
+        from_flax(Model(), missing, X)
+    with pytest.raises(LiftArgumentError, match=r'"params/Extra/w" of Model: the model makes none'):
+        from_flax(Model(), {"params": {**there["params"], "Extra": {"w": X}}}, X)
+    with pytest.raises(LiftArgumentError, match=r"have it with shape \(3, 3\), and the model makes it with \(3, 4\)"):
+        from_flax(Model(4), there, X)
+    with pytest.raises(LiftArgumentError, match=r"the model makes it with \(3, 4\)"):
+        to_flax(Model(4), Model().init(KEY, X), X)
