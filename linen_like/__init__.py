@@ -86,6 +86,8 @@ from .partitioning import (
     with_partitioning,
 )
 from .pooling import avg_pool, max_pool, min_pool, pool
+from .stack import Stack
+from .stacking import stack_layers, unstack_layers
 from .stochastic import Dropout
 from .summary import module_paths, summarize, tabulate
 from .transforms.branches import cond, switch
@@ -116,6 +118,7 @@ __all__ = [
     "Partitioned",
     "Scope",
     "Sequential",
+    "Stack",
     "Variable",
     "add_metadata_axis",
     "apply",
@@ -196,6 +199,7 @@ __all__ = [
     "soft_sign",
     "softmax",
     "softplus",
+    "stack_layers",
     "standardize",
     "summarize",
     "swap_collection",
@@ -204,6 +208,7 @@ __all__ = [
     "tabulate",
     "tanh",
     "unbox",
+    "unstack_layers",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -1,0 +1,189 @@
+"""Layers one by one: what `liftcore.scan` does with stacked variables, as a loop in Python.
+
+Each layer runs on scopes of its own, which are made of its slices of the stacked variables and of its keys. So what
+runs is the function itself, on values that can be printed; and it may be a lifted `jit`. Written with `liftcore.pack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import liftcore
+from liftcore import Changes, Scope
+from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError, LoopInvarianceError
+from liftcore.filters import leaves_of, merge
+from liftcore.meta import add_axis, remove_axis
+from liftcore.typing import Filter, PyTree
+
+__all__ = ["one_by_one"]
+
+
+def one_by_one(
+    fn: Callable[..., tuple[PyTree, None]],
+    length: int,
+    *,
+    variable_broadcast: Filter = False,
+    variable_carry: Filter = False,
+    split_rngs: Mapping[Any, bool] | bool = True,
+    metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
+) -> Callable[..., Any]:
+    """`liftcore.scan` along axis 0 of all variables, as a loop in Python: the function runs once for each layer.
+
+    Example:
+        >>> def layer(scope, x, by):
+        ...     return x * by * scope.param("w", lambda key: jnp.ones(())), None
+        >>> (x, _), variables = liftcore.init(one_by_one(layer, 3))(jax.random.key(0), 1.0, jnp.arange(1.0, 4.0))
+        >>> float(x), variables["params"]["w"].shape
+        (6.0, (3,))
+
+    Args:
+        fn: called as `fn(scopes, carry, slices, *args)`; returns the next carry and None.
+        length: how many layers there are.
+        variable_broadcast: see `liftcore.scan`; these variables must exist.
+        variable_carry: see `liftcore.scan`.
+        split_rngs: see `liftcore.scan`.
+        metadata_params: see `liftcore.scan`.
+
+    Returns:
+        `lifted(scopes, carry, xs, *args)`, which returns the last carry and None.
+
+    Raises:
+        AxisSizeError: when called, where variables are stacked from another number of layers.
+        CarryTypeError: when called, where a layer changes the type of what it hands on.
+        LiftArgumentError: when called, where layers do not make, write or sow the same.
+        LoopInvarianceError: when called, where a layer makes or writes what all of them share.
+    """
+    rules = {...: split_rngs} if isinstance(split_rngs, bool) else dict(split_rngs)
+    filters = [variable_broadcast, variable_carry, True]
+
+    def lifted(scopes: PyTree, carry: PyTree, xs: PyTree, *args: Any) -> tuple[PyTree, None]:
+        name = f"loop({getattr(fn, '__name__', type(fn).__name__)})"
+        where = f"{name} at {_first(scopes).path_text}"
+
+        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, carry: PyTree) -> Any:
+            shared, carried, stacked = variables
+            _check_sizes(where, stacked, length)
+            stacked = remove_axis(stacked, 0, metadata_params)
+            keys = [_keys(group, split, length) for group, split in zip(rngs, rules.values(), strict=True)]
+            layers = []
+            for index in range(length):
+                inner = scope_fn([shared, carried, _slice(stacked, index)], [each[index] for each in keys])
+                after, _ = fn(inner, carry, _slice(xs, index), *args)
+                layer = repack_fn(inner)
+                _check_type(where, "carry", carry, after)
+                carry, carried = after, _carried(where, carried, layer[1])
+                layers.append(layer)
+            return (carry, None), _together(where, layers, metadata_params)
+
+        filled = liftcore.pack(transform, filters, [*filters, liftcore.Captured()], list(rules), name)
+        return filled(scopes, carry)
+
+    return lifted
+
+
+def _first(scopes: PyTree) -> Scope:
+    found: Scope = jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope))[0]
+    return found
+
+
+def _slice(tree: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _keys(group: PyTree, split: bool, length: int) -> list[PyTree]:
+    """The root keys of each layer."""
+    if not split:
+        return [group] * length
+    keys = jax.tree.map(lambda key: jax.random.split(key, length), group)
+    return [_slice(keys, index) for index in range(length)]
+
+
+def _carried(where: str, before: PyTree, changes: Changes) -> PyTree:
+    """The carried variables, as the next layer finds them."""
+    for old, new in zip(before, changes.values, strict=True):
+        known = dict(leaves_of(old))
+        for path, value in leaves_of(new):
+            if path in known:
+                _check_type(where, f'carried variable "{"/".join(path)}"', known[path], value)
+    return tuple(merge(*trees) for trees in zip(before, changes.created, changes.values, strict=True))
+
+
+def _together(where: str, layers: Sequence[Any], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
+    """The output groups of all layers, as those of the stack."""
+    shared, carried, stacked, captured = zip(*layers, strict=True)
+    for changes in shared:
+        names = sorted("/".join(path) for part in changes for tree in part for path, _ in leaves_of(tree))
+        if names:
+            raise LoopInvarianceError(
+                where,
+                f"{names} is shared by all layers (variable_broadcast), but a layer makes or writes it.",
+                f'Carry it from one layer to the next: `variable_carry="{names[0].split("/")[0]}"`.',
+            )
+    whole = Changes(
+        tuple(merge(*trees) for trees in zip(*(changes.values for changes in carried), strict=True)),
+        tuple(merge(*trees) for trees in zip(*(changes.created for changes in carried), strict=True)),
+    )
+    return shared[0], whole, add_axis(_stacked(where, stacked), 0, params), _stacked(where, captured)
+
+
+def _stacked(where: str, trees: Sequence[PyTree]) -> PyTree:
+    try:
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            where,
+            f"the layers do not make, write or sow the same, so that it cannot be stacked: {error}",
+            "Let what a layer does not depend on which one it is.",
+        ) from error
+
+
+def _check_sizes(where: str, stacked: PyTree, length: int) -> None:
+    for tree in stacked:
+        for path, value in leaves_of(tree):
+            for leaf in jax.tree.leaves(value):
+                if np.shape(leaf)[:1] != (length,):
+                    raise AxisSizeError(
+                        where,
+                        f'"{"/".join(path)}" has shape {np.shape(leaf)}, and there are {length} layers along axis 0.',
+                        "Give the variables of that many layers, or the `length` that they have.",
+                    )
+
+
+def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
+    """Checks that a layer hands on what it was handed."""
+    olds: Any = jax.tree.structure(before)
+    news: Any = jax.tree.structure(after)
+    if olds != news:
+        raise CarryTypeError(
+            where,
+            f"{what} goes in with structure {olds} and comes out with {news}.",
+            "Return what the layer was given, in the same structure.",
+        )
+    pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    changed = [
+        f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"
+        for (path, old), new in pairs
+        if _type(old) != _type(new) and not _is_promoted(old, new)
+    ]
+    if changed:
+        raise CarryTypeError(
+            where,
+            f"the type must stay the same from one layer to the next ({'; '.join(changed)}).",
+            "Cast one of them, such as `x.astype(jnp.float32)`.",
+        )
+
+
+def _type(value: Any) -> str:
+    aval = jax.typeof(value)
+    return f"{aval.dtype}{list(aval.shape)}"
+
+
+def _is_promoted(old: Any, new: Any) -> bool:
+    """Whether a number without a dtype of its own got one, as JAX's loops let it."""
+    before, after = jax.typeof(old), jax.typeof(new)
+    return before.weak_type and before.shape == after.shape and jnp.result_type(old, new) == after.dtype

@@ -1,0 +1,231 @@
+"""`Stack`: a block many times over, each with parameters of its own, which are stored stacked.
+
+How the layers run, in one loop of JAX's or one by one, is an option that changes nothing else: names, values, draws and
+gradients are the same. So it may be changed between making a model, training it and looking for a mistake in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import liftcore
+from liftcore.errors import AxisSizeError, LiftArgumentError
+from liftcore.filters import merge, partition, union
+from liftcore.meta import remove_axis
+from liftcore.typing import Filter, PyTree
+
+from .binding import bound_scope, place
+from .calling import nowrap
+from .crossing import cross
+from .errors import UnboundModuleError
+from .fields import Base
+from .module import Module
+from .one_by_one import one_by_one
+
+__all__ = ["Stack"]
+
+_MODES = ("scan", "loop", "jit")
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+class Stack(Module):
+    """A block, `length` times one after the other: what each returns is given to the next.
+
+    Variables have the names that they have in the block, and a leading axis with one slice for each layer. Each layer
+    has keys of its own: layer `i` draws from `jax.random.split(root, length)[i]`. As everywhere, a block that is made
+    in a compact method belongs to the module there, and one that is made in `setup` or outside, to the stack.
+
+    `init` makes the variables of all layers at once, whatever the mode. The mode says how they run afterwards:
+
+    - "scan": in one `jax.lax.scan`. The block is traced and compiled once.
+    - "loop": one by one in Python, with values that can be printed.
+    - "jit": one by one, as one compiled function; the block is traced and compiled once.
+
+    On a bound stack, `stack[2]` is the block with the variables of that layer, and `stack[2:5]` a shorter stack. Both
+    are made to look at and to compute with; what they write, or draw, would have no place in the model, so they do not.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, linen_like as nn
+        >>> class Block(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, scale=1.0):
+        ...         return x + scale * nn.relu(nn.Dense(3)(x))
+        >>> stack, x = Stack(Block(), 4), jnp.ones(3)
+        >>> variables = stack.init(jax.random.key(0), x)
+        >>> jax.tree.map(jnp.shape, variables)
+        {'params': {'block': {'Dense_0': {'bias': (4, 3), 'kernel': (4, 3, 3)}}}}
+        >>> stack.apply(variables, x, per_layer={"scale": jnp.linspace(0.0, 1.0, 4)}).shape
+        (3,)
+        >>> stack.bind(variables)[2](x).shape
+        (3,)
+
+    Attributes:
+        block: the module, which maps its first argument to a value of the same type.
+        length: how many layers there are.
+        mode: "scan", "loop" or "jit".
+        remat: whether each layer is computed again in the backward pass; or a policy, which says what is kept all the
+            same, see `jax.checkpoint`.
+        unroll: how many layers of a scan are run in one go; see `jax.lax.scan`.
+        variable_carry: a filter of variables that go from one layer to the next, such as a counter.
+        variable_broadcast: a filter of variables that are the same in all layers.
+        split_rngs: for each filter of PRNG sequences whether layers draw different keys, as they do from those that no
+            filter takes; or one bool for all.
+        metadata_params: what boxes round variables are told of the axis of layers; see `nn.scan`.
+    """
+
+    block: Module
+    length: int
+    mode: str = "scan"
+    remat: bool | Callable[..., Any] = False
+    unroll: int | bool = 1
+    variable_carry: Filter = False
+    variable_broadcast: Filter = False
+    split_rngs: Mapping[Any, bool] | bool = True
+    metadata_params: Mapping[Any, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.block, Base):
+            raise LiftArgumentError(
+                "block of Stack", f"expected a module, given {self.block!r}.", "Write `Stack(Block(…), length)`."
+            )
+        if self.mode not in _MODES:
+            raise LiftArgumentError(
+                "mode of Stack", f"expected one of {_MODES}, given {self.mode!r}.", 'Write `mode="scan"`.'
+            )
+        if not isinstance(self.length, int) or self.length < 1:
+            raise LiftArgumentError(
+                "length of Stack",
+                f"expected the number of layers, an int from 1, given {self.length!r}.",
+                "Write `Stack(Block(…), 4)`.",
+            )
+        super().__post_init__()
+
+    def __call__(self, x: PyTree, *args: Any, per_layer: Mapping[str, PyTree] | None = None, **kwargs: Any) -> PyTree:
+        """Runs all layers.
+
+        Args:
+            x: the first argument of the first layer.
+            *args: further arguments of the block, the same for all layers; what is no array, Python sees as it is.
+            per_layer: keyword arguments of the block that differ between layers: pytrees of arrays with a leading axis
+                of `length`. Initializers in the block may use them.
+            **kwargs: keyword arguments, the same for all layers.
+
+        Returns:
+            What the last layer returns.
+        """
+        bound_scope(self, "call")
+        layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
+        crossing = cross(f"call of {place(self)}", self.block, [layer], (x, layered, *_apart((args, kwargs))))
+        return self._lifted(crossing.calls[0])(crossing.scopes, *crossing.args)[0]
+
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Stack: ...
+
+    @nowrap
+    def __getitem__(self, index: int | slice) -> Module:
+        """The block with the variables of one layer, or a stack of some of the layers.
+
+        Raises:
+            IndexError: where there is no such layer.
+            UnboundModuleError: where the stack is unbound, or has no variables yet.
+        """
+        numbers = range(self.length)[index]  # raises where there is no such layer
+        where = f"{place(self)}[{_shown(index)}]"
+        scope = bound_scope(self.block, where)
+        filters = [union(self.variable_broadcast, self.variable_carry)]
+        (whole,), stacked = partition(scope.collections_below(), filters, scope.path)
+        if not stacked:
+            raise UnboundModuleError(
+                where,
+                "the stack has no variables that could be taken apart.",
+                "Make them first, by `init`, or by calling the stack.",
+            )
+        block = self.block.unbind()[0]
+        if isinstance(numbers, int):
+            stacked = remove_axis(stacked, 0, self.metadata_params or {})
+            return block.bind(merge(whole, jax.tree.map(lambda leaf: leaf[numbers], stacked)))
+        found = merge(whole, jax.tree.map(lambda leaf: leaf[index], stacked))
+        shorter = self.clone(block=block, length=len(numbers), name=None)
+        return shorter.bind({collection: {"block": tree} for collection, tree in found.items()})
+
+    @nowrap
+    def __len__(self) -> int:
+        return self.length
+
+    def _lifted(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """All layers as one function of scopes, from the function that one layer is."""
+        rules = self.split_rngs
+        options: dict[str, Any] = {
+            "variable_carry": self.variable_carry,
+            "variable_broadcast": self.variable_broadcast,
+            "split_rngs": {**rules, ...: rules.get(..., True)} if isinstance(rules, Mapping) else rules,
+            "metadata_params": self.metadata_params or {},
+        }
+        in_scan = self.mode == "scan" or self.is_initializing()
+        if self.mode == "jit" and not in_scan:
+            fn = liftcore.jit(fn, static_argnames="fixed")
+        if self.remat:  # around what is compiled, which is found again so
+            policy = None if self.remat is True else self.remat
+            fn = liftcore.remat(fn, policy=policy, prevent_cse=not in_scan, static_argnames="fixed")
+        if not in_scan:
+            return one_by_one(fn, self.length, **options)
+        axes = (0, liftcore.broadcast, liftcore.broadcast)
+        return liftcore.scan(fn, self.length, unroll=self.unroll, in_axes=axes, variable_axes={True: 0}, **options)
+
+
+def layer(block: Module, x: PyTree, layered: Mapping[str, PyTree], arrays: Sequence[Any], fixed: Any) -> Any:
+    """One layer, as `nn.scan` takes it."""
+    args, kwargs = _joined(arrays, fixed)
+    return block(x, *args, **kwargs, **layered), None
+
+
+def _apart(tree: PyTree) -> tuple[list[Any], Any]:
+    """The arrays of a pytree, and the rest of it, which can be compared; `jax.Array` stands for each of them."""
+    leaves, treedef = jax.tree.flatten(tree)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+    others = tuple(jax.Array if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
+    kinds = tuple((type(leaf), str(leaf)) if isinstance(leaf, int | float) else type(leaf) for leaf in others)
+    return arrays, (treedef, others, kinds)  # 1, 1.0 and True are equal, and 0.0 and -0.0: their kinds are not
+
+
+def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
+    treedef, others, _ = fixed
+    left = iter(arrays)
+    return jax.tree.unflatten(treedef, [next(left) if leaf is jax.Array else leaf for leaf in others])
+
+
+def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
+    """The arguments that differ between layers, checked."""
+    if not isinstance(per_layer, Mapping):
+        raise LiftArgumentError(
+            f"per_layer of {where}",
+            f"expected a mapping from names of arguments to arrays, given {type(per_layer).__name__}.",
+            f'Write `per_layer={{"scale": jnp.ones({length})}}`.',
+        )
+    layered: dict[str, PyTree] = jax.tree.map(_as_array, dict(per_layer))
+    for path, leaf in jax.tree.leaves_with_path(layered):
+        if leaf.shape[:1] != (length,):
+            raise AxisSizeError(
+                f"per_layer{jax.tree_util.keystr(path)} of {where}",
+                f"it has shape {leaf.shape}, and there are {length} layers along axis 0.",
+                "Give an array with one entry for each layer; what is the same for all is given as an argument.",
+            )
+    return layered
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+
+
+def _shown(index: Any) -> str:
+    if not isinstance(index, slice):
+        return str(index)
+    return ":".join("" if one is None else str(one) for one in (index.start, index.stop))

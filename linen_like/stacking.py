@@ -1,0 +1,303 @@
+"""Stacked layers as layers with names of their own, and back: functions of trees of variables.
+
+A checkpoint may hold equal layers stacked along an axis, as `Stack` and `scan` make them, or each under its own name,
+such as `Block_0`, `Block_1`, …, as a loop over modules does. Going there and back changes no bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from liftcore import NO_AXES
+from liftcore.errors import LiftArgumentError
+from liftcore.filters import leaves_of, merge, partition
+from liftcore.meta import add_axis, remove_axis
+from liftcore.typing import Filter, Path, PyTree, Variables
+
+__all__ = ["stack_layers", "unstack_layers"]
+
+
+def stack_layers(
+    variables: Variables,
+    layers: str,
+    stacked: str,
+    *,
+    axis: int = 0,
+    shared: Filter = False,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> dict[str, Any]:
+    """Variables in which layers with names of their own are stacked under one name; all else is as it was.
+
+    Example:
+        >>> variables = {"params": {"Dense_0": {"bias": np.ones(2)}, "Dense_1": {"bias": np.zeros(2)}}}
+        >>> stacked = stack_layers(variables, "Dense_{}", "Stack_0/block")
+        >>> jax.tree.map(np.shape, stacked)
+        {'params': {'Stack_0': {'block': {'bias': (2, 2)}}}}
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`; every collection that holds one of the layers must hold all.
+        layers: the path of each layer in a collection, with `{}` for its number: `"encoder/Block_{}"`.
+        stacked: the path where the layers will lie.
+        axis: the axis of layers, which all arrays gain.
+        shared: a filter of variables that are one for all layers. They must be equal in all of them, and gain no axis.
+        metadata_params: what boxes round variables are told of the axis; see `nn.scan`.
+
+    Returns:
+        New variables, as plain dicts.
+
+    Raises:
+        LiftArgumentError: where layers are missing or differ in names, shapes or dtypes, or a name is taken.
+    """
+    where = f'stack_layers("{layers}", "{stacked}")'
+    _template(where, layers)
+    found = {name: _numbers(tree, layers) for name, tree in variables.items()}
+    length = 1 + max((max(numbers) for numbers in found.values() if numbers), default=-1)
+    if not length:
+        raise LiftArgumentError(
+            where, f"no collection holds such layers ({_names(variables, _before(layers))}).", _SLASHES
+        )
+    result = {}
+    for collection, tree in variables.items():
+        below = _copied(tree)
+        if found[collection]:
+            _check_complete(f"{where} in {collection}", layers, found[collection], length)
+            each = [_removed(below, _path(layers, number)) for number in range(length)]
+            _check_equal(f"{where} in {collection}", layers, each)
+            whole, parts = zip(*[_shared(collection, one, shared, _path(stacked)) for one in each], strict=True)
+            _check_shared(f"{where} in {collection}", layers, whole)
+            stack = add_axis(jax.tree.map(lambda *leaves: _stack(leaves, axis), *parts), axis, metadata_params)
+            _insert(where, below, (collection, *_path(stacked)), merge(whole[0], stack))
+        result[collection] = below
+    return result
+
+
+def unstack_layers(
+    variables: Variables,
+    stacked: str,
+    layers: str,
+    *,
+    axis: int = 0,
+    shared: Filter = False,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> dict[str, Any]:
+    """Variables in which stacked layers have names of their own: the inverse of `stack_layers`.
+
+    Example:
+        >>> variables = {"params": {"Stack_0": {"block": {"bias": np.ones((2, 3))}}, "Dense_0": {"bias": np.ones(1)}}}
+        >>> jax.tree.map(np.shape, unstack_layers(variables, "Stack_0/block", "Block_{}"))
+        {'params': {'Block_0': {'bias': (3,)}, 'Block_1': {'bias': (3,)}, 'Dense_0': {'bias': (1,)}}}
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`.
+        stacked: the path in a collection where the layers lie.
+        layers: the path that each will have, with `{}` for its number.
+        axis: the axis of layers, which all arrays lose.
+        shared: a filter of variables that are one for all layers, and are given to each of them.
+        metadata_params: what boxes round variables are told of the axis; see `nn.scan`.
+
+    Returns:
+        New variables, as plain dicts.
+
+    Raises:
+        LiftArgumentError: where there are no such layers, the sizes of the axis disagree, or a name is taken.
+    """
+    where = f'unstack_layers("{stacked}", "{layers}")'
+    _template(where, layers)
+    holding = [name for name, tree in variables.items() if _at(tree, _path(stacked))]
+    if not holding:
+        raise LiftArgumentError(
+            where, f"no collection holds anything there ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
+        )
+    result = {name: _copied(tree) for name, tree in variables.items()}
+    taken = {name: _shared(name, _removed(result[name], _path(stacked)), shared, _path(stacked)) for name in holding}
+    length = _length(where, {name: stack for name, (_, stack) in taken.items()}, axis)
+    for name, (whole, stack) in taken.items():
+        plain = remove_axis(stack, axis, metadata_params)
+        for number in range(length):
+            layer = jax.tree.map(lambda leaf, number=number: _slice(leaf, number, axis), plain)
+            _insert(where, result[name], (name, *_path(layers, number)), merge(_copied(whole), layer))
+    return result
+
+
+_SLASHES = 'Give the path of modules, such as "encoder/Block_{}" for layers and "encoder/Stack_0/block" for a stack.'
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def _path(text: str, number: int | None = None) -> Path:
+    return tuple((text if number is None else text.replace("{}", str(number))).split("/"))
+
+
+def _before(layers: str) -> Path:
+    """The modules above the one that is numbered."""
+    path = _path(layers)
+    return path[: next(index for index, name in enumerate(path) if "{}" in name)]
+
+
+def _template(where: str, layers: str) -> None:
+    if layers.count("{}") != 1:
+        raise LiftArgumentError(
+            where,
+            f'"{layers}" names no layer by its number.',
+            'Write `{}` in its place, once: "encoder/Block_{}".',
+        )
+
+
+def _numbers(tree: Any, layers: str) -> list[int]:
+    """The numbers of the layers that are there, in order."""
+    above = _before(layers)
+    name, below = _path(layers)[len(above)], _path(layers)[len(above) + 1 :]
+    pattern = re.compile(re.escape(name).replace(re.escape("{}"), "(0|[1-9][0-9]*)"))
+    siblings = _at(tree, above)
+    matches = [pattern.fullmatch(str(key)) for key in (siblings or ())]
+    return sorted(int(match[1]) for match in matches if match and _at(siblings[match[0]], below) is not None)
+
+
+def _at(tree: Any, path: Path) -> Any:
+    """What lies at a path, or None."""
+    for name in path:
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _removed(tree: dict[str, Any], path: Path) -> Any:
+    """Takes what lies at a path out of a tree, and modules that are empty then."""
+    name, *below = path
+    if not below:
+        return tree.pop(name)
+    found = _removed(tree[name], tuple(below))
+    if not tree[name]:
+        del tree[name]
+    return found
+
+
+def _insert(where: str, tree: dict[str, Any], path: Path, value: Any) -> None:
+    """Puts what was not there at a path below a collection, which the path begins with."""
+    inner: Any = tree
+    for name in path[1:-1]:
+        inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or path[-1] in inner:
+        raise LiftArgumentError(
+            where, f'"{"/".join(path)}" is taken already.', "Choose a name that is free, or take that one out first."
+        )
+    inner[path[-1]] = value
+
+
+def _copied(tree: Any) -> Any:
+    return {name: _copied(below) for name, below in tree.items()} if isinstance(tree, Mapping) else tree
+
+
+def _names(variables: Variables, path: Path) -> str:
+    """What there is below a path, for the text of errors."""
+    found = {name: _at(tree, path) for name, tree in variables.items()}
+    there = "/".join(path) or "the top"
+    shown = {name: sorted(map(str, below)) for name, below in found.items() if isinstance(below, Mapping)}
+    return f"at {there} there is {shown}" if shown else f"and nothing lies at {there}"
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def _stack(leaves: Sequence[Any], axis: int) -> Any:
+    # What came from numpy stays there: JAX might narrow its type.
+    in_jax = any(isinstance(leaf, jax.Array) for leaf in leaves)
+    return jnp.stack(leaves, axis) if in_jax else np.stack(leaves, axis)
+
+
+def _slice(leaf: Any, number: int, axis: int) -> Any:
+    slices = (*(slice(None) for _ in range(axis % np.ndim(leaf))), number)
+    return leaf[slices] if isinstance(leaf, jax.Array) else np.asarray(leaf[slices])
+
+
+def _shared(collection: str, tree: Any, shared: Filter, path: Path) -> tuple[Any, Any]:
+    """The variables that are one for all layers, and the others."""
+    (one,), others = partition({collection: tree}, [shared], path)
+    return one.get(collection, {}), others.get(collection, {})
+
+
+def _length(where: str, stacks: Mapping[str, Any], axis: int) -> int:
+    sizes = {}
+    for path, leaf in _arrays(stacks):
+        shape = np.shape(leaf)
+        if not -len(shape) <= axis < len(shape):
+            raise LiftArgumentError(
+                where,
+                f'"{path}" has shape {shape}, and no axis {axis} of layers.',
+                f'If it is one for all layers, say so: `shared="{path.split("/")[0]}"`.',
+            )
+        sizes[path] = shape[axis]
+    if not sizes:
+        raise LiftArgumentError(
+            where,
+            "nothing there is stacked, so that the number of layers is unknown.",
+            "Let `shared` leave out what has an axis of layers.",
+        )
+    if len(set(sizes.values())) > 1:
+        raise LiftArgumentError(
+            where,
+            f"the sizes of axis {axis} disagree ({', '.join(f'{path}: {size}' for path, size in sizes.items())}).",
+            "Say which axis is that of layers, `axis=…`, and what is one for all of them, `shared=…`.",
+        )
+    return next(iter(sizes.values()))
+
+
+def _arrays(tree: Variables) -> Iterator[tuple[str, Any]]:
+    """The arrays of variables, each with its path as a text."""
+    for path, value in leaves_of(tree):
+        for key, leaf in jax.tree.leaves_with_path(value):
+            yield "/".join(path) + jax.tree_util.keystr(key), leaf
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_complete(where: str, layers: str, numbers: Sequence[int], length: int) -> None:
+    missing = [layers.replace("{}", str(number)) for number in range(length) if number not in numbers]
+    if missing:
+        raise LiftArgumentError(
+            where,
+            f"layers are missing: {missing} (found: {[layers.replace('{}', str(number)) for number in numbers]}).",
+            "Layers are counted from 0, and a collection holds all of them or none.",
+        )
+
+
+def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
+    """Checks that all layers have the variables of the first, in the same shapes."""
+    first = {path: _type(leaf) for path, leaf in _arrays(each[0])}
+    for number, tree in enumerate(each):
+        types = {path: _type(leaf) for path, leaf in _arrays(tree)}
+        wrong = [
+            f"{path}: {first.get(path, 'none')} in layer 0, {types.get(path, 'none')} in layer {number}"
+            for path in {**first, **types}
+            if first.get(path) != types.get(path)
+        ]
+        if wrong:
+            raise LiftArgumentError(
+                where,
+                f'"{layers.replace("{}", str(number))}" is not like layer 0 ({"; ".join(wrong)}).',
+                "Only layers with the same names, shapes and dtypes can be stacked.",
+            )
+
+
+def _check_shared(where: str, layers: str, each: Sequence[PyTree]) -> None:
+    first = dict(_arrays(each[0]))
+    for number, tree in enumerate(each):
+        for path, leaf in _arrays(tree):
+            if np.asarray(leaf).tobytes() != np.asarray(first[path]).tobytes():
+                raise LiftArgumentError(
+                    where,
+                    f'"{path}" is shared by all layers, but in "{layers.replace("{}", str(number))}" it differs from '
+                    "that of layer 0.",
+                    "Let it be stacked: leave it out of `shared`.",
+                )
+
+
+def _type(leaf: Any) -> str:
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
