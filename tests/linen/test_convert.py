@@ -49,9 +49,7 @@ def test_another_method_may_make_the_variables() -> None:
 def test_variables_of_another_model_are_an_error_that_names_the_first_difference() -> None:
     there = to_flax(Model(), Model().init(KEY, X), X)
     missing = {"params": {name: below for name, below in there["params"].items() if name != "JitDense_0"}}
-    with pytest.raises(
-        LiftArgumentError, match=r'"params/Dense_\d/bias" of Model: the model makes it, and'
-    ):
+    with pytest.raises(LiftArgumentError, match=r'"params/Dense_\d/bias" of Model: the model makes it, and'):
         from_flax(Model(), missing, X)
     with pytest.raises(LiftArgumentError, match=r'"params/Extra/w" of Model: the model makes none'):
         from_flax(Model(), {"params": {**there["params"], "Extra": {"w": X}}}, X)

@@ -381,12 +381,12 @@ ATTRIBUTES: Table = {
         'attribute "kernel" of Dense at /dense | there is none (available: bias_init,  | Set it in `setup`',
     ),
     "the parameters read as an attribute": (
-        lambda: nn.Dense(3).params,  # type: ignore[attr-defined]
+        lambda: nn.Dense(3).params,
         ModuleAttributeError,
         'attribute "params" of Dense (unbound) | there is none (available:  | `module.bind(variables)`',
     ),
     "a submodule of a compact call read as an attribute": (
-        lambda: Net(lambda net, x: nn.Dense(3, name="dense")(x)).bind({}).dense,  # type: ignore[attr-defined]
+        lambda: Net(lambda net, x: nn.Dense(3, name="dense")(x)).bind({}).dense,
         ModuleAttributeError,
         'attribute "dense" of Net at / | there is none (available: act,  | Set it in `setup`: `self.dense = …`.',
     ),
@@ -414,7 +414,7 @@ TIMES: Table = {
         "share_scope of Dense (unbound) and Dense (unbound) | a description without variables | Call it in `setup`",
     ),
     "share_scope of what is no module": (
-        lambda: compact(lambda net, x: nn.share_scope(net, 3)),  # type: ignore[arg-type]
+        lambda: compact(lambda net, x: nn.share_scope(net, 3)),
         LiftArgumentError,
         "nn.share_scope | expected two modules, given 3. | `nn.share_scope(self, self.base)`",
     ),

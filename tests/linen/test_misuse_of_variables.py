@@ -93,7 +93,7 @@ ENTRIES: Table = {
         'make_rng("dropout") at / | (given: [\'droput\']) | `rngs={"dropout": jax.random.key(0)}`',
     ),
     "the inputs in place of a key": (
-        lambda: nn.Dense(3).init(X, KEY),  # type: ignore[arg-type]
+        lambda: nn.Dense(3).init(X, KEY),
         InvalidRngError,
         'rngs["params"] | expected one PRNG key, given a float32[2, 3] array. | to `init` it comes first',
     ),
@@ -173,7 +173,7 @@ ENTRIES: Table = {
         '"deterministic" of Dropout at / | given to the constructor and at the call. | Give it in one place',
     ),
     "a number for the name of a collection": (
-        lambda: nn.Dense(3).apply({**DENSE, 3: {}}, X),
+        lambda: nn.Dense(3).apply({**DENSE, 3: {}}, X),  # type: ignore[dict-item]
         ApplyScopeInvalidVariablesTypeError,
         'variables | expected names of collections, given 3. | {"params": {…}}',
     ),
@@ -239,7 +239,8 @@ ENTRIES: Table = {
     ),
     "a shape for a value that init needs": (
         lambda: Net(lambda net, x: net.param("w", lambda key: x)).lazy_init(
-            KEY, jax.ShapeDtypeStruct((2,), jnp.float32)
+            KEY,
+            jax.ShapeDtypeStruct((2,), jnp.float32),  # type: ignore[no-untyped-call]
         ),
         LazyInitError,
         '"params/w" | its initial value depends on the numbers of an argument | Pass an array for that argument',
@@ -324,7 +325,7 @@ LAYERS: Table = {
 
 LIFTS: Table = {
     "a lift of a result": (
-        lambda: compact(lambda net, x: nn.vmap(nn.Dense(3)(x))),
+        lambda: compact(lambda net, x: nn.vmap(nn.Dense(3)(x))),  # type: ignore[type-var]
         TransformTargetError,
         "nn.vmap | a Module class or a function of a module, given a float32[2, 3] array. | `nn.vmap(MyModule, …)",
     ),
@@ -401,7 +402,7 @@ LIFTS: Table = {
         "cond(<lambda>) at / | its branches return float32[2, 3], float32[]. | Return the same structure",
     ),
     "a branch for a list of branches": (
-        lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),
+        lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),  # type: ignore[arg-type]
         LiftArgumentError,
         "nn.switch | expected a sequence of functions, given | Put it in a list.",
     ),

@@ -178,8 +178,11 @@ def test_threads_compile_the_same_at_once() -> None:
 
 
 def test_threads_get_one_class_of_one_lift() -> None:
+    def lift(name: str, number: int) -> Any:
+        return nn.vmap(Block, {name: 0})
+
     for name in "abcdefgh":
-        classes = at_once(lambda number, name=name: nn.vmap(Block, {name: 0}))
+        classes = at_once(functools.partial(lift, name))
         assert len(set(classes)) == 1
 
 
@@ -327,8 +330,12 @@ def keep(mdl: Any, x: Any) -> Any:
     return x
 
 
+def stop_inside(lift: str, mdl: Any, x: Any) -> Any:
+    return SHARING[lift](lambda mdl, x, _: stop())(mdl, x, None)
+
+
 LIFTED: dict[str, Callable[[Any, Any], Any]] = {
-    **{lift: lambda mdl, x, lift=lift: SHARING[lift](lambda mdl, x, _: stop())(mdl, x, None) for lift in SHARING},
+    **{lift: functools.partial(stop_inside, lift) for lift in SHARING},
     "cond": lambda mdl, x: nn.cond(x.sum() > 0, stop, keep, mdl, x),
     "switch": lambda mdl, x: nn.switch(0, [keep, stop], mdl, x),
     "while_loop": lambda mdl, x: nn.while_loop(lambda mdl, x: x.sum() > 0, stop, mdl, x),

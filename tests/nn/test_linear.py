@@ -32,5 +32,5 @@ def test_dense_refuses_a_scalar() -> None:
 
 def test_kernel_for_other_inputs_is_refused_with_both_shapes() -> None:
     params = {"kernel": array(4, 5), "bias": array(5)}
-    with pytest.raises(ScopeParamShapeError, match=r'"kernel" at /: .* shape \(4, 5\), its initializer makes shape \(3, 5\)'):
+    with pytest.raises(ScopeParamShapeError, match=r'"kernel" at /: .* \(4, 5\), its initializer makes shape \(3, 5\)'):
         liftcore.apply(nn.dense)({"params": params}, array(2, 3), 5)
