@@ -170,7 +170,7 @@ def keys_lost(scope: Scope, collection: str, name: str, value: Any, old: Any) ->
     return LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"inside a lift a variable that is a dict keeps its keys; it had {sorted(old)}, given "
-        f"{sorted(value) if isinstance(value, Mapping) else type(value).__name__}.",
+        f"{sorted(value) if isinstance(value, Mapping) else shown(value)}.",
         "Give the keys that are done with a value such as zeros, or keep them in variables of their own.",
     )
 
@@ -203,8 +203,11 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
     """What there is; where nothing is, what there is at the nearest place above that has something."""
     place: Scope | None = scope
     while not available and place is not None and place.parent is not None:
-        place = place.parent
-        available = list(place.collections_below().get(collection, {}))
+        name, place = place.name, place.parent
+        found = place.collections_below().get(collection, {})
+        if name in found and not isinstance(found[name], Mapping):
+            return f'"{name}" at {place.path_text} is {shown(found[name])}, not the variables of a module'
+        available = list(found)
     where = "there" if place is scope or place is None else f"at {place.path_text}"
     return f"available {where}: {sorted(available)}"
 

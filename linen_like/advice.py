@@ -13,6 +13,8 @@ _ADVICE = {
         "A list or dict that is assigned to a module becomes immutable. Build it first, then assign it: "
         "`layers = [nn.Dense(3) for _ in range(2)]; self.layers = layers`."
     ),
+    r"'Variable'": "A variable is read, and written, by its `.value`.",
+    r"passed to custom_jvp_call": "Was the call of a module left out? Write `nn.relu(nn.Dense(3)(x))`.",
     r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
 }
 

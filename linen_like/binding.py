@@ -154,7 +154,11 @@ def attach(module: Any) -> None:
         scope = parent
         state.adopted = {}
     else:
-        raise TypeError(f"parent of {cls.__name__}: expected a Module, a Scope or None, given {parent!r}.")
+        raise LiftArgumentError(
+            f"parent of {cls.__name__}",
+            f"expected a module, a scope or None, given {shown(parent)}.",
+            "Leave it out: it is the module whose method is running.",
+        )
     if scope is None:
         return
     held["scope"] = scope

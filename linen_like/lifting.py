@@ -130,8 +130,8 @@ def _lifted_class(
 _known_class = functools.lru_cache(256)(_lifted_class)
 """The same class for the same options: what was compiled for its instances is found again."""
 
-_LOCK = threading.Lock()
-"""Held while a class is looked up, so that threads that make it at once get the same one."""
+_LOCK = threading.RLock()
+"""Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
 def _lifted_method(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:

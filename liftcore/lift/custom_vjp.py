@@ -11,7 +11,7 @@ import jax
 from ..bodies.carry import overlay
 from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..pack import Pure, lift, name_of
 from ..typing import Filter
@@ -108,7 +108,7 @@ class custom_vjp:
                 raise LiftArgumentError(
                     f"{name_of(bwd)}, the rule of {where}",
                     f"expected a cotangent for the scope and one for each of {seen} arguments, given "
-                    f"{len(given) if isinstance(given, tuple | list) else type(given).__name__}.",
+                    f"{len(given) if isinstance(given, tuple | list) else shown(given)}.",
                     'Write `return {"params": …}, x_cotangent`; None stands for zero.',
                 )
             zeros = jax.tree.map(zero_tangent, types)

@@ -286,6 +286,8 @@ def test_a_missing_variable_says_what_there_is_at_the_nearest_place_that_has_som
     root = bound({"params": {"kernel": 1.0}}, mutable=False)
     with pytest.raises(ScopeParamNotFoundError, match=r"available at /: \['kernel'\]"):
         root.push("layers_0").push("dense").param("kernel", jax.nn.initializers.ones, ())
+    with pytest.raises(ScopeParamNotFoundError, match=r'"kernel" at / is 1.0, not the variables of a module'):
+        root.push("kernel").param("w", jax.nn.initializers.ones, ())
 
 
 def test_a_missing_collection_names_those_that_were_given() -> None:

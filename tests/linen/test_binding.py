@@ -11,7 +11,7 @@ import pytest
 import liftcore
 import linen_like as nn
 from linen_like._context import context
-from linen_like.errors import AssignSubModuleError, CallUnbindOnUnboundModuleError
+from linen_like.errors import AssignSubModuleError, CallUnbindOnUnboundModuleError, LiftArgumentError
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 
@@ -231,7 +231,7 @@ def test_module_may_be_put_on_a_scope() -> None:
 
 
 def test_parent_of_another_kind_is_an_error() -> None:
-    with pytest.raises(TypeError, match="parent of Dense: expected a Module, a Scope or None, given 3"):
+    with pytest.raises(LiftArgumentError, match="parent of Dense: expected a module, a scope or None, given 3"):
         nn.Dense(2, parent=3)  # type: ignore[arg-type]
 
 

@@ -435,3 +435,15 @@ def test_exceptions_in_many_threads_leave_no_context_behind() -> None:
             assert nothing_left()
 
     at_once(run)
+
+
+def test_a_class_may_lift_others_while_it_is_lifted() -> None:
+    class Lifts(nn.Module):
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            cls.inner = nn.jit(nn.Dense)  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=nn.jit, args=(Lifts,), daemon=True)
+    thread.start()
+    thread.join(TIMEOUT / 10)
+    assert not thread.is_alive()
