@@ -12,6 +12,7 @@ import pytest
 import liftcore
 from liftcore import Scope
 from liftcore.errors import UnliftedCollectionError, UnliftedSequenceError
+from liftcore.filters import All, PathContains
 from liftcore.lift.fold_rngs import fold_rngs
 from liftcore.lift.with_rngs import with_rngs
 from tests.lift.quick import assert_same, key, uniform
@@ -278,3 +279,12 @@ def test_no_tracer_is_left_behind() -> None:
     with jax.checking_leaks():
         keys = jax.jit(lambda: apply(fold_rngs(block)))()
     assert_same(keys, apply(fold_rngs(block)))
+
+
+def test_filters_go_down_to_single_variables() -> None:
+    lora = All("params", PathContains("lora"))
+    variables = {"params": {"lora": 2.0, "w": 3.0}}
+    read = fold_rngs(lambda scope, name: scope.get_variable("params", name), variables=lora)
+    assert liftcore.apply(read)(variables, "lora") == 2.0
+    with pytest.raises(UnliftedCollectionError, match='"params/w" at /fold_rngs'):
+        liftcore.apply(read)(variables, "w")

@@ -14,6 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 import liftcore
 from liftcore import Scope, nn
 from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.filters import All, PathContains
 
 KEY = jax.random.key(0)
 RNGS = {"params": KEY, "dropout": jax.random.key(1)}
@@ -247,3 +248,21 @@ def test_a_variable_that_is_a_dict_keeps_its_keys(lift: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"\"cache/kv\" at /\w+\(drop\): .*it had \['k', 'v'\], given \['k'\]"):
         liftcore.apply(lift(drop), mutable=["cache"])(cache)
     assert liftcore.apply(drop, mutable=["cache"])(cache)[1] == {"cache": {"kv": {"k": 1.0}}}
+
+
+def test_filters_go_down_to_single_variables_and_sequences() -> None:
+    lora = All("params", PathContains("lora"))
+
+    def fn(scope: Scope, x: Any) -> Any:
+        return x * scope.get_variable("params", "lora") + jax.random.uniform(scope.make_rng("dropout"))
+
+    variables = {"params": {"lora": jnp.float32(2), "w": jnp.float32(3)}}
+    only = liftcore.remat(fn, variables=lora, rngs="dropout")
+    assert_close = np.testing.assert_allclose
+    assert_close(liftcore.apply(only)(variables, X, rngs=RNGS), liftcore.apply(fn)(variables, X, rngs=RNGS))
+    grads = jax.grad(lambda v: liftcore.apply(only)(v, X, rngs=RNGS).sum())(variables)
+    assert_close(grads["params"]["lora"], X.sum())
+    with pytest.raises(UnliftedCollectionError, match='"params/w" at /remat'):
+        liftcore.apply(liftcore.remat(lambda scope: scope.get_variable("params", "w"), variables=lora))(variables)
+    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("params"\) at /remat'):
+        liftcore.apply(liftcore.remat(lambda scope: scope.make_rng(), rngs="dropout"))(variables, rngs=RNGS)
