@@ -50,7 +50,6 @@ from .activation import (
     swish,
     tanh,
 )
-from .binding import share_scope
 from .calling import compact, compact_name_scope, nowrap
 from .combinators import Sequential
 from .convolution import Conv
@@ -85,6 +84,7 @@ from .partitioning import (
     with_logical_partitioning,
     with_partitioning,
 )
+from .places import share_scope
 from .pooling import avg_pool, max_pool, min_pool, pool
 from .stack import Stack
 from .stacking import stack_layers, unstack_layers

@@ -20,10 +20,11 @@ from liftcore.errors import LiftArgumentError, shown
 
 from ._context import context
 from .advice import note_mistake
-from .binding import check_constructed, ensure_setup, name_scope, place
+from .binding import check_constructed, ensure_setup, place
 from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .fields import Base
 from .interception import intercepted
+from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 

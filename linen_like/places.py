@@ -1,0 +1,77 @@
+"""Other places than a module's own: methods with name scopes, and modules that share one scope."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from liftcore.errors import LiftArgumentError, shown
+
+from .binding import place
+from .errors import CallShareScopeOnUnboundModuleError
+from .fields import Base
+
+__all__ = ["name_scope", "share_scope"]
+
+
+@contextlib.contextmanager
+def name_scope(module: Any, name: str) -> Iterator[None]:
+    """While a method with a name scope of its own is running: submodules that it makes are put below that name."""
+    state, scope = module._state, module.scope
+    if scope.number(f"{name}()") == 0:  # counted as automatic names are, which pass through lifts
+        scope.reserve(name)
+    before, state.home = state.home, scope.below((name,))
+    try:
+        yield
+    finally:
+        state.home = before
+
+
+def share_scope(module: Any, other: Any, /) -> None:
+    """Puts two bound modules in one place: variables and submodules of both lie side by side, under one name.
+
+    The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. Call
+    it in `setup`, before either of them is used: what was made until then stays where it is.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class WithScale(nn.Module):
+        ...     base: nn.Module
+        ...     def setup(self):
+        ...         nn.share_scope(self, self.base)
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return self.base(x) * self.param("scale", jax.nn.initializers.ones, ())
+        >>> variables = WithScale(nn.Dense(2)).init(jax.random.key(0), jax.numpy.ones(3))
+        >>> sorted(variables["params"])
+        ['bias', 'kernel', 'scale']
+
+    Args:
+        module: a module.
+        other: another one.
+
+    Raises:
+        CallShareScopeOnUnboundModuleError: where one of them is unbound.
+        NameInUseError: later, where both use one name.
+    """
+    for one in (module, other):
+        if not isinstance(one, Base):
+            raise LiftArgumentError(
+                "nn.share_scope",
+                f"expected two modules, given {shown(one)}.",
+                "Pass `self` and what it holds: `nn.share_scope(self, self.base)`.",
+            )
+        if one.scope is None:
+            raise CallShareScopeOnUnboundModuleError(
+                f"share_scope of {place(module)} and {place(other)}",
+                f"{type(one).__name__} is a description without variables.",
+                "Call it in `setup`, on `self` and what it holds: `nn.share_scope(self, self.base)`.",
+            )
+    above, below = module.scope, other.scope
+    is_below = below.tree is above.tree and below.path[: len(above.path)] == above.path
+    moved, scope = (other, above) if is_below else (module, below)
+    left = moved.scope
+    if left.parent is not None and left.name is not None:
+        left.parent.free(left.name)
+    moved.__dict__["scope"] = scope.beside()
