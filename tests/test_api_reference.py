@@ -12,6 +12,7 @@ import pytest
 
 import liftcore
 import linen_like
+from docs.reference import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 LINE = re.compile(r"- `(\w+)`: \S.*")
@@ -63,6 +64,11 @@ def test_a_section_lists_the_public_names_in_order(heading: str) -> None:
     else:  # of a class, what its users need
         assert names == sorted(names)
         assert all(hasattr(owner, name) for name in names)
+
+
+@pytest.mark.parametrize("page", ["api.md", "error-classes.md"])
+def test_pages_that_are_made_from_the_packages_are_up_to_date(page: str) -> None:
+    assert pages()[page] == (DOCS / page).read_text(encoding="utf-8"), "run `python docs/reference.py`"
 
 
 def test_every_public_module_has_a_section() -> None:

@@ -1,0 +1,160 @@
+"""Writes the pages that are made from the packages, `api.md` and `error-classes.md`: `python docs/reference.py`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import liftcore
+import liftcore.errors
+import linen_like
+import linen_like.errors
+
+DOCS = Path(__file__).parent
+
+SECTIONS = (
+    "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
+    "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
+    "liftcore.meta", "liftcore.errors", "linen_like", "linen_like.Module", "linen_like.initializers",
+    "linen_like.convert", "linen_like.errors",
+)  # fmt: skip
+
+OF_SCOPE = {
+    "child", "collections", "default_name", "get_variable", "has_rng", "has_variable", "invalidate",
+    "is_collection_empty", "is_initializing", "is_mutable_collection", "is_valid", "make_rng", "mutable_variables",
+    "name", "name_reserved", "param", "parent", "path", "path_text", "perturb", "push", "put_variable", "reserve",
+    "rewound", "sow", "temporary", "variable", "variables",
+}  # fmt: skip
+"""What a user needs of a scope; the rest is what lifts stand on."""
+
+BY_HAND = {
+    "liftcore.NO_AXES": "The default of `variable_axes` and `split_rngs`: nothing is lifted.",
+    "liftcore.Scope.name": "The last name of the path, or None at a root.",
+    "liftcore.Scope.parent": "The scope that this one was pushed on, or None at a root and at the entry of a lift.",
+    "liftcore.Scope.path": "The names from the root to here, without those of lifts.",
+    "liftcore.Variable.collection": "The name of its collection.",
+    "liftcore.Variable.name": "Its name.",
+    "liftcore.Variable.scope": "The scope that holds it.",
+    "liftcore.broadcast": "In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations.",
+    "liftcore.checkpoint": "Another name of `remat`.",
+    "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
+    "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
+    "liftcore.rng.DEFAULT": (
+        "`params`: the sequence that a single key is, and that names which were never given draw from."
+    ),
+    "liftcore.traverse_util.empty_node": "Stands for an empty dict in a flat one.",
+    "linen_like.Module.name": "Its name in the parent.",
+    "linen_like.Module.parent": "The module that this is a submodule of, or the scope it was put on.",
+    "linen_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",
+    "linen_like.broadcast": "That of `liftcore`.",
+    "linen_like.checkpoint": "Another name of `remat`.",
+    "linen_like.hard_swish": "Another name of `hard_silu`.",
+    "linen_like.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
+    "linen_like.max_pool": "The largest value of each window; see `liftcore.nn.max_pool`.",
+    "linen_like.min_pool": "The smallest value of each window; see `liftcore.nn.min_pool`.",
+    "linen_like.normalize": "Another name of `standardize`.",
+    "linen_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
+    "linen_like.swish": "Another name of `silu`.",
+}
+"""The lines of names that have no docstring of their own."""
+
+TYPES = {
+    "Array": "an array of JAX",
+    "ArrayLike": "what JAX takes for an array",
+    "Axis": "an axis, or None",
+    "Collection": "the dict of one collection",
+    "Dtype": "what JAX takes for a dtype",
+    "Filter": "a predicate or one of its short forms",
+    "InOutAxes": "a pytree prefix of axes",
+    "Initializer": "`(key, shape, dtype) -> array`",
+    "Key": "one PRNG key",
+    "Path": "`(collection, *modules, name)`",
+    "Predicate": "`(path, value) -> bool`",
+    "PyTree": "any pytree",
+    "RNGs": "one key, or a mapping from names to keys",
+    "Shape": "a sequence of sizes",
+    "Variables": "`{collection: {module: {name: value}}}`",
+}
+
+
+def api() -> str:
+    """The page of all public names."""
+    lead = (
+        "# API\n\n"
+        "Every public name, with one line. `help(name)` has the rest: arguments, what is returned and raised, and an "
+        "example. The\nsignatures are in the source, fully annotated. A test keeps this list equal to the packages.\n"
+    )
+    return lead + "".join(map(_section, SECTIONS))
+
+
+def error_classes() -> str:
+    """The page of all classes of errors."""
+    lines = ["# Classes of errors", "", "Made from the classes. [Errors](errors.md) shows the message of each.", ""]
+    for module in (liftcore.errors, linen_like.errors):
+        lines += [f"## {module.__name__}", "", "| class | is also | when |", "|---|---|---|"]
+        for name, found in sorted(vars(module).items()):
+            if inspect.isclass(found) and found.__module__ == module.__name__ and name == found.__name__:
+                bases = [base for base in found.__mro__[1:] if base not in (Exception, BaseException, object)]
+                also = ", ".join(f"`{base.__name__}`" for base in bases)
+                lines.append(f"| `{name}` | {also} | {_first(found)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _section(heading: str) -> str:
+    owner = _named(heading)
+    lead = re.split(r"(?<=[.:])\s", _first(owner))[0].rstrip(":.") + ".\n\n" if "." in heading else ""
+    lines = (f"- `{name}`: {_line(heading, owner, name)}\n" for name in sorted(_names(heading, owner)))
+    return f"\n## {heading}\n\n{lead}{''.join(lines)}"
+
+
+def _named(heading: str) -> Any:
+    package, _, name = heading.rpartition(".")
+    found = getattr(importlib.import_module(package), name, None) if package else None
+    return found if inspect.isclass(found) else importlib.import_module(heading)
+
+
+def _names(heading: str, owner: Any) -> list[str]:
+    if inspect.isclass(owner):
+        shown = OF_SCOPE if owner is liftcore.Scope else vars(owner)
+        return [name for name in vars(owner) if not name.startswith("_") and name in shown]
+    if hasattr(owner, "__all__"):
+        return list(owner.__all__)
+    held = {name: found for name, found in vars(owner).items() if not name.startswith("_")}
+    return [name for name, found in held.items() if getattr(found, "__module__", None) == heading or name.isupper()]
+
+
+def _line(heading: str, owner: Any, name: str) -> str:
+    """What is said of one name."""
+    found = inspect.getattr_static(owner, name)
+    found = found.fget if isinstance(found, property) else found
+    home = getattr(found, "__module__", None) or ""
+    if f"{heading}.{name}" in BY_HAND:
+        return BY_HAND[f"{heading}.{name}"]
+    if heading == "liftcore.typing":
+        return f"Type: {TYPES[name]}."
+    if inspect.ismodule(found):
+        return f"Module: see [below](#{found.__name__.replace('.', '').lower()})."
+    if home.startswith("liftcore") and heading.startswith("linen_like"):
+        return f"That of `{home if home.endswith(('errors', 'filters')) else 'liftcore'}`."
+    if home.partition(".")[0] not in ("liftcore", "linen_like"):
+        return f"See `jax.nn.{'initializers.' if 'init' in heading else ''}{name}`."
+    return _first(found)
+
+
+def _first(value: Any) -> str:
+    """The first paragraph of a docstring, as one line."""
+    return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+
+
+def pages() -> dict[str, str]:
+    """The text of each page, by its name."""
+    return {"api.md": api(), "error-classes.md": error_classes()}
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (DOCS / page).write_text(text, encoding="utf-8")
