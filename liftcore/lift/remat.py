@@ -35,7 +35,7 @@ def remat(
     Names, values and draws are those of `fn` itself.
 
     Example:
-        >>> import liftcore
+        >>> import jax, liftcore
         >>> import jax.numpy as jnp
         >>> def layer(scope, x):
         ...     return jnp.sin(x * scope.param("w", jax.random.normal, ()))

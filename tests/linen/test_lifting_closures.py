@@ -407,7 +407,7 @@ def test_tuples_with_anything_but_bound_modules_are_refused() -> None:
     def build(self: Any, x: Any, run: Any) -> Any:
         return nn.cond(True, lambda mdl, x: x, lambda mdl, x: x, self.row, x)
 
-    with pytest.raises(LiftArgumentError, match=r"nn\.cond: expected a module as the first argument, given str"):
+    with pytest.raises(LiftArgumentError, match=r"nn\.cond: expected a module as the first argument, given '"):
         Model(build, "cond").init(KEY, X)
 
     def unbound(self: Any, x: Any, run: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
+from linen_like.errors import TransformedMethodReturnValueError
 from tests.linen.lifted import (
     KEY,
     LIFTS,
@@ -254,7 +255,7 @@ def test_module_that_a_lifted_function_returns_is_refused(lift: Any) -> None:
         def __call__(self, x: Any) -> Any:
             return lift(lambda mdl, x: nn.Dense(3))(self, x)(x)
 
-    with pytest.raises(TypeError, match=r"Dense"):
+    with pytest.raises(TransformedMethodReturnValueError, match=r"<lambda> at /\w+\(<lambda>\): it returned a Dense"):
         Model().init(KEY, X)
 
 
