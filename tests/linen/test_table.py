@@ -15,6 +15,9 @@ from linen_like.summary import summarize, tabulate
 from linen_like.summary.html import mimebundle, module_html
 from tests.linen.test_summary import KEY, Encoder, Lifted, X, f32
 
+# treescope looks at every public name of JAX, those that an older one deprecates among them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
