@@ -44,17 +44,14 @@ class Sequential(Module):
             )
         for index, layer in enumerate(self.layers):
             if isinstance(layer, type) and issubclass(layer, Module):
-                raise LiftArgumentError(
-                    f"Sequential, layers[{index}]",
-                    f"expected a module or a function, given {shown(layer)}.",
-                    f"Make the module: `{layer.__name__}(…)`.",
-                )
-            if not callable(layer):
-                raise LiftArgumentError(
-                    f"Sequential, layers[{index}]",
-                    f"expected a module or a function, given {shown(layer)}.",
-                    "Leave it out, or write a function: `lambda x: …`.",
-                )
+                fix = f"Make the module: `{layer.__name__}(…)`."
+            elif not callable(layer):
+                fix = "Leave it out, or write a function: `lambda x: …`."
+            else:
+                continue
+            raise LiftArgumentError(
+                f"Sequential, layers[{index}]", f"expected a module or a function, given {shown(layer)}.", fix
+            )
         super().__post_init__()
 
     @compact

@@ -108,13 +108,8 @@ class Module(fields.Base):
         return fields.hashed(self)
 
     def __repr__(self) -> str:
-        in_fields: set[int] = set()
-
-        def note(module: Module) -> Module:
-            in_fields.add(id(module))
-            return module
-
-        naming.map_modules([self.__dict__.get(name) for name in type(self)._field_names], note)
+        fields_held = [self.__dict__.get(name) for name in type(self)._field_names]
+        in_fields = set(map(id, naming.modules_in(fields_held)))
         children = (self._state.children or {}).items()
         return fields.represented(self, {name: child for name, child in children if id(child) not in in_fields})
 

@@ -71,6 +71,18 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
     return tuple(values) if isinstance(value, list) else members.rebuild(values)
 
 
+def modules_in(tree: Any) -> list[Any]:
+    """The outermost modules in a tree, one for each place, as `map_modules` visits them."""
+    found: list[Any] = []
+
+    def note(module: Any) -> Any:
+        found.append(module)
+        return module
+
+    map_modules(tree, note)
+    return found
+
+
 def map_modules(tree: Any, fn: Callable[[Any], Any], kinds: type | tuple[type, ...] = Base) -> Any:
     """A module or container with each module in it replaced; all else, and a tree without modules, is passed on as is.
 

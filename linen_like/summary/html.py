@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from liftcore.filters import leaves_of
+
 from ..fields import Base
-from ..naming import map_modules
+from ..naming import modules_in
 from .table import lines_of
 
 __all__ = ["mimebundle", "module_html"]
@@ -46,36 +48,18 @@ def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None)
     items, inside = [], set()
     for name in type(module)._field_names:
         value = getattr(module, name)
-        modules = _modules_in(value)
+        modules = modules_in(value)
         inside |= {id(below) for below in modules}
         if not modules:
             items.append(f"<li>{_escaped(f'{name} = {_text(value)}')}</li>")
         items += [f"<li>{_plain(below, f'{name} = ')}</li>" for below in modules]
     children = (module._state.children or {}).items()
     items += [f"<li>{_plain(child, f'+ {name}: ')}</li>" for name, child in children if id(child) not in inside]
-    items += [f"<li>{_escaped(line)}</li>" for line in _variable_lines(variables or {})]
+    held = {"/".join(path): ", ".join(lines_of(value)) for path, value in leaves_of(variables or {})}
+    items += [f"<li>{_escaped(f'{path}: {text}')}</li>" for path, text in held.items()]
     named = "" if module.name is None else f" {module.name!r}"
     summary = f"<summary>{_escaped(label)}<b>{_escaped(type(module).__name__)}</b>{_escaped(named)}</summary>"
     return f"<details open>{summary}<ul>{''.join(items)}</ul></details>"
-
-
-def _modules_in(value: Any) -> list[Base]:
-    found: list[Base] = []
-
-    def note(module: Base) -> Base:
-        found.append(module)
-        return module
-
-    map_modules(value, note)
-    return found
-
-
-def _variable_lines(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _variable_lines(value, f"{above}{name}/")
-        else:
-            yield f"{above}{name}: {', '.join(lines_of(value))}"
 
 
 def _text(value: Any) -> str:
