@@ -23,7 +23,7 @@ def names_of(group: PyTree) -> list[str]:
     return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
 
 
-def no_changes(pure: Pure) -> tuple[Any, ...]:
-    """Output groups of a body that leaves the scopes as they were: of one filter, and the captured values."""
+def no_changes(pure: Pure, filters: int = 1) -> tuple[Any, ...]:
+    """Output groups of a body that leaves the scopes as they were: those of some filters, and the captured values."""
     nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
-    return Changes(nothing, nothing), tuple([] for _ in nothing)
+    return *(Changes(nothing, nothing) for _ in range(filters)), tuple([] for _ in nothing)

@@ -21,10 +21,10 @@ from ..pack import Pure
 from ..tree import Advice
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select
-from .changes import names_of, path_text
+from .changes import names_of, no_changes, path_text
 from .outline import without_created
 
-__all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "nothing", "splits"]
+__all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
 
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
@@ -82,7 +82,7 @@ class Repeat(NamedTuple):
             traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
             check_carry(self.pure.where, "carry", value, traced.outputs)
             raise
-        return value, nothing(variables.shared)
+        return value, no_changes(self.pure, 2)
 
     @property
     def _first(self) -> Any:
@@ -117,7 +117,7 @@ class Repeat(NamedTuple):
 
         last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
         carried, shared = map(_merged, early, late)
-        _, unwritten, captured = nothing(shared)
+        _, unwritten, captured = no_changes(self.pure, 2)
         return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
     def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:
@@ -192,12 +192,6 @@ _STATE = 0
 
 def _merged(group: PyTree, other: PyTree) -> PyTree:
     return tuple(map(merge, group, other))
-
-
-def nothing(group: PyTree) -> tuple[Changes, Changes, PyTree]:
-    """The output groups of a function that changes nothing."""
-    empty: PyTree = tuple({} for _ in group)
-    return Changes(empty, empty), Changes(empty, empty), tuple([] for _ in group)
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:
