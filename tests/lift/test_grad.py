@@ -20,17 +20,9 @@ from liftcore.errors import (
     UnliftedSequenceError,
 )
 from liftcore.filters import All, Not, PathContains
+from tests.lift.derivatives import BOTH, KEY, LORA, VARIABLES, X, assert_state_stays, counts, noisy, result
+from tests.lift.nests import Counted
 from tests.lift.quick import assert_same
-
-KEY = jax.random.key(0)
-RNGS = {"params": KEY, "dropout": jax.random.key(1)}
-X = jnp.array([0.1, 0.2, 0.3])
-VARIABLES = {
-    "params": {"layer": {"w": jnp.arange(1.0, 4.0), "lora": jnp.arange(2.0, 5.0)}, "scale": jnp.float32(2)},
-    "state": {"n": jnp.float32(1.5)},
-}
-BOTH = pytest.mark.parametrize("mutable", [False, ["state"]])
-LORA = All("params", PathContains("lora"))
 
 
 def loss(scope: Scope, x: Any, y: Any = 1.0, *, factor: Any = 2.0) -> Any:
@@ -48,11 +40,6 @@ def loss(scope: Scope, x: Any, y: Any = 1.0, *, factor: Any = 2.0) -> Any:
 def by_hand(params: Any, x: Any, y: Any = 1.0, *, factor: Any = 2.0) -> Any:
     layer = params["layer"]
     return jnp.sum(jnp.sin(layer["w"] * x) + layer["lora"] ** 2 * params["scale"] * y) * factor * 1.5
-
-
-def result(fn: Callable[..., Any], mutable: Any, *args: Any, given: Any = None, **kwargs: Any) -> Any:
-    found = liftcore.apply(fn, mutable=mutable)(VARIABLES if given is None else given, *args, rngs=RNGS, **kwargs)
-    return found[0] if mutable else found
 
 
 # -- with respect to what ----------------------------------------------------------------------------------------------
@@ -235,25 +222,10 @@ def test_a_function_must_return_a_number(mutable: bool) -> None:
 
 
 def test_the_state_is_that_without_the_derivative() -> None:
-    def noisy(scope: Scope, x: Any) -> Any:
-        scope.sow("intermediates", "x", x)
-        key = scope.push("inner").make_rng("dropout")
-        seen = scope.variable("state", "seen", lambda: 0 * x)
-        seen.value = seen.value + x + jax.random.uniform(key)
-        return jnp.sum(scope.param("w", jax.random.normal, (3,)) * seen.value)
+    def summed(scope: Scope, x: Any) -> Any:
+        return jnp.sum(noisy(scope, x, start=0.0))
 
-    def model(scope: Scope, x: Any, lift: Callable[..., Any]) -> Any:
-        value = lift(noisy)(scope, x)
-        return value, jax.random.key_data(scope.make_rng("dropout"))
-
-    def valued(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda scope, x: liftcore.value_and_grad(fn)(scope, x)[0]
-
-    bare, lifted = (liftcore.init(model)(RNGS, X, lift) for lift in (lambda fn: fn, valued))
-    assert_same(lifted, bare)
-    held = {name: found for name, found in bare[1].items() if name != "intermediates"}
-    apply = liftcore.apply(model, mutable=["state", "intermediates"])
-    assert_same(*(apply(held, X, lift, rngs=RNGS) for lift in (valued, lambda fn: fn)))
+    assert_state_stays(lambda fn: lambda scope, x: liftcore.value_and_grad(fn)(scope, x)[0], summed)
 
 
 def test_a_gradient_through_what_is_written_flows_as_in_jax() -> None:
@@ -504,26 +476,6 @@ def test_a_scan_carries_and_writes_what_the_function_created() -> None:
 # -- how often the function runs ---------------------------------------------------------------------------------------
 
 
-class Counted:
-    """A function that counts its runs."""
-
-    __name__ = "counted"
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def __call__(self, scope: Scope, x: Any) -> Any:
-        self.runs += 1
-        n = scope.variable("state", "n", lambda: jnp.zeros(()))
-        if scope.is_mutable_collection("state"):
-            n.value += 1
-        return jnp.sum(jnp.tanh(x * scope.param("w", jax.random.normal, ()))) + n.value
-
-    def since(self) -> int:
-        runs, self.runs = self.runs, 0
-        return runs
-
-
 def differentiated(kind: str) -> Callable[[Any], Any]:
     if kind == "value_and_grad":
         return lambda fn: lambda scope, x: liftcore.value_and_grad(fn, 1)(scope, x)[0]
@@ -535,7 +487,7 @@ def differentiated(kind: str) -> Callable[[Any], Any]:
     [("grad", 1), ("grad", 2), ("grad", 4), ("value_and_grad", 4), ("jacfwd", 4), ("jacrev", 3), ("hessian", 2)],
 )
 def test_the_function_runs_once_at_every_depth(kind: str, depth: int) -> None:
-    body = Counted()
+    body = Counted(lambda scope, x: jnp.sum(counts(scope, x)))
     model: Callable[..., Any] = body
     for level in range(depth):
         model = differentiated(kind)(liftcore.remat(model) if level == 2 else model)
@@ -551,7 +503,7 @@ def test_the_function_runs_once_at_every_depth(kind: str, depth: int) -> None:
 
 @pytest.mark.parametrize("kind", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian"])
 def test_the_function_runs_once_when_it_is_computed(kind: str) -> None:
-    body = Counted()
+    body = Counted(lambda scope, x: jnp.sum(counts(scope, x)))
     model = differentiated(kind)(body)
     variables = liftcore.init(model)(KEY, jnp.float32(1))[1]
     assert body.since() == 1

@@ -13,38 +13,15 @@ import pytest
 import liftcore
 from liftcore import Scope
 from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
-from liftcore.filters import All, PathContains
+from tests.lift.derivatives import BOTH, KEY, LORA, PARAMS, VARIABLES, X, assert_state_stays, layer, noisy, result
 from tests.lift.quick import assert_same
 
-KEY = jax.random.key(0)
-RNGS = {"params": KEY, "dropout": jax.random.key(1)}
-X = jnp.array([0.1, 0.2, 0.3])
-PARAMS = {"layer": {"w": jnp.arange(1.0, 4.0), "lora": jnp.arange(2.0, 5.0)}, "scale": jnp.float32(2)}
-VARIABLES = {"params": PARAMS, "state": {"n": jnp.float32(1.5)}}
-BOTH = pytest.mark.parametrize("mutable", [False, ["state"]])
 KINDS = pytest.mark.parametrize("kind", ["jacfwd", "jacrev", "hessian"])
-LORA = All("params", PathContains("lora"))
-
-
-def layer(scope: Scope, x: Any, y: Any = 1.0) -> Any:
-    """Reads, and writes what it may; returns a pytree."""
-    inner = scope.push("layer")
-    w, lora = inner.param("w", jax.random.normal, (3,)), inner.param("lora", jax.random.normal, (3,))
-    n = scope.variable("state", "n", lambda: jnp.float32(1.5))
-    result = {"a": jnp.sin(w * x) * n.value, "b": (jnp.sum(lora**2) * scope.param("scale", jax.random.normal, ()) * y,)}
-    if scope.is_mutable_collection("state"):
-        n.value = n.value * 2
-    return result
 
 
 def by_hand(variables: Any, x: Any, y: Any = 1.0) -> Any:
     params, inner = variables["params"], variables["params"]["layer"]
     return {"a": jnp.sin(inner["w"] * x) * 1.5, "b": (jnp.sum(inner["lora"] ** 2) * params["scale"] * y,)}
-
-
-def result(fn: Callable[..., Any], mutable: Any, *args: Any, given: Any = None) -> Any:
-    found = liftcore.apply(fn, mutable=mutable)(VARIABLES if given is None else given, *args, rngs=RNGS)
-    return found[0] if mutable else found
 
 
 def lifted(kind: str, *args: Any, **options: Any) -> Callable[..., Any]:
@@ -143,25 +120,10 @@ def test_something_else_may_be_returned(kind: str, mutable: Any) -> None:
 
 @KINDS
 def test_the_state_is_that_without_the_derivative(kind: str) -> None:
-    def noisy(scope: Scope, x: Any) -> Any:
-        scope.sow("intermediates", "x", x)
-        key = scope.push("inner").make_rng("dropout")
-        seen = scope.variable("state", "seen", lambda: 2 * x)
-        seen.value = seen.value + x + jax.random.uniform(key)
-        y = scope.param("w", jax.random.normal, (3,)) * seen.value
-        return y, y
+    def twice(scope: Scope, x: Any) -> Any:
+        return (noisy(scope, x),) * 2
 
-    def model(scope: Scope, x: Any, lift: Callable[..., Any]) -> Any:
-        return lift(noisy)(scope, x)[1], jax.random.key_data(scope.make_rng("dropout"))
-
-    def with_value(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return lifted(kind, fn, has_aux=True)
-
-    bare, ours = (liftcore.init(model)(RNGS, X, lift) for lift in (lambda fn: fn, with_value))
-    assert_same(ours, bare)
-    held = {name: found for name, found in bare[1].items() if name != "intermediates"}
-    apply = liftcore.apply(model, mutable=["state", "intermediates"])
-    assert_same(*(apply(held, X, lift, rngs=RNGS) for lift in (with_value, lambda fn: fn)))
+    assert_state_stays(lambda fn: lifted(kind, fn, has_aux=True), twice, lambda both: both[1])
 
 
 @KINDS

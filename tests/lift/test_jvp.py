@@ -15,28 +15,23 @@ from jax.test_util import check_grads
 import liftcore
 from liftcore import Scope
 from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
-from liftcore.filters import All, PathContains, merge
+from liftcore.filters import merge
+from tests.lift.derivatives import (
+    BOTH,
+    KEY,
+    LORA,
+    PARAMS,
+    VARIABLES,
+    X,
+    assert_state_stays,
+    counts,
+    layer,
+    result,
+)
+from tests.lift.nests import Counted
 from tests.lift.quick import assert_same
 
-KEY = jax.random.key(0)
-RNGS = {"params": KEY, "dropout": jax.random.key(1)}
-X = jnp.array([0.1, 0.2, 0.3])
-PARAMS = {"layer": {"w": jnp.arange(1.0, 4.0), "lora": jnp.arange(2.0, 5.0)}, "scale": jnp.float32(2)}
-VARIABLES = {"params": PARAMS, "state": {"n": jnp.float32(1.5)}}
-BOTH = pytest.mark.parametrize("mutable", [False, ["state"]])
 KINDS = pytest.mark.parametrize("kind", ["jvp", "linearize"])
-LORA = All("params", PathContains("lora"))
-
-
-def layer(scope: Scope, x: Any, y: Any = 1.0) -> Any:
-    """Reads, and writes what it may; returns a pytree."""
-    inner = scope.push("layer")
-    w, lora = inner.param("w", jax.random.normal, (3,)), inner.param("lora", jax.random.normal, (3,))
-    n = scope.variable("state", "n", lambda: jnp.float32(1.5))
-    result = {"a": jnp.sin(w * x) * n.value, "b": (jnp.sum(lora**2) * scope.param("scale", jax.random.normal, ()) * y,)}
-    if scope.is_mutable_collection("state"):
-        n.value = n.value * 2
-    return result
 
 
 def by_hand(params: Any, x: Any, y: Any = 1.0, n: Any = 1.5) -> Any:
@@ -54,11 +49,6 @@ def along(kind: str, fn: Callable[..., Any] = layer, **options: Any) -> Callable
         return y, move(variable_tangents, *tangents), *aux
 
     return linear
-
-
-def result(fn: Callable[..., Any], mutable: Any, *args: Any, given: Any = None) -> Any:
-    found = liftcore.apply(fn, mutable=mutable)(VARIABLES if given is None else given, *args, rngs=RNGS)
-    return found[0] if mutable else found
 
 
 # -- along what --------------------------------------------------------------------------------------------------------
@@ -201,24 +191,7 @@ def test_primals_and_tangents_may_be_lists() -> None:
 
 @KINDS
 def test_the_state_is_that_without_the_derivative(kind: str) -> None:
-    def noisy(scope: Scope, x: Any) -> Any:
-        scope.sow("intermediates", "x", x)
-        key = scope.push("inner").make_rng("dropout")
-        seen = scope.variable("state", "seen", lambda: 2 * x)
-        seen.value = seen.value + x + jax.random.uniform(key)
-        return scope.param("w", jax.random.normal, (3,)) * seen.value
-
-    def model(scope: Scope, x: Any, lift: Callable[..., Any]) -> Any:
-        return lift(noisy)(scope, x), jax.random.key_data(scope.make_rng("dropout"))
-
-    def valued(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda scope, x: along(kind, fn)(scope, (x,), (x,))[0]
-
-    bare, lifted = (liftcore.init(model)(RNGS, X, lift) for lift in (lambda fn: fn, valued))
-    assert_same(lifted, bare)
-    held = {name: found for name, found in bare[1].items() if name != "intermediates"}
-    apply = liftcore.apply(model, mutable=["state", "intermediates"])
-    assert_same(*(apply(held, X, lift, rngs=RNGS) for lift in (valued, lambda fn: fn)))
+    assert_state_stays(lambda fn: lambda scope, x: along(kind, fn)(scope, (x,), (x,))[0])
 
 
 @KINDS
@@ -426,31 +399,11 @@ def test_a_scan_carries_and_writes_what_the_function_created(kind: str) -> None:
 # -- how often the function runs ---------------------------------------------------------------------------------------
 
 
-class Counted:
-    """A function that counts its runs."""
-
-    __name__ = "counted"
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def __call__(self, scope: Scope, x: Any) -> Any:
-        self.runs += 1
-        n = scope.variable("state", "n", lambda: jnp.zeros(()))
-        if scope.is_mutable_collection("state"):
-            n.value += 1
-        return jnp.tanh(x * scope.param("w", jax.random.normal, ())) + n.value
-
-    def since(self) -> int:
-        runs, self.runs = self.runs, 0
-        return runs
-
-
 @KINDS
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat])
 def test_the_function_runs_once_at_every_depth(lift: Callable[..., Any], depth: int, kind: str) -> None:
-    body = Counted()
+    body = Counted(counts)
     model: Callable[..., Any] = body
     for _ in range(depth):
         inner = along(kind, lift(model))
@@ -468,7 +421,7 @@ def test_the_function_runs_once_at_every_depth(lift: Callable[..., Any], depth: 
 @KINDS
 @BOTH
 def test_the_function_runs_once_when_it_is_computed(kind: str, mutable: Any) -> None:
-    body = Counted()
+    body = Counted(counts)
     given = {"params": {"w": jnp.float32(2)}, "state": {"n": jnp.float32(0)}}
     result(along(kind, body), mutable, (jnp.float32(1),), (jnp.float32(1),), given=given)
     assert body.since() == 1
