@@ -14,52 +14,14 @@ from jax.sharding import Mesh, PartitionSpec
 import liftcore
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
-from liftcore.filters import All, Not, PathContains
-from tests.lift.quick import assert_same, compiled
-
-KEY = jax.random.key(0)
-RNGS = {"params": KEY, "dropout": jax.random.key(1)}
-X = jnp.array([0.1, 0.2, 0.3])
-PARAMS = {"w": jnp.arange(1.0, 4.0), "lora": jnp.arange(2.0, 5.0)}
-VARIABLES = {"params": PARAMS, "state": {"n": jnp.float32(1.5)}}
-LORA = All("params", PathContains("lora"))
-MUTABLE = ["state", "intermediates"]
-
-
-def layer(scope: Scope, x: Any) -> Any:
-    """Makes, reads, writes, draws and sows what it may."""
-    w, lora = (scope.param(name, jax.random.normal, (3,)) for name in ("w", "lora"))
-    n = scope.variable("state", "n", lambda: jnp.float32(1.5))
-    noise = jax.random.uniform(scope.push("noise", reuse=True).make_rng("dropout"))
-    y = jnp.sin(w * x) * n.value + lora * noise
-    scope.sow("intermediates", "y", y)
-    if scope.is_mutable_collection("state"):
-        n.value = n.value + jnp.sum(y)
-    return y
-
-
-def ruled(fn: Callable[..., Any], rule: Any = None, **options: Any) -> Callable[..., Any]:
-    """A function with its own derivative for a rule, or another one."""
-    lifted = liftcore.custom_jvp(fn, **options)
-    own = {name: options[name] for name in ("wrt",) if name in options}
-    lifted.defjvp(rule or (lambda scope, *args: liftcore.jvp(fn, **own)(scope, *args)))
-    return lifted
-
-
-def result(fn: Callable[..., Any], mutable: Any, *args: Any, given: Any = None, **kwargs: Any) -> Any:
-    found = liftcore.apply(fn, mutable=mutable)(VARIABLES if given is None else given, *args, rngs=RNGS, **kwargs)
-    return found[0] if mutable else found
-
-
-def total(tree: Any) -> Any:
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
-
+from liftcore.filters import Not
+from tests.lift.derivatives import KEY, LORA, RNGS, X, counts
+from tests.lift.nests import Counted
+from tests.lift.quick import assert_same
+from tests.lift.ruled import CHOSEN, MUTABLE, PARAMS, VARIABLES, fails, layer, result, scaled, total
+from tests.lift.ruled import ruled_forward as ruled
 
 # -- the rule ----------------------------------------------------------------------------------------------------------
-
-
-def scaled(scope: Scope, x: Any, y: Any) -> Any:
-    return {"a": x * scope.param("w", lambda key: jnp.float32(3)), "b": y}
 
 
 def marked(scope: Scope, primals: Any, tangents: Any, variable_tangents: Any) -> Any:
@@ -103,9 +65,6 @@ def test_arguments_may_be_any_pytree_with_integers_and_keys(make: Any) -> None:
     tree = {"a": jnp.float32(2), "b": (jnp.float32(3),)}
     grads = jax.grad(lambda tree: liftcore.apply(ruled(fn, rule))({}, tree, 4, make(0), None)[0])(tree)
     assert grads == {"a": 7.0, "b": (0.0,)}
-
-
-CHOSEN = [((1, 3), ()), ((-1, -3), ()), ([3, 1], ()), ((1, -1), ()), ((), ("n", "mode")), ((3,), ["mode"])]
 
 
 @pytest.mark.parametrize(("numbers", "names"), CHOSEN)
@@ -243,15 +202,6 @@ def test_a_pytree_of_scopes_has_a_pytree_of_tangents() -> None:
 # -- state -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_state_is_that_of_the_function() -> None:
-    def model(scope: Scope, x: Any, lift: Callable[..., Any]) -> Any:
-        return lift(layer)(scope, x), jax.random.key_data(scope.push("noise", reuse=True).make_rng("dropout"))
-
-    assert_same(*(liftcore.init(model)(RNGS, X, lift) for lift in (ruled, lambda fn: fn)))
-    apply = liftcore.apply(model, mutable=MUTABLE)
-    assert_same(*(apply(VARIABLES, X, lift, rngs=RNGS) for lift in (ruled, lambda fn: fn)))
-
-
 def test_state_and_draws_are_the_same_where_the_rule_runs() -> None:
     def run(variables: Any, x: Any) -> Any:
         y, mutated = liftcore.apply(ruled(layer), mutable=MUTABLE)(variables, x, rngs=RNGS)
@@ -272,18 +222,6 @@ def test_the_rule_finds_the_variables_that_the_function_creates() -> None:
     lifted = ruled(lambda scope, x: x * scope.param("w", lambda key: jnp.float32(3)), rule)
     assert jax.grad(lambda x: liftcore.init(lifted)(KEY, x)[0])(2.0) == 21.0
     assert liftcore.init(lifted)(KEY, 2.0) == (6.0, {"params": {"w": 3.0}})
-
-
-@pytest.mark.parametrize("source", ["dropout", "params"])
-def test_values_do_not_depend_on_whether_init_is_differentiated(source: str) -> None:
-    def fn(scope: Scope, x: Any) -> Any:
-        n = scope.variable("state", "n", lambda: jax.random.normal(scope.make_rng(source)))
-        return x * n.value * jax.random.normal(scope.make_rng(source))
-
-    lifted = ruled(fn)
-    value = liftcore.init(lifted)(RNGS, 2.0)[0]
-    again, slope = jax.value_and_grad(lambda x: liftcore.init(lifted)(RNGS, x)[0])(2.0)
-    assert_same((again, slope), (value, value / 2))
 
 
 def test_values_sown_by_the_function_or_by_the_rule_only_are_zeros_elsewhere() -> None:
@@ -332,17 +270,6 @@ def test_what_the_function_holds_on_to_cannot_be_differentiated_as_in_jax() -> N
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def fails(lifted: Callable[..., Any], *args: Any, mutable: Any = True, given: Any = None) -> Any:
-    def run(*args: Any) -> Any:
-        variables = {name: {"m": value} for name, value in (given or {}).items()}
-        model = liftcore.apply(lambda scope: lifted(scope.push("m"), *args), mutable=mutable)
-        return total(model(variables, rngs=RNGS)[0])
-
-    with pytest.raises(LiftArgumentError) as caught:
-        run(*args)
-    return caught.value
-
-
 def test_there_must_be_a_rule() -> None:
     error = fails(liftcore.custom_jvp(layer), X)
     assert (error.where, error.what) == ("custom_jvp(layer) at /m", "it has no rule yet.")
@@ -355,13 +282,6 @@ def test_the_scope_cannot_be_among_the_arguments_that_only_python_sees(numbers: 
     assert error.where == f"custom_jvp(layer) at /m, nondiff_argnums={numbers}"
     assert "number 0 is the scope" in error.what
     assert error.fix == "Count from 1; choose its variables with `wrt`."
-
-
-@pytest.mark.parametrize("number", [2, -3, 7])
-def test_a_number_that_is_out_of_range_is_an_error(number: int) -> None:
-    error = fails(ruled(layer, nondiff_argnums=(number,)), X)
-    assert f"nondiff_argnums=({number},)" in error.where
-    assert "there are 2 arguments" in error.what
 
 
 @pytest.mark.parametrize(
@@ -462,37 +382,6 @@ AROUND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def everything(model: Callable[..., Any], rngs: Any, x: Any) -> Any:
-    """All that `init`, `apply` and `grad` give."""
-    y, variables = liftcore.init(model)(rngs, x)
-    held = {name: value for name, value in variables.items() if name != "intermediates"}
-
-    def loss(params: Any, x: Any) -> Any:
-        y, mutated = liftcore.apply(model, mutable=MUTABLE)({**held, "params": params}, x, rngs=rngs)
-        return jnp.sum(y), mutated
-
-    return y, variables, jax.grad(loss, (0, 1), has_aux=True)(held["params"], x)
-
-
-INSIDE = [(name, lambda fn: fn) for name in AROUND] + [("scan", liftcore.remat), ("cond", liftcore.jit)]
-
-
-@pytest.mark.parametrize(("name", "inside"), INSIDE)
-def test_inside_and_outside_other_lifts_values_and_gradients_stay(name: str, inside: Callable[..., Any]) -> None:
-    """The state takes part in no gradient, so that those of the bare function are the same."""
-
-    def fn(scope: Scope, x: Any) -> Any:
-        n = scope.variable("state", "n", lambda: jnp.float32(1))
-        n.value = n.value + 1
-        scope.sow("intermediates", "x", x)
-        noise = jax.random.uniform(scope.make_rng("dropout"))
-        return jnp.tanh(scope.param("w", jax.random.normal, (3,)) * x + noise) * n.value
-
-    bare, ours = AROUND[name](inside(fn)), AROUND[name](ruled(inside(fn)))
-    rngs = {"params": jax.random.PRNGKey(0), "dropout": jax.random.PRNGKey(1)}  # JAX 0.8 has no typed ones in branches
-    assert_same(*compiled(lambda rngs, x: (everything(ours, rngs, x), everything(bare, rngs, x)), rngs, X))
-
-
 def test_a_while_loop_is_differentiated_by_the_rule() -> None:
     def root(scope: Scope, x: Any) -> Any:
         start = scope.param("start", lambda key: jnp.float32(1))
@@ -508,23 +397,6 @@ def test_a_while_loop_is_differentiated_by_the_rule() -> None:
     y, (start, slope) = jax.value_and_grad(model, (0, 1))(params, 9.0)
     np.testing.assert_allclose([y, slope], [3, 1 / 6], rtol=1e-5)
     assert start == {"params": {"start": 0.0}}
-
-
-def test_a_scan_carries_and_writes_what_the_function_created() -> None:
-    def fn(scope: Scope, x: Any) -> Any:
-        n = scope.variable("state", "n", lambda: 10 * x)
-        n.value += 1
-        return n.value * x
-
-    def step(scope: Scope, x: Any, _: Any) -> Any:
-        y = ruled(fn)(scope, x)
-        seen = scope.get_variable("state", "n")
-        scope.put_variable("state", "n", seen * 2)
-        return x + 1, (y, seen)
-
-    loop = liftcore.scan(step, length=3, variable_carry="state")
-    (_, (ys, ns)), variables = liftcore.init(loop)(KEY, jnp.float32(1), None)
-    assert (ns.tolist(), ys.tolist(), variables["state"]["n"]) == ([11, 23, 47], [11, 46, 141], 94)
 
 
 def test_inside_a_shard_map_with_variables_of_each_device() -> None:
@@ -548,30 +420,10 @@ def test_inside_a_shard_map_with_variables_of_each_device() -> None:
 # -- how often functions run -------------------------------------------------------------------------------------------
 
 
-class Counted:
-    """A function that counts its runs."""
-
-    __name__ = "counted"
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def __call__(self, scope: Scope, x: Any) -> Any:
-        self.runs += 1
-        n = scope.variable("state", "n", lambda: jnp.zeros(()))
-        if scope.is_mutable_collection("state"):
-            n.value += 1
-        return jnp.tanh(x * scope.param("w", jax.random.normal, ())) + n.value
-
-    def since(self) -> int:
-        runs, self.runs = self.runs, 0
-        return runs
-
-
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("between", [lambda fn: fn, liftcore.remat])
 def test_function_and_rule_run_once_each(between: Callable[..., Any], depth: int) -> None:
-    body, rules = Counted(), Counted()
+    body, rules = Counted(counts), Counted(counts)
     model: Callable[..., Any] = body
     for _ in range(depth):
 
