@@ -26,6 +26,7 @@ from liftcore.errors import (
 )
 from tests.laws.programs import MUTABLE, Meaning, inside_a_row, programs, refusals
 from tests.lift import plain
+from tests.lift.nests import Counted
 from tests.lift.quick import assert_same, compiled, key, uniform
 from tests.lift.rows.row import DEVICES, FORWARD, REVERSE, SOWN
 from tests.lift.table import COLLECTIONS, FRESH, SHARED, SHOWN, TABLE, TRANSPARENT, fit, refused
@@ -169,21 +170,6 @@ def test_law_1_pure(name: str) -> None:
 
 
 # -- 2. once -----------------------------------------------------------------------------------------------------------
-
-
-class Counted:
-    """A body that counts its runs."""
-
-    def __init__(self, body: Callable[..., Any]) -> None:
-        self.body, self.runs = body, 0
-
-    def __call__(self, scope: Any, x: Any) -> Any:
-        self.runs += 1
-        return self.body(scope, x)
-
-    def since(self) -> int:
-        runs, self.runs = self.runs, 0
-        return runs
 
 
 def nested(names: tuple[str, ...], body: Callable[..., Any], way: str = "lifted") -> Callable[..., Any]:
