@@ -50,20 +50,20 @@ from .activation import (
     swish,
     tanh,
 )
-from .calling import compact, compact_name_scope, nowrap
 from .combinators import Sequential
 from .convolution import Conv
 from .embedding import Embed
-from .entry import apply, init, init_with_output
-from .explanation import explain
 from .initializers import ones_init, zeros_init
-from .interception import (
+from .lifecycle.calling import compact, compact_name_scope, nowrap
+from .lifecycle.entry import apply, init, init_with_output
+from .lifecycle.interception import (
     InterceptorContext,
     disable_named_call,
     enable_named_call,
     intercept_methods,
     override_named_call,
 )
+from .lifecycle.places import share_scope
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
@@ -84,12 +84,12 @@ from .partitioning import (
     with_logical_partitioning,
     with_partitioning,
 )
-from .places import share_scope
 from .pooling import avg_pool, max_pool, min_pool, pool
-from .stack import Stack
-from .stacking import stack_layers, unstack_layers
+from .stacks.stack import Stack
+from .stacks.stacking import stack_layers, unstack_layers
 from .stochastic import Dropout
 from .summary import module_paths, summarize, tabulate
+from .summary.explanation import explain
 from .transforms.branches import cond, switch
 from .transforms.compilation import checkify, checkpoint, eval_shape, jit, named_call, purify, remat
 from .transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp

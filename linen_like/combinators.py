@@ -7,7 +7,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError, shown
 
-from .calling import compact
+from .lifecycle.calling import compact
 from .module import Module
 
 __all__ = ["Sequential"]

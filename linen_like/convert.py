@@ -19,9 +19,9 @@ from liftcore.filters import leaves_of
 from liftcore.serialization import msgpack_restore
 from liftcore.typing import Path, Variables
 
-from .fields import Base
-from .interception import InterceptorContext, intercept_methods
-from .stacking import stack_layers, unstack_layers
+from .lifecycle.fields import Base
+from .lifecycle.interception import InterceptorContext, intercept_methods
+from .stacks.stacking import stack_layers, unstack_layers
 
 __all__ = ["from_flax", "stack_layers", "to_flax", "unstack_layers"]
 

@@ -11,9 +11,9 @@ from jax import lax
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
-from .calling import compact
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, lecun_normal, zeros_init
+from .lifecycle.calling import compact
 from .module import Module
 
 __all__ = ["Dense"]

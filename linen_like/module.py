@@ -26,16 +26,17 @@ from liftcore import Scope, Variable
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
 from liftcore.typing import Filter, RNGs, Variables
 
-from . import binding, calling, entry, fields, naming, summary
-from ._context import CaptureFilter, context
-from .binding import NEW, UNSPECIFIED, bound_scope
-from .entry import NO_INTERMEDIATES
+from . import summary
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
     InvalidInstanceModuleError,
     ModuleAttributeError,
 )
+from .lifecycle import binding, calling, entry, fields, naming
+from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope
+from .lifecycle.context import CaptureFilter, context
+from .lifecycle.entry import NO_INTERMEDIATES
 from .summary.html import mimebundle
 
 __all__ = ["Module", "merge_param"]

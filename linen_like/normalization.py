@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
-from .calling import compact
 from .initializers import Initializer, ones, zeros
+from .lifecycle.calling import compact
 from .module import Module, merge_param
 
 __all__ = ["BatchNorm", "LayerNorm"]

@@ -33,7 +33,7 @@ from liftcore.meta import (
 from liftcore.struct import field
 from liftcore.typing import PyTree
 
-from .lifting import Methods, lift
+from .lifting.lifting import Methods, lift
 
 __all__ = [
     "PARTITION_NAME",

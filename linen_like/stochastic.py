@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from liftcore import nn
 from liftcore.typing import Array, Key
 
-from .calling import compact
+from .lifecycle.calling import compact
 from .module import Module, merge_param
 
 __all__ = ["Dropout"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from liftcore.filters import leaves_of
 
-from ..fields import Base
-from ..naming import modules_in
+from ..lifecycle.fields import Base
+from ..lifecycle.naming import modules_in
 from .table import lines_of
 
 __all__ = ["mimebundle", "module_html"]

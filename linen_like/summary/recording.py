@@ -17,13 +17,13 @@ import liftcore
 from liftcore import ExplainedLift, Variable
 from liftcore.typing import Filter, Path, RNGs
 
-from .._context import capturing
-from ..binding import constructor_arguments, deep_clone
-from ..calling import function_name
-from ..closures import HELD
-from ..fields import Base
-from ..interception import InterceptorContext, intercept_methods
-from ..naming import map_modules
+from ..lifecycle.binding import constructor_arguments, deep_clone
+from ..lifecycle.calling import function_name
+from ..lifecycle.closures import HELD
+from ..lifecycle.context import capturing
+from ..lifecycle.fields import Base
+from ..lifecycle.interception import InterceptorContext, intercept_methods
+from ..lifecycle.naming import map_modules
 from . import cost
 
 __all__ = ["Call", "Notes", "record"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from liftcore.meta import AxisMetadata
 
-from ..fields import Base
+from ..lifecycle.fields import Base
 
 __all__ = ["TOTAL", "Table", "as_html", "as_text", "lines_of", "with_rich"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from liftcore.typing import Filter, RNGs
 
-from ..entry import NO_INTERMEDIATES, resolve_method
 from ..errors import InvalidInstanceModuleError
-from ..fields import Base
+from ..lifecycle.entry import NO_INTERMEDIATES, resolve_method
+from ..lifecycle.fields import Base
 from . import cost
 from .recording import record
 from .rows import Row, Size, rows_of

@@ -9,7 +9,7 @@ import liftcore
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Filter
 
-from ..crossing import cross
+from ..lifting.crossing import cross
 
 __all__ = ["cond", "switch"]
 

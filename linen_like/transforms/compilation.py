@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, Variables
 
-from ..crossing import cross
-from ..lifting import Methods, lift
+from ..lifting.crossing import cross
+from ..lifting.lifting import Methods, lift
 from .options import refuse
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]

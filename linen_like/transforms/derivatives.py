@@ -12,8 +12,8 @@ import liftcore
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, PyTree
 
-from ..crossing import cross
-from ..template import Place
+from ..lifting.crossing import cross
+from ..lifting.template import Place
 from .options import refuse
 from .trees import Scopes, Trees, without_modules
 

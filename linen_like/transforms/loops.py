@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..crossing import cross
-from ..lifting import Methods, lift
+from ..lifting.crossing import cross
+from ..lifting.lifting import Methods, lift
 from .options import refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]

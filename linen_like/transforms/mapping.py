@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import InOutAxes
 
-from ..lifting import Methods, lift
+from ..lifting.lifting import Methods, lift
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 

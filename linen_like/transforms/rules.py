@@ -9,8 +9,8 @@ from typing import Any
 import liftcore
 from liftcore.typing import Filter
 
-from ..crossing import Crossing, cross
-from ..lifting import mark_lifted
+from ..lifting.crossing import Crossing, cross
+from ..lifting.lifting import mark_lifted
 from .trees import Scopes, Trees, without_modules
 
 __all__ = ["custom_jvp", "custom_vjp", "custom_vmap"]

@@ -10,8 +10,8 @@ import jax
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import PyTree
 
-from ..crossing import Crossing, lies_in
-from ..naming import map_modules
+from ..lifecycle.naming import map_modules
+from ..lifting.crossing import Crossing, lies_in
 
 __all__ = ["Scopes", "Trees", "without_modules"]
 

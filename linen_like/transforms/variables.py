@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifting import Methods, lift
+from ..lifting.lifting import Methods, lift
 
 __all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
 

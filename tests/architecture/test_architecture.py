@@ -23,8 +23,18 @@ LEVELS = (
 )
 """The files of liftcore; each imports from its own level and those above it here."""
 
+MODULE_LEVELS = (
+    {"errors", "dtypes", "initializers"},
+    {"lifecycle"},
+    {"summary"},
+    {"module"},
+    {"lifting"},
+)
+"""Those of linen_like; what is not named here, the layers and what else users import, stands on all of them."""
+
 MODULES = sources()
 CORE = {name: source for name, source in MODULES.items() if name.startswith("liftcore.")}
+LINEN = {name: source for name, source in MODULES.items() if name.startswith("linen_like.")}
 MODULE = pytest.mark.parametrize("source", MODULES.values(), ids=list(MODULES))
 CORE_MODULE = pytest.mark.parametrize("source", CORE.values(), ids=list(CORE))
 
@@ -45,6 +55,18 @@ def test_a_file_imports_only_from_its_level_and_lower_ones(source: Source) -> No
         assert target != "liftcore", "a file never imports its package root"
         assert target.startswith("liftcore."), target
         assert level(target) <= level(source.module), target
+
+
+def module_level(module: str) -> int:
+    part = module.split(".")[1]
+    return next((number for number, names in enumerate(MODULE_LEVELS) if part in names), len(MODULE_LEVELS))
+
+
+@pytest.mark.parametrize("source", LINEN.values(), ids=list(LINEN))
+def test_a_file_of_the_module_layer_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
+    for target in targets(source):
+        if target.startswith("linen_like."):
+            assert module_level(target) <= module_level(source.module), target
 
 
 @pytest.mark.parametrize("package", ["liftcore.lift", "liftcore.nn", "linen_like"])

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like._context import context
 from linen_like.errors import LiftError
+from linen_like.lifecycle.context import context
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 DENSE = nn.Dense(3).init(KEY, X)

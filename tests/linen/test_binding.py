@@ -10,8 +10,8 @@ import pytest
 
 import liftcore
 import linen_like as nn
-from linen_like._context import context
 from linen_like.errors import AssignSubModuleError, CallUnbindOnUnboundModuleError, LiftArgumentError
+from linen_like.lifecycle.context import context
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 

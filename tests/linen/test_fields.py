@@ -13,7 +13,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import ReservedModuleAttributeError, UnhashableModuleError
-from linen_like.fields import fingerprint
+from linen_like.lifecycle.fields import fingerprint
 
 
 class Model(nn.Module):

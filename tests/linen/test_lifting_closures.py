@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like.closures import held, holding
 from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModuleError
+from linen_like.lifecycle.closures import held, holding
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 

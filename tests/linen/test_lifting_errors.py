@@ -12,8 +12,8 @@ import pytest
 from jax.experimental import checkify
 
 import linen_like as nn
-from linen_like._context import context
 from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModuleError, UnhashableModuleError
+from linen_like.lifecycle.context import context
 from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, shapes
 
 lifts = pytest.mark.parametrize("lift", LIFTS.values(), ids=LIFTS)

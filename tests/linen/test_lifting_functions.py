@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like._context import context
 from linen_like.errors import (
     AssignSubModuleError,
     InvalidScopeError,
@@ -18,6 +17,7 @@ from linen_like.errors import (
     NameInUseError,
     UnboundModuleError,
 )
+from linen_like.lifecycle.context import context
 from tests.linen.lifted import (
     KEY,
     LIFTS,

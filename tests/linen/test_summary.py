@@ -12,7 +12,7 @@ import pytest
 
 import linen_like as nn
 from liftcore.filters import All, PathContains
-from linen_like._context import context
+from linen_like.lifecycle.context import context
 from linen_like.summary import Summary, module_paths, summarize
 from linen_like.summary.rows import Size
 

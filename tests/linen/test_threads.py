@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like._context import context
 from linen_like.errors import CallCompactUnboundModuleError
+from linen_like.lifecycle.context import context
 from tests.linen.lifted import KEY, LIFTS, RNGS, SHARING, Block, X, assert_close, assert_same
 
 THREADS = 8

@@ -10,10 +10,10 @@ import jax
 
 from liftcore import Scope, Variable
 
-from .binding import constructor_arguments
-from .closures import HELD
-from .fields import Base
-from .naming import map_modules
+from ..lifecycle.binding import constructor_arguments
+from ..lifecycle.closures import HELD
+from ..lifecycle.fields import Base
+from ..lifecycle.naming import map_modules
 
 __all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "scopes_of"]
 

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 
-from .errors import ReservedModuleAttributeError, UnhashableModuleError
+from ..errors import ReservedModuleAttributeError, UnhashableModuleError
 
 if TYPE_CHECKING:
     from .binding import State

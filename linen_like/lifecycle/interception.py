@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from liftcore.errors import LiftArgumentError
 
-from ._context import Context, context
+from .context import Context, context
 
 __all__ = [
     "Interceptor",

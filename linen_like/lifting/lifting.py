@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from liftcore.errors import LiftArgumentError, shown
 
-from .calling import function_name
+from ..errors import TransformTargetError
+from ..lifecycle.calling import function_name
+from ..module import Module
 from .crossing import Call, cross
-from .errors import TransformTargetError
-from .module import Module
 
 __all__ = ["Methods", "lift", "mark_lifted"]
 

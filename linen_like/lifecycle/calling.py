@@ -18,10 +18,10 @@ import jax
 
 from liftcore.errors import LiftArgumentError, shown
 
-from ._context import context
+from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import note_mistake
 from .binding import check_constructed, ensure_setup, place
-from .errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
+from .context import context
 from .fields import Base
 from .interception import intercepted
 from .places import name_scope

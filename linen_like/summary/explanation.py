@@ -9,10 +9,10 @@ import liftcore
 from liftcore import Explanation
 from liftcore.typing import Filter, RNGs, Variables
 
-from ._context import capturing
-from .binding import deep_clone
-from .entry import NO_INTERMEDIATES, resolve_method
-from .fields import Base
+from ..lifecycle.binding import deep_clone
+from ..lifecycle.context import capturing
+from ..lifecycle.entry import NO_INTERMEDIATES, resolve_method
+from ..lifecycle.fields import Base
 
 __all__ = ["explain"]
 

@@ -19,12 +19,12 @@ from liftcore.filters import merge, partition, union
 from liftcore.meta import remove_axis
 from liftcore.typing import Filter, PyTree
 
-from .binding import bound_scope, place
-from .calling import nowrap
-from .crossing import cross
-from .errors import UnboundModuleError
-from .fields import Base
-from .module import Module
+from ..errors import UnboundModuleError
+from ..lifecycle.binding import bound_scope, place
+from ..lifecycle.calling import nowrap
+from ..lifecycle.fields import Base
+from ..lifting.crossing import cross
+from ..module import Module
 from .one_by_one import one_by_one
 
 __all__ = ["Stack"]

@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, shown
 
-from ._context import context
-from .errors import (
+from ..errors import (
     AssignSubModuleError,
     IncorrectPostInitOverrideError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
     UnboundModuleError,
 )
+from .context import context
 from .fields import Base
 from .naming import PLAIN, map_modules, named_modules
 

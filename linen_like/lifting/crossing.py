@@ -17,13 +17,13 @@ import jax
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, shown
 
-from ._context import context
-from .binding import State, bound_scope, ensure_setup
-from .calling import function_name
-from .closures import HELD, held, holding, keeps
-from .errors import TransformedMethodReturnValueError
-from .fields import Base, fingerprint
-from .naming import map_modules
+from ..errors import TransformedMethodReturnValueError
+from ..lifecycle.binding import State, bound_scope, ensure_setup
+from ..lifecycle.calling import function_name
+from ..lifecycle.closures import HELD, held, holding, keeps
+from ..lifecycle.context import context
+from ..lifecycle.fields import Base, fingerprint
+from ..lifecycle.naming import map_modules
 from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
 __all__ = ["Call", "Crossing", "cross", "lies_in"]

@@ -16,9 +16,9 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.filters import DenyList, union
 from liftcore.typing import Filter
 
-from ._context import CaptureFilter, capturing
+from ..errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError, ModuleAttributeError
 from .binding import deep_clone, place
-from .errors import ApplyModuleInvalidMethodError, InvalidInstanceModuleError, ModuleAttributeError
+from .context import CaptureFilter, capturing
 from .fields import Base
 
 NO_INTERMEDIATES = DenyList("intermediates")

@@ -8,8 +8,8 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError, shown
 
+from ..errors import CallShareScopeOnUnboundModuleError
 from .binding import place
-from .errors import CallShareScopeOnUnboundModuleError
 from .fields import Base
 
 __all__ = ["name_scope", "share_scope"]
