@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -10,30 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import linen_like as nn
 from linen_like import Module, compact, initializers
 from linen_like.combinators import Sequential
 from linen_like.convolution import Conv
 from linen_like.embedding import Embed
 from linen_like.errors import LiftArgumentError
 from linen_like.linear import Dense
-from linen_like.normalization import BatchNorm, LayerNorm
+from linen_like.normalization import BatchNorm
 from linen_like.stochastic import Dropout
-from tests.nn.layer_table import IMAGE, ROWS, SERIES, TABLE, Layer, Row, array, everything, functional, modular
-
-LAYERS = {layer.__name__: layer for layer in (BatchNorm, Conv, Dense, Dropout, Embed, LayerNorm)}
+from tests.layers.functional import ROWS_OF_FUNCTIONS, functional
+from tests.layers.row import IMAGE, ROWS, SERIES, Layer, Row, array, everything, modular
+from tests.layers.table import TABLE
 
 
 def program(layer: Layer, row: Row) -> str:
     """All equations of init, apply and their gradients, which say more than numbers and need no compiler."""
-    text = str(jax.make_jaxpr(lambda x: everything(layer, x))(row.inputs))
+    text = str(jax.make_jaxpr(functools.partial(everything, layer))(*row.args))
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ROWS_OF_FUNCTIONS)
 def test_module_runs_what_its_function_runs(name: str) -> None:
     row = TABLE[name]
-    module = LAYERS[row.layer](**row.config)
-    assert program(modular(module, row), row) == program(functional(row), row)
+    assert program(modular(row.module(nn), row), row) == program(functional(row), row)
 
 
 class Halves(Module):

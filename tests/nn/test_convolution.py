@@ -10,7 +10,7 @@ import pytest
 import liftcore
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
-from tests.nn.layer_table import array
+from tests.layers.row import array
 
 convolve = liftcore.apply(nn.conv)
 

@@ -9,7 +9,7 @@ import pytest
 import liftcore
 from liftcore import nn
 from liftcore.errors import LiftArgumentError, ScopeParamShapeError
-from tests.nn.layer_table import array
+from tests.layers.row import array
 
 
 def test_dense_is_a_product_and_a_sum() -> None:

@@ -12,7 +12,7 @@ import pytest
 import liftcore
 from liftcore import nn
 from liftcore.errors import LiftArgumentError, ModifyScopeVariableError
-from tests.nn.layer_table import array
+from tests.layers.row import array
 
 X = array(6, 3)
 STATE = {"mean": array(3), "var": np.array([1.0, 4.0, 9.0], np.float32)}

@@ -10,7 +10,7 @@ import pytest
 
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
-from tests.nn.layer_table import array
+from tests.layers.row import array
 
 X = array(2, 6, 3)
 PAIRS = X.reshape(2, 3, 2, 3)

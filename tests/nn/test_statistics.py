@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from liftcore.nn.statistics import averager, moments, standardize, to_reduction_dtype
-from tests.nn.layer_table import array
+from tests.layers.row import array
 
 X = array(3, 4, 2)
 

@@ -11,7 +11,7 @@ import pytest
 
 import linen_like
 from linen_like.convert import from_flax, to_flax
-from tests.nn.bits import assert_same_bits
+from tests.layers.bits import assert_same_bits
 
 linen = pytest.importorskip("flax.linen")
 serialization = pytest.importorskip("flax.serialization")

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+import linen_like
 from linen_like import Module, activation, compact, initializers, pooling
 from linen_like.combinators import Sequential
 from linen_like.convolution import Conv
@@ -18,10 +19,19 @@ from linen_like.embedding import Embed
 from linen_like.linear import Dense
 from linen_like.normalization import BatchNorm, LayerNorm
 from linen_like.stochastic import Dropout
-from tests.nn.bits import assert_same_bits, quick
-from tests.nn.layer_table import IMAGE, Row, everything, modular
+from tests.layers.bits import assert_same_bits, quick
+from tests.layers.row import IMAGE, Row, everything, modular
+from tests.layers.table import TABLE
 
 linen = pytest.importorskip("flax.linen")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_layer_is_that_of_linen(name: str) -> None:
+    row = TABLE[name]
+    ours, theirs = (modular(row.module(library), row) for library in (linen_like, linen))
+    assert_same_bits(*quick(lambda *args: (everything(ours, *args), everything(theirs, *args)))(*row.args))
+
 
 OURS = types.SimpleNamespace(
     Module=Module,

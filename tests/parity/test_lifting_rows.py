@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import linen_like
-from tests.nn.bits import assert_same_bits, quick
+from tests.layers.bits import assert_same_bits, quick
 
 linen = pytest.importorskip("flax.linen")
 

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 import linen_like
 from liftcore import meta, serialization
 from linen_like import partitioning
-from tests.nn.bits import assert_same_bits, quick
+from tests.layers.bits import assert_same_bits, quick
 
 linen = pytest.importorskip("flax.linen")
 peer = pytest.importorskip("flax.serialization")

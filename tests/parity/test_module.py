@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like
-from tests.nn.bits import assert_same_bits
+from tests.layers.bits import assert_same_bits
 from tests.parity.module_styles import STYLES
 
 linen = pytest.importorskip("flax.linen")

@@ -10,7 +10,7 @@ import pytest
 
 import linen_like
 from linen_like import Stack, stack_layers, unstack_layers
-from tests.nn.bits import assert_same_bits, quick
+from tests.layers.bits import assert_same_bits, quick
 
 linen = pytest.importorskip("flax.linen")
 
