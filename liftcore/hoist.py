@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 
 from ._compat import as_array, is_tag, jaxpr_as_fun
@@ -104,6 +105,16 @@ class Traced:
 
         return make, places
 
+    def batches(self, chosen: PyTree | None) -> bool:
+        """Whether `jax.vmap` makes of the chosen initial values what is made of them one by one.
+
+        It does not keep the order of effects, and of all keys only those of threefry give each lane its own draw.
+        """
+        eqns = _needed(self._jaxpr.eqns, _pick(self._jaxpr.outvars, self._picks(chosen)[1]))
+        kinds = {var.aval.dtype for eqn in eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
+        keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
+        return not any(eqn.effects for eqn in eqns) and keys <= {_threefry()}
+
     def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """The body with the chosen initial values given to it, instead of made by it.
 
@@ -144,6 +155,12 @@ def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Seq
     """
     closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)
+
+
+@functools.cache
+def _threefry() -> Any:
+    """The dtype of JAX's default keys."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
 def _sources(jaxpr: jex.Jaxpr) -> list[frozenset[int]]:

@@ -4,16 +4,18 @@
 
     shared     is made once, before the loop; it may depend on neither carry nor slices
     carried    is made once, as iteration 0 would make it, and is what the loop begins with
-    stacked    is made by a loop of its own, unless it depends on the carry: then it is made in the loop itself, or,
-               inside another lift that has to tell what is created from what is computed, by running the loop twice
+    stacked    is made for all iterations at once, unless it depends on the carry: then it is made in the loop itself,
+               or, inside another lift that has to tell what is created from what is computed, by running the loop twice
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
@@ -140,9 +142,9 @@ class Loop(NamedTuple):
         return Created(shared, carried, self._moved(to_front, outside), once.constant), chosen, outside
 
     def _stack(self, traced: Traced, chosen: Created, state: PyTree, xs: PyTree, apart: bool) -> PyTree:
-        """Makes stacked initial values in a loop of their own.
+        """Makes stacked initial values, those of all iterations at once where that gives the same.
 
-        Where an enclosing lift has to see what each of them depends on (`apart`), there is a loop for those alike.
+        Where an enclosing lift has to see what each of them depends on (`apart`), those alike are made by themselves.
         """
         leaves = jax.tree.leaves((state, xs))
         stacked = jax.tree.map(lambda _: None, traced.created.stacked)
@@ -150,9 +152,17 @@ class Loop(NamedTuple):
             return stacked
         for part in traced.alike(chosen) if apart else [chosen]:
             make, places = traced.maker(part)
-            _, made = self.scan(lambda _, slices, make=make: (None, make(*slices)), None, [leaves[at] for at in places])
-            stacked = _either(stacked, made.stacked)
+            slices = [leaves[place] for place in places]
+            stacked = _either(stacked, self._made(make, slices, traced.batches(part)).stacked)
         return stacked
+
+    def _made(self, make: Callable[..., Created], slices: Sequence[Any], batches: bool) -> Created:
+        if batches and self.size:
+            with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
+                return jax.vmap(lambda _, slices: make(*slices))(jnp.arange(self.size), slices)
+        made: Created
+        _, made = self.scan(lambda _, slices: (None, make(*slices)), None, slices)
+        return made
 
     def _moved(self, move: Callable[[PyTree, Axis], PyTree], groups: Sequence[PyTree]) -> list[PyTree]:
         return [move(group, axis) for group, axis in zip(groups, self.group_axes, strict=True)]

@@ -685,6 +685,35 @@ def test_init_computes_each_parameter_once() -> None:
     assert names["name"] == 0
 
 
+def called_back(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
+    """An initializer that `jax.vmap` has no rule for."""
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(shape, dtype), jax.random.normal(key, shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("root", "init_fn", "loops"),
+    [
+        (KEY, jax.nn.initializers.orthogonal(), 1),
+        (jax.random.PRNGKey(0), jax.random.normal, 1),
+        (jax.random.key(0, impl="rbg"), jax.random.normal, 2),
+        (KEY, called_back, 2),
+    ],
+    ids=["threefry", "raw", "rbg", "callback"],
+)
+def test_stacked_values_are_made_at_once_where_that_gives_those_made_one_by_one(
+    root: jax.Array, init_fn: Callable[..., Any], loops: int
+) -> None:
+    def scaled(scope: Scope, x: Any, _: Any) -> tuple[Any, None]:
+        return x @ scope.param("w", init_fn, (2, 2)), None
+
+    init = liftcore.init(liftcore.scan(scaled, length=3, **STACKED))
+    w = init(root, jnp.ones(2), None)[1]["params"]["w"]
+    alone = [init_fn(liftcore.bind({}, split).make_rng(), (2, 2)) for split in jax.random.split(root, 3)]
+    np.testing.assert_array_equal(w, jnp.stack(alone))
+    jaxpr = jax.make_jaxpr(lambda root: init(root, jnp.ones(2), None))(root)
+    assert Counter(equations(jaxpr.jaxpr))["scan"] == loops
+
+
 @pytest.mark.parametrize("axis", [None, liftcore.In(None), liftcore.Out(None), liftcore.InOut(0, None)])
 def test_stacked_variables_without_an_axis_are_refused(axis: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"expected an axis for each filter, given None.*variable_broadcast"):
