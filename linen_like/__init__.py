@@ -67,7 +67,8 @@ from .lifecycle.places import share_scope
 from .linear import Dense
 from .module import Module, merge_param
 from .normalization import BatchNorm, LayerNorm
-from .partitioning import (
+from .pooling import avg_pool, max_pool, min_pool, pool
+from .spmd import (
     PARTITION_NAME,
     LogicallyPartitioned,
     Partitioned,
@@ -84,7 +85,6 @@ from .partitioning import (
     with_logical_partitioning,
     with_partitioning,
 )
-from .pooling import avg_pool, max_pool, min_pool, pool
 from .stacks.stack import Stack
 from .stacks.stacking import stack_layers, unstack_layers
 from .stochastic import Dropout

@@ -1,315 +1,345 @@
-"""Names of axes: of the mesh, or of the model, with rules from the latter to the former.
+"""Names of axes in collections of their own: the older of Linen's two ways to say how variables lie on a mesh.
 
-The boxes are those of `liftcore.meta`. What is added here are *logical* names such as `embed` or `heads`: a model names
-its axes so, and whoever trains it says by rules which axis of the mesh each of them lies on. The rules that hold in a
-`with` block are known to `jax.jit`: under other rules a function is traced again.
-
-Left out is `set_logical_axis_rules`, which would set rules for all code that runs later.
+`param_with_axes("kernel", …, axes=("embed", "mlp"))` makes the parameter, and beside it the entry `kernel_axes` in the
+collection `params_axes`. The newer way are boxes round the variables themselves, see `spmd`, with the same names and
+rules; the functions that are the same in both are named here too.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import liftcore
-from liftcore import NO_AXES
-from liftcore.errors import LiftArgumentError
-from liftcore.meta import (
-    PARTITION_NAME,
-    Partitioned,
-    constrain,
-    get_partition_spec,
-    get_sharding,
-    unbox,
-    with_partitioning,
-)
-from liftcore.struct import field
-from liftcore.typing import PyTree
+from liftcore import FrozenDict, Variable
+from liftcore.errors import LiftArgumentError, shown
+from liftcore.filters import leaves_of
+from liftcore.meta import PARTITION_NAME
+from liftcore.struct import PyTreeNode, field
+from liftcore.traverse_util import unflatten_dict
+from liftcore.typing import InOutAxes, PyTree
 
-from .lifting.lifting import Methods, lift
+from .lifecycle.binding import bound_scope, place
+from .lifecycle.context import context
+from .lifting.lifting import Methods
+from .module import Module
+from .spmd import (
+    LogicalRules,
+    RulesFallback,
+    add_metadata_axis,
+    get_logical_axis_rules,
+    logical_axis_rules,
+    logical_to_mesh,
+    logical_to_mesh_axes,
+    with_logical_constraint,
+)
+from .transforms.compilation import remat
+from .transforms.loops import scan
+from .transforms.mapping import vmap
 
 __all__ = [
-    "PARTITION_NAME",
+    "AxisMetadata",
     "LogicalRules",
-    "LogicallyPartitioned",
-    "Partitioned",
+    "PartitionedVariable",
     "RulesFallback",
-    "add_metadata_axis",
-    "get_logical_axis_rules",
-    "get_partition_spec",
-    "get_sharding",
-    "logical_axis_rules",
+    "axis_rules",
+    "get_axis_names",
+    "get_axis_rules",
     "logical_to_mesh",
     "logical_to_mesh_axes",
-    "logical_to_mesh_sharding",
-    "unbox",
-    "with_logical_constraint",
-    "with_logical_partitioning",
-    "with_partitioning",
+    "param_with_axes",
+    "remat",
+    "scan_with_axes",
+    "variable_with_axes",
+    "vmap_with_axes",
+    "with_sharding_constraint",
 ]
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
-Names: TypeAlias = Any
-"""A name for each axis of an array: a tuple or a `PartitionSpec` of texts and None; or None alone."""
+axis_rules = logical_axis_rules
+get_axis_rules = get_logical_axis_rules
+with_sharding_constraint = with_logical_constraint
 
-LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
-"""Pairs of a logical name and what it lies on: an axis of the mesh, several as a tuple, or None for no axis."""
-
-_RULES: Any = jax.make_user_context(default_value=())
-"""The one context: the rules of the innermost `with` block of a thread. `jax.jit` sees it as it sees its arguments."""
+_SUFFIX = "_axes"
 
 
-def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
-    """A `with` block in which logical names follow rules.
-
-    Example:
-        >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
-        ...     logical_to_mesh_axes(("batch", "embed")) == PartitionSpec("data", None)
-        True
-
-    Args:
-        rules: pairs of a logical name and an axis of the mesh; the first that can be followed holds.
-    """
-    context: AbstractContextManager[None] = _RULES(_hashable(rules or ()))
-    return context
-
-
-def get_logical_axis_rules() -> LogicalRules:
-    """The rules that hold here."""
-    rules: LogicalRules = _RULES.value
-    return rules
-
-
-def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = None) -> PartitionSpec | None:
-    """The axes of the mesh on which the axes of an array lie.
-
-    Rules are followed in their order. One is passed over where its axis of the mesh is taken by another axis of the
-    array, or where the logical name has one already. A name without a rule gets None.
-
-    Example:
-        >>> rules = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
-        >>> logical_to_mesh_axes(("batch", "length", "heads", "features"), rules) == PartitionSpec("X", None, "Y", None)
-        True
-
-    Args:
-        array_dim_names: the logical names; an item that is no text stays as it is. None gives None.
-        rules: the rules, by default those of the `with` block.
-
-    Raises:
-        LiftArgumentError: where a name occurs twice.
-    """
-    if array_dim_names is None:
-        return None
-    found = _assigned(array_dim_names, rules)
-    return PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in found))
-
-
-class _Unassigned(enum.Enum):
-    UNASSIGNED = enum.auto()
-
-
-_UNASSIGNED = _Unassigned.UNASSIGNED
-"""In place of the axis of the mesh for a name that no rule could be followed for."""
-
-
-def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
-    """The axis of the mesh for each name, or `_UNASSIGNED`."""
-    names = list(names)
-    texts = [name for name in names if isinstance(name, str)]
-    twice = sorted({name for name in texts if texts.count(name) > 1})
-    if twice:
-        raise LiftArgumentError(
-            f"logical names {tuple(names)}",
-            f"{twice} occurs twice, and an axis of the mesh can split only one axis of an array.",
-            "Give the axes different names, or None to those that are not split.",
-        )
-    found = [_UNASSIGNED if isinstance(name, str) else name for name in names]
-    for name, axis in get_logical_axis_rules() if rules is None else rules:
-        if name in names:
-            place = names.index(name)
-            taken = set[str]().union(*map(_axes, found))
-            if found[place] is _UNASSIGNED and taken.isdisjoint(_axes(axis)):
-                found[place] = axis
-    return found
-
-
-def _axes(assigned: Any) -> set[str]:
-    """The axes of the mesh that one axis of an array lies on."""
-    return {axis for axis in (assigned if isinstance(assigned, tuple | list) else [assigned]) if isinstance(axis, str)}
-
-
-def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
-    """A pytree of `PartitionSpec` with logical names, as `get_partition_spec` gives it, as one with those of the mesh.
-
-    Args:
-        tree: the pytree.
-        rules: see `logical_to_mesh_axes`.
-    """
-    return jax.tree.map(lambda spec: logical_to_mesh_axes(spec, rules), tree, is_leaf=_is_spec)
-
-
-def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
-    """As `logical_to_mesh`, but the shardings on a mesh.
-
-    Args:
-        tree: the pytree.
-        mesh: the mesh.
-        rules: see `logical_to_mesh_axes`.
-    """
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), logical_to_mesh(tree, rules), is_leaf=_is_spec)
-
-
-def _is_spec(value: Any) -> bool:
-    return isinstance(value, PartitionSpec)
-
-
-class RulesFallback(enum.Enum):
-    """What becomes of a constraint with a name that no rule could be followed for."""
-
-    AXIS_IS_UNSHARDED = "axis_is_unsharded"
-    RAISE_ERROR = "raise_error"
-    NO_CONSTRAINT = "no_constraint"
-
-
-def with_logical_constraint(
-    x: PyTree,
-    logical_axis_resources: PyTree,
-    rules: LogicalRules | None = None,
-    mesh: Mesh | None = None,
-    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
-) -> PyTree:
-    """Arrays that are to lie on the mesh as their logical names say; without rules or a mesh they lie as they will.
-
-    Args:
-        x: a pytree of arrays.
-        logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without.
-        rules: see `logical_to_mesh_axes`.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
-        fallback: what to do about a name without a rule.
-
-    Raises:
-        LiftArgumentError: where a name occurs twice; where one has no rule, if `fallback` says so.
-    """
-    rules = get_logical_axis_rules() if rules is None else rules
-    if not rules or logical_axis_resources is None:
-        return x
-
-    def place(names: Names, part: PyTree) -> PyTree:
-        axes = None if names is None else _assigned(names, rules)
-        if axes is not None and _UNASSIGNED in axes and fallback is RulesFallback.RAISE_ERROR:
-            lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
-            raise LiftArgumentError(
-                f"logical names {tuple(names)}",
-                f"no rule could be followed for {lost} (rules: {list(rules)}).",
-                f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
-            )
-        if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
-            return part
-        return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
-
-    return jax.tree.map(place, logical_axis_resources, x, is_leaf=_is_names)
-
-
-def _is_names(value: Any) -> bool:
-    if value is None or _is_spec(value):
-        return True
-    return isinstance(value, tuple) and all(
-        one in (None, PartitionSpec.UNCONSTRAINED) or isinstance(one, str) for one in value
-    )
-
-
-class LogicallyPartitioned(Partitioned):
-    """The box with logical names.
-
-    Example:
-        >>> box = LogicallyPartitioned(jax.numpy.ones((3, 4)), ("embed", "mlp"), rules=(("mlp", "model"),))
-        >>> logical_to_mesh_axes(box.names, box.rules) == PartitionSpec(None, "model")
-        True
+class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
+    """The names of the axes of one variable, as an entry of a collection such as `params_axes`.
 
     Attributes:
-        rules: the rules of this box, or None for those of the `with` block.
+        names: a name or None for each axis.
     """
 
-    rules: LogicalRules | None = field(default=None, pytree_node=False)
-
-    def __post_init__(self) -> None:
-        """Makes names and rules values that can be hashed."""
-        super().__post_init__()
-        if self.rules is not None:
-            object.__setattr__(self, "rules", _hashable(self.rules))
+    names: Any = field(pytree_node=False)
 
     def unbox(self) -> Any:
-        """The array, constrained to lie as the rules say, where there is a mesh."""
-        if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
-            return self.value
-        return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
+        """The names."""
+        return self.names
+
+    def replace_boxed(self, value: Any) -> AxisMetadata:
+        """Other names."""
+        return AxisMetadata(value)
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
+        """With the name of an axis more."""
+        names = list(self.names)
+        return AxisMetadata((*names[:index], params.get(PARTITION_NAME), *names[index:]))
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
+        """With the name of an axis less."""
+        names = list(self.names)
+        return AxisMetadata((*names[:index], *names[index + 1 :]))
 
 
-def _hashable(rules: LogicalRules) -> LogicalRules:
-    return tuple((name, tuple(axis) if isinstance(axis, list) else axis) for name, axis in rules)
+class PartitionedVariable(Variable):
+    """A variable whose value is constrained to lie as the names of its axes say, when it is read and when it is set."""
+
+    def __init__(self, variable: Variable, axes: Sequence[str | None], fallback: RulesFallback) -> None:
+        super().__init__(variable.scope, variable.collection, variable.name)
+        self._axes, self._fallback = tuple(axes), fallback
+
+    @property
+    def value(self) -> Any:
+        """The value."""
+        return self._constrained(super().value)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        Variable.value.fset(self, self._constrained(value))  # type: ignore[attr-defined]
+
+    def _constrained(self, value: Any) -> Any:
+        return with_logical_constraint(value, self._axes, fallback=self._fallback)
 
 
-@dataclasses.dataclass(frozen=True)
-class _WithLogicalPartitioning:
-    """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
-
-    fn: Callable[..., Any]
-    names: tuple[Any, ...]
-    mesh: Mesh | None
-    rules: LogicalRules | None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> LogicallyPartitioned:
-        return LogicallyPartitioned(self.fn(*args, **kwargs), self.names, self.mesh, self.rules)
-
-
-def with_logical_partitioning(
-    fn: Callable[..., Any],
-    names: Sequence[Any],
-    mesh: Mesh | None = None,
-    rules: LogicalRules | None = None,
-) -> Callable[..., LogicallyPartitioned]:
-    """An initializer whose value has logical names for its axes.
+def param_with_axes(
+    name: str,
+    init_fn: Callable[..., Any],
+    *init_args: Any,
+    axes: Sequence[str | None] | None = None,
+    module: Module | None = None,
+    **init_kwargs: Any,
+) -> Any:
+    """A parameter, constrained to lie as the names of its axes say; they are kept in the collection `params_axes`.
 
     Example:
-        >>> import linen_like as nn
-        >>> init = with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "mlp"))
-        >>> nn.Dense(2, kernel_init=init).init(jax.random.key(0), jax.numpy.ones(3))["params"]["kernel"].names
-        ('embed', 'mlp')
+        >>> import jax, linen_like as nn
+        >>> class Product(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return x @ param_with_axes("kernel", nn.initializers.ones, (3, 2), axes=("embed", "mlp"))
+        >>> variables = Product().init(jax.random.key(0), jax.numpy.ones(3))
+        >>> get_axis_names(variables["params_axes"])["kernel"] == PartitionSpec("embed", "mlp")
+        True
 
     Args:
-        fn: an initializer, or any function that returns an array.
-        names: the logical names of its axes.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
-        rules: see `logical_to_mesh_axes`.
+        name: the name of the parameter.
+        init_fn: see `Module.param`.
+        *init_args: see `Module.param`.
+        axes: a name or None for each axis; without them it is `Module.param`.
+        module: the module that it belongs to, by default the one whose method is running.
+        **init_kwargs: see `Module.param`.
+
+    Raises:
+        LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
     """
-    return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
+    owner = _owner("param_with_axes", name, module)
+    value = owner.param(name, init_fn, *init_args, **init_kwargs)
+    if axes is None:
+        return value
+    _keep_names(owner, "params", name, axes, value)
+    return with_logical_constraint(value, tuple(axes))
 
 
-def add_metadata_axis(
+def variable_with_axes(
+    collection: str,
+    name: str,
+    init_fn: Callable[..., Any],
+    *init_args: Any,
+    axes: Sequence[str | None] | None = None,
+    module: Module | None = None,
+    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
+    **init_kwargs: Any,
+) -> Variable:
+    """A variable that is always constrained to lie as the names of its axes say; they are kept in `{collection}_axes`.
+
+    Args:
+        collection: the name of the collection.
+        name: the name of the variable.
+        init_fn: see `Module.variable`.
+        *init_args: see `Module.variable`.
+        axes: a name or None for each axis; without them it is `Module.variable`.
+        module: the module that it belongs to, by default the one whose method is running.
+        fallback: what to do about a name without a rule.
+        **init_kwargs: see `Module.variable`.
+
+    Raises:
+        LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
+    """
+    owner = _owner("variable_with_axes", name, module)
+    variable = owner.variable(collection, name, init_fn, *init_args, **init_kwargs)
+    if axes is None:
+        return variable
+    _keep_names(owner, collection, name, axes, variable.value)
+    return PartitionedVariable(variable, axes, fallback)
+
+
+def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
+    """A `PartitionSpec` of names for each variable, under the names of the variables themselves.
+
+    Args:
+        axes_metadata: a collection such as `params_axes`.
+
+    Raises:
+        LiftArgumentError: where it holds anything but `AxisMetadata`.
+    """
+    named = {}
+    for path, value in leaves_of(axes_metadata):
+        if not isinstance(value, AxisMetadata):
+            raise LiftArgumentError(
+                f'"{"/".join(path)}" in get_axis_names',
+                f"expected AxisMetadata, given {shown(value)}.",
+                'Pass a collection of names, `variables["params_axes"]`.',
+            )
+        names = value.names
+        spec = None if names is None else PartitionSpec(*names)
+        named[(*path[:-1], path[-1].removesuffix(_SUFFIX))] = spec
+    return FrozenDict(unflatten_dict(named))
+
+
+def scan_with_axes(
     target: Target,
-    variable_axes: Mapping[Any, Any] = NO_AXES,
-    metadata_params: Mapping[Any, Any] = NO_AXES,
+    variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
+    variable_broadcast: Any = False,
+    variable_carry: Any = False,
+    split_rngs: Mapping[Any, bool] = liftcore.NO_AXES,
+    in_axes: InOutAxes = 0,
+    out_axes: InOutAxes = 0,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    axis_name: str = "layers",
+    axes_collections: Sequence[str] = ("params",),
+    data_transform: Callable[..., Any] | None = None,
     methods: Methods = None,
 ) -> Target:
-    """`liftcore.add_metadata_axis` for a module class, a method or a function of a module.
+    """`nn.scan`, with the name of the axis of iterations among those that `param_with_axes` keeps.
 
     Args:
-        target: a Module class, or a function whose first argument is a module.
-        variable_axes: see `liftcore.add_metadata_axis`.
-        metadata_params: see `liftcore.add_metadata_axis`.
-        methods: which methods of a class are lifted; see `nn.vmap`.
-
-    Returns:
-        A Module class with the same fields, or a function with the same arguments.
+        target: see `nn.scan`, also for the arguments that are not named here.
+        variable_axes: see `nn.scan`.
+        variable_broadcast: see `nn.scan`.
+        variable_carry: see `nn.scan`.
+        split_rngs: see `nn.scan`.
+        in_axes: see `nn.scan`.
+        out_axes: see `nn.scan`.
+        length: see `nn.scan`.
+        reverse: see `nn.scan`.
+        unroll: see `nn.scan`.
+        axis_name: the name of the axis.
+        axes_collections: the collections whose variables have names; each must be in `variable_axes`.
+        data_transform: see `nn.scan`.
+        methods: see `nn.scan`.
     """
-    options = {"variable_axes": variable_axes, "metadata_params": metadata_params}
-    prefix = "Map_variables" * len(variable_axes)  # Linen's automatic names, which are those of `map_variables`
-    return lift("add_metadata_axis", liftcore.add_metadata_axis, options, target, methods, prefix)
+    names = dict.fromkeys(axes_collections, axis_name)
+    _check_collections("axes_collections of scan_with_axes", names, variable_axes)
+    scanned = scan(
+        target,
+        variable_axes,
+        liftcore.filters.union(variable_broadcast, _collections(names)),
+        variable_carry,
+        split_rngs,
+        in_axes,
+        out_axes,
+        length,
+        reverse,
+        unroll,
+        data_transform,
+        methods=methods,
+    )
+    return _with_names(scanned, variable_axes, names, methods)
+
+
+def vmap_with_axes(
+    target: Target,
+    variable_axes: Mapping[Any, Any],
+    split_rngs: Mapping[Any, bool] = liftcore.NO_AXES,
+    in_axes: InOutAxes = 0,
+    out_axes: InOutAxes = 0,
+    axis_size: int | None = None,
+    axis_name: Any = None,
+    partitioning_axis_names: Mapping[str, str] = liftcore.NO_AXES,
+    spmd_axis_name: Any = None,
+    methods: Methods = None,
+) -> Target:
+    """`nn.vmap`, with a name of the new axis among those that `param_with_axes` keeps.
+
+    Args:
+        target: see `nn.vmap`, also for the arguments that are not named here.
+        variable_axes: see `nn.vmap`.
+        split_rngs: see `nn.vmap`.
+        in_axes: see `nn.vmap`.
+        out_axes: see `nn.vmap`.
+        axis_size: see `nn.vmap`.
+        axis_name: the name of the mapped axis for collectives.
+        partitioning_axis_names: the name of the new axis, for each collection whose variables have names.
+        spmd_axis_name: see `nn.vmap`.
+        methods: see `nn.vmap`.
+    """
+    names = partitioning_axis_names
+    _check_collections("partitioning_axis_names of vmap_with_axes", names, variable_axes)
+    shared = dict.fromkeys(_collections(names))
+    axes = {**variable_axes, **shared}
+    mapped = vmap(target, axes, split_rngs, in_axes, out_axes, axis_size, axis_name, spmd_axis_name, methods=methods)
+    return _with_names(mapped, variable_axes, names, methods)
+
+
+def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str], methods: Methods) -> Target:
+    """A lifted target, outside of which the kept names have those of a new axis too."""
+    for collection, name in names.items():
+        place_of_axis = {f"{collection}{_SUFFIX}": axes[collection]}
+        target = add_metadata_axis(target, place_of_axis, {PARTITION_NAME: name}, methods)
+    return target
+
+
+def _collections(names: Mapping[str, Any]) -> tuple[str, ...]:
+    """The collections that the names of axes are kept in."""
+    return tuple(f"{collection}{_SUFFIX}" for collection in names)
+
+
+def _check_collections(where: str, names: Mapping[str, Any], variable_axes: Mapping[Any, Any]) -> None:
+    missing = [collection for collection in names if collection not in variable_axes]
+    if missing:
+        raise LiftArgumentError(
+            where,
+            f"{missing} is not in `variable_axes`, so its variables get no new axis (there are {list(variable_axes)}).",
+            f'Give it an axis there, `variable_axes={{"{missing[0]}": 0}}`, or leave it out here.',
+        )
+
+
+def _owner(what: str, name: str, module: Module | None) -> Module:
+    owner: Module | None = context.modules[-1] if module is None else module
+    if owner is None:
+        raise LiftArgumentError(
+            f'{what}("{name}")',
+            "no method of a module is running that it could belong to.",
+            "Call it in a method, or say where: `module=…`.",
+        )
+    bound_scope(owner, f'{what}("{name}")')
+    return owner
+
+
+def _keep_names(owner: Module, collection: str, name: str, axes: Sequence[str | None], value: PyTree) -> None:
+    ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(value)})
+    if ranks != [len(axes)] and ranks:
+        raise LiftArgumentError(
+            f'axes of "{name}" in {place(owner)}',
+            f"expected a name or None for each of {ranks} axes, given {tuple(axes)}.",
+            'Name each of them: `axes=("embed", None)`.',
+        )
+    kept = f"{collection}{_SUFFIX}"
+    if owner.is_mutable_collection(kept):
+        owner.variable(kept, f"{name}{_SUFFIX}", lambda: AxisMetadata(tuple(axes)))

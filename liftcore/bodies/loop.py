@@ -26,6 +26,7 @@ from ..pack import Pure
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, check_separate, overlay, promoted, select
+from .changes import names_of
 
 __all__ = ["Loop"]
 
@@ -223,7 +224,7 @@ def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
 
 
 def _check_unwritten(where: str, shared: PyTree) -> None:
-    names = _variable_names(shared)
+    names = names_of(shared)
     if names:
         raise LoopInvarianceError(
             where,

@@ -363,9 +363,10 @@ def test_a_shared_variable_that_varies_is_an_error(init: Callable[..., Any], spl
     assert '`variable_axes={"consts": 0}`' in caught.value.fix
 
 
-def test_a_shared_variable_cannot_be_written() -> None:
+@pytest.mark.parametrize("written", [lambda x: x, lambda x: (), lambda x: {"a": None}], ids=["array", "tuple", "dict"])
+def test_a_shared_variable_cannot_be_written(written: Callable[[Any], Any]) -> None:
     def fn(scope: Scope, carry: Any, x: Any) -> Any:
-        scope.push("inner").put_variable("consts", "c", x)
+        scope.push("inner").put_variable("consts", "c", written(x))
         return carry, None
 
     lifted = liftcore.scan(fn, variable_broadcast="consts")

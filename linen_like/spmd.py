@@ -1,0 +1,315 @@
+"""Names of axes: of the mesh, or of the model, with rules from the latter to the former.
+
+The boxes are those of `liftcore.meta`. What is added here are *logical* names such as `embed` or `heads`: a model names
+its axes so, and whoever trains it says by rules which axis of the mesh each of them lies on. The rules that hold in a
+`with` block are known to `jax.jit`: under other rules a function is traced again.
+
+Left out is `set_logical_axis_rules`, which would set rules for all code that runs later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import liftcore
+from liftcore import NO_AXES
+from liftcore.errors import LiftArgumentError
+from liftcore.meta import (
+    PARTITION_NAME,
+    Partitioned,
+    constrain,
+    get_partition_spec,
+    get_sharding,
+    unbox,
+    with_partitioning,
+)
+from liftcore.struct import field
+from liftcore.typing import PyTree
+
+from .lifting.lifting import Methods, lift
+
+__all__ = [
+    "PARTITION_NAME",
+    "LogicalRules",
+    "LogicallyPartitioned",
+    "Partitioned",
+    "RulesFallback",
+    "add_metadata_axis",
+    "get_logical_axis_rules",
+    "get_partition_spec",
+    "get_sharding",
+    "logical_axis_rules",
+    "logical_to_mesh",
+    "logical_to_mesh_axes",
+    "logical_to_mesh_sharding",
+    "unbox",
+    "with_logical_constraint",
+    "with_logical_partitioning",
+    "with_partitioning",
+]
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+Names: TypeAlias = Any
+"""A name for each axis of an array: a tuple or a `PartitionSpec` of texts and None; or None alone."""
+
+LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
+"""Pairs of a logical name and what it lies on: an axis of the mesh, several as a tuple, or None for no axis."""
+
+_RULES: Any = jax.make_user_context(default_value=())
+"""The one context: the rules of the innermost `with` block of a thread. `jax.jit` sees it as it sees its arguments."""
+
+
+def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
+    """A `with` block in which logical names follow rules.
+
+    Example:
+        >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
+        ...     logical_to_mesh_axes(("batch", "embed")) == PartitionSpec("data", None)
+        True
+
+    Args:
+        rules: pairs of a logical name and an axis of the mesh; the first that can be followed holds.
+    """
+    context: AbstractContextManager[None] = _RULES(_hashable(rules or ()))
+    return context
+
+
+def get_logical_axis_rules() -> LogicalRules:
+    """The rules that hold here."""
+    rules: LogicalRules = _RULES.value
+    return rules
+
+
+def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = None) -> PartitionSpec | None:
+    """The axes of the mesh on which the axes of an array lie.
+
+    Rules are followed in their order. One is passed over where its axis of the mesh is taken by another axis of the
+    array, or where the logical name has one already. A name without a rule gets None.
+
+    Example:
+        >>> rules = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
+        >>> logical_to_mesh_axes(("batch", "length", "heads", "features"), rules) == PartitionSpec("X", None, "Y", None)
+        True
+
+    Args:
+        array_dim_names: the logical names; an item that is no text stays as it is. None gives None.
+        rules: the rules, by default those of the `with` block.
+
+    Raises:
+        LiftArgumentError: where a name occurs twice.
+    """
+    if array_dim_names is None:
+        return None
+    found = _assigned(array_dim_names, rules)
+    return PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in found))
+
+
+class _Unassigned(enum.Enum):
+    UNASSIGNED = enum.auto()
+
+
+_UNASSIGNED = _Unassigned.UNASSIGNED
+"""In place of the axis of the mesh for a name that no rule could be followed for."""
+
+
+def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
+    """The axis of the mesh for each name, or `_UNASSIGNED`."""
+    names = list(names)
+    texts = [name for name in names if isinstance(name, str)]
+    twice = sorted({name for name in texts if texts.count(name) > 1})
+    if twice:
+        raise LiftArgumentError(
+            f"logical names {tuple(names)}",
+            f"{twice} occurs twice, and an axis of the mesh can split only one axis of an array.",
+            "Give the axes different names, or None to those that are not split.",
+        )
+    found = [_UNASSIGNED if isinstance(name, str) else name for name in names]
+    for name, axis in get_logical_axis_rules() if rules is None else rules:
+        if name in names:
+            place = names.index(name)
+            taken = set[str]().union(*map(_axes, found))
+            if found[place] is _UNASSIGNED and taken.isdisjoint(_axes(axis)):
+                found[place] = axis
+    return found
+
+
+def _axes(assigned: Any) -> set[str]:
+    """The axes of the mesh that one axis of an array lies on."""
+    return {axis for axis in (assigned if isinstance(assigned, tuple | list) else [assigned]) if isinstance(axis, str)}
+
+
+def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
+    """A pytree of `PartitionSpec` with logical names, as `get_partition_spec` gives it, as one with those of the mesh.
+
+    Args:
+        tree: the pytree.
+        rules: see `logical_to_mesh_axes`.
+    """
+    return jax.tree.map(lambda spec: logical_to_mesh_axes(spec, rules), tree, is_leaf=_is_spec)
+
+
+def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
+    """As `logical_to_mesh`, but the shardings on a mesh.
+
+    Args:
+        tree: the pytree.
+        mesh: the mesh.
+        rules: see `logical_to_mesh_axes`.
+    """
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), logical_to_mesh(tree, rules), is_leaf=_is_spec)
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, PartitionSpec)
+
+
+class RulesFallback(enum.Enum):
+    """What becomes of a constraint with a name that no rule could be followed for."""
+
+    AXIS_IS_UNSHARDED = "axis_is_unsharded"
+    RAISE_ERROR = "raise_error"
+    NO_CONSTRAINT = "no_constraint"
+
+
+def with_logical_constraint(
+    x: PyTree,
+    logical_axis_resources: PyTree,
+    rules: LogicalRules | None = None,
+    mesh: Mesh | None = None,
+    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
+) -> PyTree:
+    """Arrays that are to lie on the mesh as their logical names say; without rules or a mesh they lie as they will.
+
+    Args:
+        x: a pytree of arrays.
+        logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without.
+        rules: see `logical_to_mesh_axes`.
+        mesh: the mesh, or None for that of `jax.set_mesh`.
+        fallback: what to do about a name without a rule.
+
+    Raises:
+        LiftArgumentError: where a name occurs twice; where one has no rule, if `fallback` says so.
+    """
+    rules = get_logical_axis_rules() if rules is None else rules
+    if not rules or logical_axis_resources is None:
+        return x
+
+    def place(names: Names, part: PyTree) -> PyTree:
+        axes = None if names is None else _assigned(names, rules)
+        if axes is not None and _UNASSIGNED in axes and fallback is RulesFallback.RAISE_ERROR:
+            lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
+            raise LiftArgumentError(
+                f"logical names {tuple(names)}",
+                f"no rule could be followed for {lost} (rules: {list(rules)}).",
+                f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
+            )
+        if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
+            return part
+        return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
+
+    return jax.tree.map(place, logical_axis_resources, x, is_leaf=_is_names)
+
+
+def _is_names(value: Any) -> bool:
+    if value is None or _is_spec(value):
+        return True
+    return isinstance(value, tuple) and all(
+        one in (None, PartitionSpec.UNCONSTRAINED) or isinstance(one, str) for one in value
+    )
+
+
+class LogicallyPartitioned(Partitioned):
+    """The box with logical names.
+
+    Example:
+        >>> box = LogicallyPartitioned(jax.numpy.ones((3, 4)), ("embed", "mlp"), rules=(("mlp", "model"),))
+        >>> logical_to_mesh_axes(box.names, box.rules) == PartitionSpec(None, "model")
+        True
+
+    Attributes:
+        rules: the rules of this box, or None for those of the `with` block.
+    """
+
+    rules: LogicalRules | None = field(default=None, pytree_node=False)
+
+    def __post_init__(self) -> None:
+        """Makes names and rules values that can be hashed."""
+        super().__post_init__()
+        if self.rules is not None:
+            object.__setattr__(self, "rules", _hashable(self.rules))
+
+    def unbox(self) -> Any:
+        """The array, constrained to lie as the rules say, where there is a mesh."""
+        if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
+            return self.value
+        return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
+
+
+def _hashable(rules: LogicalRules) -> LogicalRules:
+    return tuple((name, tuple(axis) if isinstance(axis, list) else axis) for name, axis in rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithLogicalPartitioning:
+    """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
+
+    fn: Callable[..., Any]
+    names: tuple[Any, ...]
+    mesh: Mesh | None
+    rules: LogicalRules | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> LogicallyPartitioned:
+        return LogicallyPartitioned(self.fn(*args, **kwargs), self.names, self.mesh, self.rules)
+
+
+def with_logical_partitioning(
+    fn: Callable[..., Any],
+    names: Sequence[Any],
+    mesh: Mesh | None = None,
+    rules: LogicalRules | None = None,
+) -> Callable[..., LogicallyPartitioned]:
+    """An initializer whose value has logical names for its axes.
+
+    Example:
+        >>> import linen_like as nn
+        >>> init = with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "mlp"))
+        >>> nn.Dense(2, kernel_init=init).init(jax.random.key(0), jax.numpy.ones(3))["params"]["kernel"].names
+        ('embed', 'mlp')
+
+    Args:
+        fn: an initializer, or any function that returns an array.
+        names: the logical names of its axes.
+        mesh: the mesh, or None for that of `jax.set_mesh`.
+        rules: see `logical_to_mesh_axes`.
+    """
+    return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
+
+
+def add_metadata_axis(
+    target: Target,
+    variable_axes: Mapping[Any, Any] = NO_AXES,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+    methods: Methods = None,
+) -> Target:
+    """`liftcore.add_metadata_axis` for a module class, a method or a function of a module.
+
+    Args:
+        target: a Module class, or a function whose first argument is a module.
+        variable_axes: see `liftcore.add_metadata_axis`.
+        metadata_params: see `liftcore.add_metadata_axis`.
+        methods: which methods of a class are lifted; see `nn.vmap`.
+
+    Returns:
+        A Module class with the same fields, or a function with the same arguments.
+    """
+    options = {"variable_axes": variable_axes, "metadata_params": metadata_params}
+    prefix = "Map_variables" * len(variable_axes)  # Linen's automatic names, which are those of `map_variables`
+    return lift("add_metadata_axis", liftcore.add_metadata_axis, options, target, methods, prefix)
