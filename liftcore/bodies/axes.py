@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import mapped_aval
-from ..errors import AxisSizeError, LiftArgumentError
+from ..errors import AxisSizeError, LiftArgumentError, shown
 from ..scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree
 from .arguments import parameter_names
@@ -93,8 +93,8 @@ class VariableAxes:
         if not isinstance(variable_axes, Mapping):
             raise LiftArgumentError(
                 "variable_axes",
-                f"expected a mapping from filters to axes, given {variable_axes!r}.",
-                'Write `variable_axes={"params": 0}`.',
+                f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
+                'Write `variable_axes={"params": 0}`; what the function is called with goes to what the lift returns.',
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
         pairs.append((PERTURBATIONS, 0, 0))

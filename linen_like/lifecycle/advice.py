@@ -6,6 +6,11 @@ import re
 
 __all__ = ["note_mistake"]
 
+_AT_ONCE = (
+    "associative_scan", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
+    "switch", "value_and_grad", "vjp", "while_loop",
+)  # fmt: skip
+
 _ADVICE = {
     r"'tuple' object has no attribute '(append|extend|insert|remove|pop|clear|sort|reverse)'"
     r"|'tuple' object does not support item"
@@ -15,6 +20,10 @@ _ADVICE = {
     ),
     r"'Variable'": "A variable is read, and written, by its `.value`.",
     r"passed to custom_jvp_call": "Was the call of a module left out? Write `nn.relu(nn.Dense(3)(x))`.",
+    rf"^({'|'.join(_AT_ONCE)})\(\) missing .* positional argument": (
+        "This one runs at once, and is given the module whose variables are lifted: `nn.grad(fn, module, x)`, "
+        "`nn.while_loop(cond_fn, body_fn, module, init)`."
+    ),
     r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
 }
 

@@ -59,7 +59,9 @@ def lift(
         raise LiftArgumentError(
             f"nn.{name}, methods", "it chooses methods of a class, given a function.", "Leave it out."
         )
-    return _lifted_function(functools.partial(transformation, **options), target)
+    core = functools.partial(transformation, **options)
+    core(target)  # so that options are checked where they are given
+    return _lifted_function(core, target)
 
 
 class Options(dict[str, Any]):
@@ -123,6 +125,7 @@ def _lifted_class(
     }
     for method, options in methods:
         core = functools.partial(transformation, **options)
+        core(getattr(cls, method))  # so that options are checked where they are given
         namespace[method] = _lifted_method(core, getattr(cls, method))
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 

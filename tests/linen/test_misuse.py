@@ -512,3 +512,21 @@ def test_property_that_is_set_in_setup_calls_its_setter() -> None:
 def test_property_without_a_setter_cannot_be_set_in_setup() -> None:
     with pytest.raises(AttributeError, match="has no setter"):
         type("Mine", (InSetup,), {"layer": property(len)})(assign("layer", 3)).init(KEY, X)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda net, x: nn.grad(lambda net, x: x.sum())(net, x),
+        lambda net, x: nn.vjp(lambda net, x: x),
+        lambda net, x: nn.while_loop(lambda n: n < 3, lambda n: n + 1, 0),
+        lambda net, x: nn.fori_loop(0, 3, lambda i, x: x, x),
+    ],
+)
+def test_what_runs_at_once_says_so_where_its_module_is_missing(act: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"missing .* positional argument") as caught:
+        compact(act)
+    assert caught.value.__notes__ == [
+        "This one runs at once, and is given the module whose variables are lifted: `nn.grad(fn, module, x)`, "
+        "`nn.while_loop(cond_fn, body_fn, module, init)`."
+    ]

@@ -371,6 +371,16 @@ LIFTS: Table = {
         LiftArgumentError,
         "variable_axes | expected a mapping from filters to axes, given 'params'. | `variable_axes={\"params\": 0}`",
     ),
+    "scan with JAX's arguments": (
+        lambda: compact(lambda net, x: nn.scan(lambda carry, x: (carry, x), 0.0, x)),
+        LiftArgumentError,
+        "variable_axes | expected a mapping from filters to axes, given 0.0. | goes to what the lift returns",
+    ),
+    "vmap of a class with a function's argument": (
+        lambda: nn.vmap(nn.Dense, X),
+        LiftArgumentError,
+        "variable_axes | expected a mapping from filters to axes, given a float32[2, 3] array. | what the lift returns",
+    ),
     "a scan whose body returns one value": (
         lambda: scanned(lambda net, carry, x: carry),
         LiftArgumentError,
