@@ -35,11 +35,35 @@ from .errors import (
 )
 from .lifecycle import binding, calling, entry, fields, naming
 from .lifecycle.binding import NEW, UNSPECIFIED, bound_scope
+from .lifecycle.calling import compact, compact_name_scope, nowrap
 from .lifecycle.context import CaptureFilter, context
-from .lifecycle.entry import NO_INTERMEDIATES
+from .lifecycle.entry import NO_INTERMEDIATES, apply, init, init_with_output
+from .lifecycle.interception import (
+    InterceptorContext,
+    disable_named_call,
+    enable_named_call,
+    intercept_methods,
+    override_named_call,
+)
+from .lifecycle.places import share_scope
 from .summary.html import mimebundle
 
-__all__ = ["Module", "merge_param"]
+__all__ = [
+    "InterceptorContext",
+    "Module",
+    "apply",
+    "compact",
+    "compact_name_scope",
+    "disable_named_call",
+    "enable_named_call",
+    "init",
+    "init_with_output",
+    "intercept_methods",
+    "merge_param",
+    "nowrap",
+    "override_named_call",
+    "share_scope",
+]
 
 T = TypeVar("T")
 

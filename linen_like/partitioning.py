@@ -7,7 +7,7 @@ rules; the functions that are the same in both are named here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -20,7 +20,7 @@ from liftcore.filters import leaves_of
 from liftcore.meta import PARTITION_NAME
 from liftcore.struct import PyTreeNode, field
 from liftcore.traverse_util import unflatten_dict
-from liftcore.typing import InOutAxes, PyTree
+from liftcore.typing import Filter, InOutAxes, PyTree
 
 from .lifecycle.binding import bound_scope, place
 from .lifecycle.context import context
@@ -36,7 +36,7 @@ from .spmd import (
     logical_to_mesh_axes,
     with_logical_constraint,
 )
-from .transforms.compilation import remat
+from .transforms import compilation
 from .transforms.loops import scan
 from .transforms.mapping import vmap
 
@@ -210,11 +210,38 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
     return FrozenDict(unflatten_dict(named))
 
 
+def remat(
+    target: Target,
+    variables: Filter = True,
+    rngs: Filter = True,
+    concrete: bool = False,
+    prevent_cse: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    policy: Callable[..., Any] | None = None,
+    methods: Methods = None,
+) -> Target:
+    """`nn.remat`, where `static_argnums` do not count the module: number 0 is the first argument after it.
+
+    Args:
+        target: see `nn.remat`, also for the arguments that are not named here.
+        variables: see `nn.remat`.
+        rngs: see `nn.remat`.
+        concrete: see `nn.remat`.
+        prevent_cse: see `nn.remat`.
+        static_argnums: which arguments are static; negative ones count from the end.
+        policy: see `nn.remat`.
+        methods: see `nn.remat`.
+    """
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
+    counted = tuple(number if number < 0 else number + 1 for number in numbers)
+    return compilation.remat(target, variables, rngs, concrete, prevent_cse, counted, policy, methods)
+
+
 def scan_with_axes(
     target: Target,
     variable_axes: Mapping[Any, Any] = liftcore.NO_AXES,
-    variable_broadcast: Any = False,
-    variable_carry: Any = False,
+    variable_broadcast: Filter = False,
+    variable_carry: Filter = False,
     split_rngs: Mapping[Any, bool] = liftcore.NO_AXES,
     in_axes: InOutAxes = 0,
     out_axes: InOutAxes = 0,

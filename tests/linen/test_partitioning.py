@@ -154,3 +154,16 @@ def test_a_collection_with_names_must_have_an_axis() -> None:
         partitioning.scan_with_axes(Step, variable_axes={"cache": 0}, length=2)
     with pytest.raises(LiftArgumentError, match=r"partitioning_axis_names of vmap_with_axes: \['cache'\]"):
         partitioning.vmap_with_axes(Layer, {"params": 0}, partitioning_axis_names={"cache": "x"})
+
+
+@pytest.mark.parametrize("static", [1, (1,), (-1,)])
+def test_static_arguments_of_remat_are_counted_without_the_module(static: Any) -> None:
+    class Twice(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, twice: bool) -> Any:
+            y = nn.Dense(3)(x)
+            return 2 * y if twice else y
+
+    layer = partitioning.remat(Twice, static_argnums=static)(name="layer")
+    variables = layer.init(KEY, X, True)
+    np.testing.assert_array_equal(layer.apply(variables, X, True), Twice().apply(variables, X, True))
