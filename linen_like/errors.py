@@ -92,8 +92,11 @@ class ReservedModuleAttributeError(LiftError, TypeError):
     """A Module class declares a field under a name that every module uses for itself."""
 
 
-class IncorrectPostInitOverrideError(LiftError, TypeError):
-    """A Module class has an `__init__` or `__post_init__` of its own that leaves out the one of `Module`."""
+class IncorrectPostInitOverrideError(LiftError, TypeError, AttributeError):
+    """A Module class has an `__init__` or `__post_init__` of its own that leaves out the one of `Module`.
+
+    An `AttributeError`, so that `hasattr` of a module that is still being made says no.
+    """
 
 
 class DescriptorAttributeError(LiftError, RuntimeError):

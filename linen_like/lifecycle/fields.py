@@ -57,6 +57,8 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     cls._takes_parent = own is None or _takes(own, "parent", "name")
     # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
+    for name in ("parent", "name"):  # last, so that what is given by position lies in front, in the same order
+        cls.__dataclass_fields__[name] = cls.__dataclass_fields__.pop(name)
     given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
     cls._field_names = tuple(field.name for field in given)
     cls._frozen_names = frozenset((*cls._field_names, "parent", "name"))

@@ -32,7 +32,7 @@ class Model(nn.Module):
 def test_fields_are_constructor_arguments() -> None:
     model = Model(3, scale=2.0, name="m")
     assert (model.size, model.layers, model.scale, model.name, model.parent) == (3, (), 2.0, "m", None)
-    assert [field.name for field in dataclasses.fields(model)] == ["parent", "name", "size", "layers", "scale"]
+    assert [field.name for field in dataclasses.fields(model)] == ["size", "layers", "scale", "parent", "name"]
 
 
 def test_wrong_arguments_are_python_errors() -> None:
@@ -219,3 +219,28 @@ def test_repr_runs_no_setup_and_survives_half_made_modules() -> None:
             raise AssertionError
 
     assert repr(Net(3).bind({})) == "Net(size=3)"
+
+
+def test_parent_and_name_are_the_last_fields_of_every_class() -> None:
+    class First(nn.Module):
+        a: int
+        b: int = 2
+
+    class Second(First):
+        c: int = 3
+
+    assert [field.name for field in dataclasses.fields(First)] == ["a", "b", "parent", "name"]
+    assert [field.name for field in dataclasses.fields(Second)] == ["a", "b", "c", "parent", "name"]
+
+
+def test_a_constructor_that_wraps_the_real_one_may_ask_what_there_is() -> None:
+    class Config(nn.Module):
+        size: int
+
+    def wrapped(self: Any, *args: Any, original: Any = Config.__init__, **kwargs: Any) -> None:
+        assert not hasattr(self, "kept")
+        self.kept = args
+        original(self, *args, **kwargs)
+
+    Config.__init__ = wrapped  # type: ignore[method-assign]
+    assert (Config(3).size, Config(3).kept) == (3, (3,))
