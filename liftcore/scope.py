@@ -383,7 +383,7 @@ class Scope:
             value = meta.unbox(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
-            self._check_shape(name, value, functools.partial(init_fn, *init_args, **init_kwargs))
+            self._check_shape(name, value, lambda key: init_fn(key, *init_args, **init_kwargs))
         return value
 
     def variable(
@@ -584,10 +584,7 @@ class Scope:
             raise problems.not_taken(self, collection, name, lift, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
-    def _check_shape(self, name: str, value: Any, made: functools.partial[Any]) -> None:
-        def create() -> Any:
-            return made.func(jax.random.key(0), *made.args, **made.keywords)
-
-        value, expected = meta.unbox(value), meta.unbox(jax.eval_shape(create))
+    def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any]) -> None:
+        value, expected = meta.unbox(value), meta.unbox(jax.eval_shape(lambda: made(jax.random.key(0))))
         if shapes(value) != shapes(expected):
             raise problems.wrong_shape(self, name, value, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -253,6 +254,12 @@ def test_param_without_a_shape_is_checked_too() -> None:
         root.param("pair", lambda key: (jnp.zeros(2), jnp.zeros(5)))
     with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple, its .* makes shape \(2,\)"):
         root.rewound().param("pair", jax.nn.initializers.zeros, (2,))
+
+
+def test_param_of_an_initializer_with_arguments_of_its_own_is_checked_too() -> None:
+    root = bound({"params": {"w": jnp.ones(3)}}, mutable=False)
+    with pytest.raises(ScopeParamShapeError, match=r"\(3,\).*\(4,\)"):
+        root.param("w", functools.partial(lambda scale, key, shape: scale * jnp.ones(shape), 2.0), (4,))
 
 
 def test_an_initializer_is_a_function_that_makes_a_value() -> None:
