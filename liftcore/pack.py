@@ -22,7 +22,7 @@ import jax
 
 from . import filters, rng
 from ._compat import tag, trace_state
-from .errors import LiftArgumentError, UnliftedCollectionError
+from .errors import LiftArgumentError, UnliftedCollectionError, shown
 from .layout import Captured, Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
@@ -361,6 +361,12 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
     """
     given, structure = jax.tree.flatten(scopes, is_leaf=_is_scope)
     for scope in given:
+        if not isinstance(scope, Scope):
+            raise LiftArgumentError(
+                "the first argument of a lifted function",
+                f"expected a scope, or a pytree of scopes, given {shown(scope)}.",
+                "Pass the scope whose variables are lifted; modules have lifts of their own, under the same names.",
+            )
         scope.check_valid()
 
     def holds(outer: Scope, inner: Scope) -> bool:

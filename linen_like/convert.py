@@ -160,7 +160,13 @@ def _renamed(tree: Any, path: Path, names: Names) -> Any:
 
 
 def _check(module: Any, variables: Variables, made: Variables) -> None:
-    """Checks that collections that the model makes too hold the same names and shapes."""
+    """Checks that these are collections, and that those that the model makes too hold the same names and shapes."""
+    if variables.keys().isdisjoint(made) or not all(isinstance(below, Mapping) for below in variables.values()):
+        raise LiftArgumentError(
+            f"variables of {type(module).__name__}",
+            f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}.",
+            'Pass `{"params": params}`, with the other collections, and leave out what is none.',
+        )
     for collection in made.keys() & variables.keys():
         given, expected = (
             {path: np.shape(value) for path, value in leaves_of(one[collection])} for one in (variables, made)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 
 __all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "named_like", "parameter_names"]
 
@@ -31,7 +31,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     the text of its number. Numbers count in the function's own signature, where the scopes are number 0.
 
     Raises:
-        LiftArgumentError: where number 0 is chosen.
+        LiftArgumentError: where number 0 is chosen, or an argument that the function has not.
     """
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
@@ -43,9 +43,29 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
             f"number 0 is the scope (or the module) itself, which is lifted and cannot be {what}.",
             "Count from 1: the first argument after it.",
         )
+    _check_there(fn, what, nums, names)
     by_name = {*names, *(parameters[num] for num in nums if num < len(parameters))}
     by_number = {*nums, *(parameters.index(name) for name in names if name in parameters)}
     return by_name | {str(num) for num in by_number}
+
+
+def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names: tuple[str, ...]) -> None:
+    """Checks that a function has the arguments that were chosen, as far as its signature says."""
+    try:
+        parameters = inspect.signature(fn).parameters.values() if nums or names else ()
+    except (TypeError, ValueError):
+        return
+    kinds = {one.kind for one in parameters}
+    positional = parameter_names(fn)
+    wrong_nums = [num for num in nums if num >= len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds]
+    wrong_names = [name for name in names if name not in {one.name for one in parameters}]
+    if wrong_nums or (wrong_names and inspect.Parameter.VAR_KEYWORD not in kinds):
+        numbered = ", ".join(f"{num} {name}" for num, name in enumerate(positional) if num)
+        raise LiftArgumentError(
+            f"{what}_argnums={nums}, {what}_argnames={names}",
+            f"{shown(fn)} has no argument {[*wrong_nums, *wrong_names]} (by number there are: {numbered or 'none'}).",
+            "Give the name, or the number, of one that it has.",
+        )
 
 
 def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

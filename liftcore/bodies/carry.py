@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray
 
 from ..errors import CarryTypeError, LiftArgumentError
@@ -79,16 +80,20 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
             "Return a carry of the structure that the function was given.",
         )
     olds = jax.tree.leaves_with_path(before)
+    pairs = [(path, old, new) for (path, old), new in zip(olds, jax.tree.leaves(after), strict=True)]
     changed = [
         f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"
-        for (path, old), new in zip(olds, jax.tree.leaves(after), strict=True)
+        for path, old, new in pairs
         if _type(old) != _type(new)
     ]
     if changed:
+        resized = any(np.shape(old) != np.shape(new) for _, old, new in pairs)
         raise CarryTypeError(
             where,
             f"the type must stay the same from one iteration to the next ({'; '.join(changed)}).",
-            "Cast one of them, such as `carry.astype(jnp.float32)`.",
+            "Return a carry of the shape that the function was given; what grows is stacked as an output."
+            if resized
+            else "Cast one of them, such as `carry.astype(jnp.float32)`.",
         )
 
 

@@ -29,7 +29,7 @@ __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
 _GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
 _ADVICE = Advice(
     '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
     _GROUPS,
     _GROUPS,
 )

@@ -35,7 +35,7 @@ __all__ = ["scan"]
 
 _ADVICE = Advice(
     '`variable_axes={{"{0}": 0}}`, `variable_broadcast="{0}"` or `variable_carry="{0}"`',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
 )
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 

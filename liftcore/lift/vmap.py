@@ -14,7 +14,7 @@ __all__ = ["vmap"]
 
 _ADVICE = Advice(
     '`variable_axes={{"{}": 0}}`, or None for one value in all lanes',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all lanes',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all lanes, as a shared variable needs',
 )
 
 

@@ -245,11 +245,12 @@ def _first_module(where: str, subject: Any) -> Any:
         for module in leaves:
             bound_scope(module, where)
         return leaves[0]
-    raise LiftArgumentError(
-        where,
-        f"expected a module as the first argument, given {wrong}.",
-        "Pass the module whose variables are lifted, such as `self`.",
-    )
+    fix = "Pass the module whose variables are lifted, such as `self`"
+    if any(callable(leaf) and not isinstance(leaf, Base) for leaf in leaves):
+        fix += (
+            ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, `nn.while_loop(cond, body, self, x)`"
+        )
+    raise LiftArgumentError(where, f"expected a module as the first argument, given {wrong}.", f"{fix}.")
 
 
 def lies_in(scope: Scope, known: Iterable[Scope]) -> bool:

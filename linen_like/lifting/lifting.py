@@ -123,10 +123,11 @@ def _lifted_class(
         "_name_prefix": f"{prefix}{cls._name_prefix}",
         "_lifted_class": vars(cls).get("_lifted_class", cls),
     }
+    inside = object()  # stands for this lift of the class: inside of it, methods that call each other run as they are
     for method, options in methods:
         core = functools.partial(transformation, **options)
         core(getattr(cls, method))  # so that options are checked where they are given
-        namespace[method] = _lifted_method(core, getattr(cls, method))
+        namespace[method] = _lifted_method(core, getattr(cls, method), inside)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
 
@@ -137,15 +138,15 @@ _LOCK = threading.RLock()
 """Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
-def _lifted_method(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _lifted_method(core: Core, fn: Callable[..., Any], inside: object) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
     where = f"lifted {function_name(fn)}"
 
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if core in self._state.inside:
+        if inside in self._state.inside:
             return fn(self, *args, **kwargs)
-        crossing = cross(where, self, [fn], args, kwargs, inside=(core,))
+        crossing = cross(where, self, [fn], args, kwargs, inside=(inside,))
         return core(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
 
     return method

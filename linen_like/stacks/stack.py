@@ -142,7 +142,7 @@ class Stack(Module):
         scope = bound_scope(self.block, where)
         filters = [union(self.variable_broadcast, self.variable_carry)]
         (whole,), stacked = partition(scope.collections_below(), filters, scope.path)
-        if not stacked:
+        if not stacked and not whole:
             raise UnboundModuleError(
                 where,
                 "the stack has no variables that could be taken apart.",
@@ -160,6 +160,7 @@ class Stack(Module):
     def __len__(self) -> int:
         return self.length
 
+    @nowrap
     def _lifted(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """All layers as one function of scopes, from the function that one layer is."""
         rules = self.split_rngs

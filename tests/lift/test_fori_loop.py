@@ -311,7 +311,9 @@ def test_sequences_are_not_lifted_unless_named(known: bool, mutable: bool) -> No
     with pytest.raises(UnliftedSequenceError) as caught:
         run(lambda *args: liftcore.apply(loop, mutable=mutable)({}, *args, 0.0, rngs=RNGS), known, 0, 3)
     assert caught.value.where == 'make_rng("dropout") at /fori_loop(body)'
-    assert caught.value.fix == 'Add `split_rngs={"dropout": True}`, or False for the same keys in all iterations.'
+    assert caught.value.fix == (
+        'Add `split_rngs={"dropout": True}`, or False for the same keys in all iterations, as a shared variable needs.'
+    )
 
 
 @pytest.mark.parametrize("inner", [lambda fn: fn, liftcore.remat, liftcore.jit])

@@ -389,7 +389,9 @@ def test_sequences_are_not_lifted_unless_named(mutable: bool) -> None:
     with pytest.raises(UnliftedSequenceError) as caught:
         result(lambda scope: liftcore.while_loop(below(2), body)(scope.push("m"), 0.0), mutable, {})
     assert caught.value.where == 'make_rng("dropout") at /m/while_loop(body)'
-    assert caught.value.fix == 'Add `split_rngs={"dropout": True}`, or False for the same keys in all iterations.'
+    assert caught.value.fix == (
+        'Add `split_rngs={"dropout": True}`, or False for the same keys in all iterations, as a shared variable needs.'
+    )
 
 
 @BOTH

@@ -57,3 +57,12 @@ def test_variables_of_another_model_are_an_error_that_names_the_first_difference
         from_flax(Model(4), there, X)
     with pytest.raises(LiftArgumentError, match=r"the model makes it with \(3, 4\)"):
         to_flax(Model(4), Model().init(KEY, X), X)
+
+
+@pytest.mark.parametrize("convert", [from_flax, to_flax])
+@pytest.mark.parametrize(
+    "wrap", [lambda v: v["params"], lambda v: {}, lambda v: {"parms": v["params"]}, lambda v: {**v, "step": 3}]
+)
+def test_what_is_no_collection_of_the_model_is_an_error(convert: Any, wrap: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"expected collections, as `init` makes them \(\['params'\]\), given"):
+        convert(Model(), wrap(Model().init(KEY, X)), X)

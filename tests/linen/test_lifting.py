@@ -321,3 +321,24 @@ def test_captured_values_of_remat_and_jit_are_those_of_the_plain_module() -> Non
         for _ in range(2):
             _, kept = lift(Sowing)().apply(variables, X, capture_intermediates=True)
             assert_close(kept, plain)
+
+
+def test_lifted_methods_that_call_each_other_are_inside_of_one_lift() -> None:
+    class Steps(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+
+        def step(self, carry: Any, _: Any) -> Any:
+            return self.dense(carry), None
+
+        def __call__(self, carry: Any, x: Any) -> Any:
+            return self.step(carry, x)
+
+    options: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "length": 2}
+    both = nn.scan(Steps, methods=["step", "__call__"], **options)()
+    one = nn.scan(Steps, methods="__call__", **options)()
+    variables = both.init(KEY, jnp.ones(3), None)
+    assert shapes(variables) == shapes(one.init(KEY, jnp.ones(3), None))
+    expected = one.apply(variables, jnp.ones(3), None)
+    assert_same(both.apply(variables, jnp.ones(3), None), expected)
+    assert_same(both.apply(variables, jnp.ones(3), None, method="step"), expected)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import liftcore
 import linen_like as nn
 from linen_like.errors import (
     ApplyModuleInvalidMethodError,
@@ -371,6 +372,38 @@ LIFTS: Table = {
         LiftArgumentError,
         "variable_axes | expected a mapping from filters to axes, given 'params'. | `variable_axes={\"params\": 0}`",
     ),
+    "while_loop with the module first": (
+        lambda: compact(lambda net, x: nn.while_loop(net, lambda net, n: n < 3, lambda net, n: n + 1, 0)),
+        LiftArgumentError,
+        "nn.while_loop | given the function <lambda> | after the functions: `nn.cond(pred, true_fn, false_fn, self",
+    ),
+    "a static argument that there is not, by name": (
+        lambda: nn.jit(nn.Dense, static_argnames="trian"),
+        LiftArgumentError,
+        "static_argnums=(), static_argnames=('trian',) | has no argument ['trian'] (by number there are: 1 inputs) | "
+        "Give the name",
+    ),
+    "a static argument that there is not, by number": (
+        lambda: nn.remat(nn.Dense, static_argnums=5),
+        LiftArgumentError,
+        "static_argnums=(5,), static_argnames=() | Dense.__call__ has no argument [5] | or the number",
+    ),
+    "a carry that grows": (
+        lambda: nn.Stack(nn.Dense(5), 2).init(KEY, X),
+        CarryTypeError,
+        "scan(layer) at /block | (carry: float32[2, 3] in, float32[2, 5] out) | Return a carry of the shape",
+    ),
+    "a lift of scopes given a module": (
+        lambda: liftcore.remat(lambda layer, x: layer(x))(nn.Dense(3), X),
+        LiftArgumentError,
+        "the first argument of a lifted function | expected a scope, or a pytree of scopes, given Dense(features=3) | "
+        "modules have lifts of their own",
+    ),
+    "a lift of scopes given an array": (
+        lambda: liftcore.vmap(liftcore.nn.dense)(X, 3),
+        LiftArgumentError,
+        "the first argument of a lifted function | given a float32[2, 3] array | Pass the scope",
+    ),
     "scan with JAX's arguments": (
         lambda: compact(lambda net, x: nn.scan(lambda carry, x: (carry, x), 0.0, x)),
         LiftArgumentError,
@@ -399,7 +432,7 @@ LIFTS: Table = {
     "a scan whose carry changes its shape": (
         lambda: scanned(lambda net, carry, x: (nn.Dense(4)(carry), None)),
         CarryTypeError,
-        "scan(Loop) at / | (carry: float32[2, 3] in, float32[2, 4] out) | Cast one of them",
+        "scan(Loop) at / | (carry: float32[2, 3] in, float32[2, 4] out) | Return a carry of the shape",
     ),
     "a scan that writes what it shares": (
         lambda: scanned(count, variable_broadcast="state"),

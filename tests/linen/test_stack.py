@@ -789,3 +789,30 @@ def test_a_layer_that_is_not_there() -> None:
         stack.bind({})[1:]
     with pytest.raises(LiftArgumentError, match="length of Stack"):
         bound[:0]
+
+
+def test_layers_that_share_all_variables_are_bound_too() -> None:
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(x.shape[-1])(x)
+
+    stack = nn.Stack(Layer(), 3, variable_broadcast="params", split_rngs=False)
+    variables = stack.init(jax.random.key(0), jnp.ones(2))
+    bound = stack.bind(variables)
+    y = jnp.ones(2)
+    for index in range(3):
+        y = bound[index](y)
+    np.testing.assert_allclose(y, stack.apply(variables, jnp.ones(2)), rtol=1e-6)
+
+
+def test_how_layers_are_run_is_no_call_of_a_module() -> None:
+    seen = []
+
+    def note(next_fun: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        seen.append((type(context.module).__name__, context.method_name))
+        return next_fun(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+        nn.Stack(nn.Dense(2), 2).init(jax.random.key(0), jnp.ones(2))
+    assert seen == [("Stack", "__call__"), ("Dense", "__call__")]
