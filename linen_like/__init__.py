@@ -19,11 +19,12 @@ Example:
 
 from __future__ import annotations
 
-from liftcore import FrozenDict, In, InOut, Out, Scope, Variable, broadcast
+from liftcore import FrozenDict, In, InOut, Out, Scope, Variable, broadcast, meta
 from liftcore.filters import DenyList
 
 from . import convert, errors, initializers
 from .activation import (
+    PReLU,
     celu,
     elu,
     gelu,
@@ -50,10 +51,29 @@ from .activation import (
     swish,
     tanh,
 )
+from .attention import (
+    MultiHeadAttention,
+    MultiHeadDotProductAttention,
+    SelfAttention,
+    combine_masks,
+    dot_product_attention,
+    dot_product_attention_weights,
+    make_attention_mask,
+    make_causal_mask,
+    rotary_embedding,
+)
+from .batch_apply import BatchApply
 from .combinators import Sequential
-from .convolution import Conv
+from .convolution import Conv, ConvLocal, ConvTranspose
 from .embedding import Embed
-from .initializers import ones_init, zeros_init
+from .fp8_ops import (
+    Fp8DirectDotGeneralOp,
+    Fp8DotGeneral,
+    Fp8DotGeneralOp,
+    Fp8Einsum,
+    NANOOFp8DotGeneralOp,
+)
+from .initializers import ones, ones_init, zeros, zeros_init
 from .lifecycle.calling import compact, compact_name_scope, nowrap
 from .lifecycle.entry import apply, init, init_with_output
 from .lifecycle.interception import (
@@ -64,10 +84,22 @@ from .lifecycle.interception import (
     override_named_call,
 )
 from .lifecycle.places import share_scope
-from .linear import Dense
+from .linear import Dense, DenseGeneral, Einsum
+from .lora import LoRA, LoRADense, merge_lora, unmerge_lora
 from .module import Module, merge_param
-from .normalization import BatchNorm, LayerNorm
+from .normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, SpectralNorm, WeightNorm
 from .pooling import avg_pool, max_pool, min_pool, pool
+from .recurrent import (
+    RNN,
+    Bidirectional,
+    ConvLSTMCell,
+    GRUCell,
+    LSTMCell,
+    MGUCell,
+    OptimizedLSTMCell,
+    RNNCellBase,
+    SimpleCell,
+)
 from .spmd import (
     PARTITION_NAME,
     LogicallyPartitioned,
@@ -101,25 +133,55 @@ from .transforms.variables import fold_rngs, map_variables, swap_collection, wit
 
 __all__ = [
     "PARTITION_NAME",
+    "RNN",
+    "BatchApply",
     "BatchNorm",
+    "Bidirectional",
     "Conv",
+    "ConvLSTMCell",
+    "ConvLocal",
+    "ConvTranspose",
     "Dense",
+    "DenseGeneral",
     "DenyList",
     "Dropout",
+    "Einsum",
     "Embed",
+    "Fp8DirectDotGeneralOp",
+    "Fp8DotGeneral",
+    "Fp8DotGeneralOp",
+    "Fp8Einsum",
     "FrozenDict",
+    "GRUCell",
+    "GroupNorm",
     "In",
     "InOut",
+    "InstanceNorm",
     "InterceptorContext",
+    "LSTMCell",
     "LayerNorm",
+    "LoRA",
+    "LoRADense",
     "LogicallyPartitioned",
+    "MGUCell",
     "Module",
+    "MultiHeadAttention",
+    "MultiHeadDotProductAttention",
+    "NANOOFp8DotGeneralOp",
+    "OptimizedLSTMCell",
     "Out",
+    "PReLU",
     "Partitioned",
+    "RMSNorm",
+    "RNNCellBase",
     "Scope",
+    "SelfAttention",
     "Sequential",
+    "SimpleCell",
+    "SpectralNorm",
     "Stack",
     "Variable",
+    "WeightNorm",
     "add_metadata_axis",
     "apply",
     "associative_scan",
@@ -128,6 +190,7 @@ __all__ = [
     "celu",
     "checkify",
     "checkpoint",
+    "combine_masks",
     "compact",
     "compact_name_scope",
     "cond",
@@ -136,6 +199,8 @@ __all__ = [
     "custom_vjp",
     "custom_vmap",
     "disable_named_call",
+    "dot_product_attention",
+    "dot_product_attention_weights",
     "elu",
     "enable_named_call",
     "errors",
@@ -171,16 +236,21 @@ __all__ = [
     "logical_to_mesh_axes",
     "logical_to_mesh_sharding",
     "logsumexp",
+    "make_attention_mask",
+    "make_causal_mask",
     "map",
     "map_variables",
     "max_pool",
+    "merge_lora",
     "merge_param",
+    "meta",
     "min_pool",
     "module_paths",
     "named_call",
     "normalize",
     "nowrap",
     "one_hot",
+    "ones",
     "ones_init",
     "override_named_call",
     "pmap",
@@ -190,6 +260,7 @@ __all__ = [
     "relu6",
     "remat",
     "remat_scan",
+    "rotary_embedding",
     "scan",
     "selu",
     "shard_map",
@@ -208,6 +279,7 @@ __all__ = [
     "tabulate",
     "tanh",
     "unbox",
+    "unmerge_lora",
     "unstack_layers",
     "value_and_grad",
     "vjp",
@@ -217,5 +289,6 @@ __all__ = [
     "with_logical_partitioning",
     "with_partitioning",
     "with_rngs",
+    "zeros",
     "zeros_init",
 ]

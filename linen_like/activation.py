@@ -1,7 +1,8 @@
-"""Activation functions; they are those of JAX."""
+"""Activations: functions, which are those of JAX, and `PReLU`, which learns."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from jax.nn import (
     celu,
     elu,
@@ -29,7 +30,14 @@ from jax.nn import (
 )
 from jax.numpy import tanh
 
+from liftcore import nn
+from liftcore.typing import Array, Dtype
+
+from .lifecycle.calling import compact
+from .module import Module
+
 __all__ = [
+    "PReLU",
     "celu",
     "elu",
     "gelu",
@@ -58,3 +66,28 @@ __all__ = [
 ]
 
 normalize = standardize  # its older name
+
+
+class PReLU(Module):
+    """`x` where it is not negative, and `negative_slope * x` where it is, with a slope that is learned.
+
+    See `liftcore.nn.prelu`.
+
+    Example:
+        >>> import jax
+        >>> y, variables = PReLU(negative_slope_init=0.5).init_with_output(jax.random.key(0), jnp.array([-2.0, 3.0]))
+        >>> y, variables
+        (Array([-1.,  3.], dtype=float32), {'params': {'negative_slope': Array(0.5, dtype=float32)}})
+
+    Attributes:
+        param_dtype: the dtype of a new slope.
+        negative_slope_init: its first value.
+    """
+
+    param_dtype: Dtype = jnp.float32
+    negative_slope_init: float = 0.01
+
+    @compact
+    def __call__(self, inputs: Array) -> Array:
+        """Maps an array to one of its shape and dtype."""
+        return nn.prelu(self.scope, inputs, param_dtype=self.param_dtype, negative_slope_init=self.negative_slope_init)

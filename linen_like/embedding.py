@@ -9,9 +9,13 @@ from liftcore.typing import Array, ArrayLike, Dtype
 
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, variance_scaling
+from .lifecycle.calling import nowrap
 from .module import Module
 
-__all__ = ["Embed"]
+__all__ = ["Embed", "default_embed_init"]
+
+default_embed_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+"""What makes the tables of embeddings: vectors of expected length 1."""
 
 
 class Embed(Module):
@@ -25,6 +29,8 @@ class Embed(Module):
         >>> Embed(5, 3).apply(variables, y, method="attend").shape
         (1, 2, 5)
 
+    The table is the attribute `embedding`.
+
     Attributes:
         num_embeddings: the number of vectors.
         features: the size of each.
@@ -35,30 +41,28 @@ class Embed(Module):
     features: int
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
-    embedding_init: Initializer = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+    embedding_init: Initializer = default_embed_init
     promote_dtype: PromoteDtypeFn = promote_dtype
 
     def setup(self) -> None:
-        """Makes the table, which both methods use."""
-        self._table = nn.embedding(
+        """Makes `embedding`, the table, `(num_embeddings, features)`; a subclass may make another one."""
+        self.embedding = nn.embedding(
             self.scope,
             self.num_embeddings,
             self.features,
-            dtype=self.dtype,
             param_dtype=self.param_dtype,
             embedding_init=self.embedding_init,
-            promote_dtype=self.promote_dtype,
-        )
-
-    @property
-    def embedding(self) -> Array:
-        """The table, `(num_embeddings, features)`."""
-        return self._table.table
+        ).table
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """The vectors at integer indices: `(...)` to `(..., features)`."""
-        return self._table.lookup(inputs)
+        return self._table().lookup(inputs)
 
     def attend(self, query: ArrayLike) -> Array:
         """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`."""
-        return self._table.attend(query)
+        return self._table().attend(query)
+
+    @nowrap
+    def _table(self) -> nn.Embedding:
+        where = f"embedding at {self.scope.path_text}"
+        return nn.Embedding(self.embedding, self.dtype, self.promote_dtype, where)

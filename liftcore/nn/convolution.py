@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterable
 
 import jax.numpy as jnp
@@ -12,9 +14,10 @@ from ..errors import LiftArgumentError
 from ..scope import Scope
 from ..typing import Array, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .windows import PaddingLike, dimension_numbers, flatten_batch, pad, to_window
+from .params import param_for
+from .windows import PaddingLike, check_not_empty, dimension_numbers, flatten_batch, pad, positions, to_window
 
-__all__ = ["conv"]
+__all__ = ["conv", "conv_local", "conv_transpose"]
 
 _LECUN_NORMAL = initializers.lecun_normal()
 
@@ -82,8 +85,9 @@ def conv(
     shape = (*window.size, x.shape[-1] // feature_group_count, features)
     _check_mask(where, mask, shape)
     x, window = pad(where, x, window)
-    kernel = scope.param("kernel", kernel_init, shape, param_dtype)
-    bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
+    param = functools.partial(param_for, inputs, "conv", scope)
+    kernel = param("kernel", kernel_init, shape, param_dtype)
+    bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
     y = (conv_general_dilated or lax.conv_general_dilated)(
         x,
@@ -96,7 +100,192 @@ def conv(
         feature_group_count=feature_group_count,
         precision=precision,
     )
-    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,))
+    return _with_bias(y, bias, batch)
+
+
+def conv_local(
+    scope: Scope,
+    inputs: Array,
+    features: int,
+    kernel_size: int | Iterable[int],
+    strides: int | Iterable[int] | None = 1,
+    padding: PaddingLike = "SAME",
+    *,
+    input_dilation: int | Iterable[int] | None = 1,
+    kernel_dilation: int | Iterable[int] | None = 1,
+    use_bias: bool = True,
+    mask: Array | None = None,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    precision: lax.PrecisionLike = None,
+    kernel_init: Initializer = _LECUN_NORMAL,
+    bias_init: Initializer = initializers.zeros,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+) -> Array:
+    """A convolution with other weights at each place: `y[p, o] = Σ_q,i x[p + q, i] * kernel[p, i, q, o] + bias[p, o]`.
+
+    It is for inputs whose places mean different things, such as aligned faces: Taigman et al., "DeepFace", 2014.
+
+    Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
+    Parameters: `kernel`, `(*other_spatial, in * prod(kernel_size), features)`; `bias`, `(*other_spatial, features)`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> y, variables = liftcore.init(conv_local)(jax.random.key(0), jnp.ones((1, 8, 3)), 4, 3, padding="VALID")
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 6, 4), {'params': {'bias': (6, 4), 'kernel': (6, 9, 4)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: channels last.
+        features: see `conv`, also for what follows.
+        kernel_size: the kernel's size in each spatial dimension.
+        strides: how far it moves.
+        padding: what surrounds the inputs.
+        input_dilation: the spacing of the inputs.
+        kernel_dilation: the spacing of the kernel's elements.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: that of the computation.
+        param_dtype: that of new parameters.
+        precision: see `jax.lax.conv_general_dilated_local`.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: brings inputs, kernel and bias to one dtype.
+
+    Raises:
+        LiftArgumentError: where inputs, window and mask do not fit together.
+        ScopeParamShapeError: where the stored parameters are for inputs of another size, in space too.
+    """
+    where = f"conv_local at {scope.path_text}"
+    window = to_window(where, kernel_size, strides, padding, input_dilation, kernel_dilation)
+    x, batch = flatten_batch(where, inputs, len(window.size))
+    x, window = pad(where, x, window)
+    places = positions(where, x.shape[1:-1], window)
+    shape = (*places, math.prod(window.size) * x.shape[-1], features)
+    _check_mask(where, mask, shape)
+    param = functools.partial(param_for, inputs, "conv_local", scope)
+    kernel = param("kernel", kernel_init, shape, param_dtype)
+    bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
+    x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
+    y = lax.conv_general_dilated_local(
+        x,
+        kernel,
+        window.strides,
+        window.padding,
+        filter_shape=window.size,
+        lhs_dilation=window.input_dilation,
+        rhs_dilation=window.kernel_dilation,
+        dimension_numbers=dimension_numbers(x.ndim),
+        precision=precision,
+    )
+    return _with_bias(y, bias, batch)
+
+
+def conv_transpose(
+    scope: Scope,
+    inputs: Array,
+    features: int,
+    kernel_size: int | Iterable[int],
+    strides: int | Iterable[int] | None = None,
+    padding: PaddingLike = "SAME",
+    *,
+    kernel_dilation: int | Iterable[int] | None = None,
+    use_bias: bool = True,
+    mask: Array | None = None,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    precision: lax.PrecisionLike = None,
+    kernel_init: Initializer = _LECUN_NORMAL,
+    bias_init: Initializer = initializers.zeros,
+    transpose_kernel: bool = False,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    preferred_element_type: Dtype | None = None,
+) -> Array:
+    """A convolution in which strides widen the inputs: each of them adds its multiple of the kernel to the result.
+
+    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]` where, up to the shift that padding makes, `m = stride * p -
+    dilation * q`; with `transpose_kernel`, `kernel[q, o, i]` where `m = stride * p + dilation * q`, as transposes do.
+    Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
+
+    Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
+    Parameters: `kernel`, `(*kernel_size, in, features)` or transposed `(*kernel_size, features, in)`; `bias`,
+    `(features,)`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> x = jnp.ones((1, 8, 8, 3))
+        >>> y, variables = liftcore.init(conv_transpose)(jax.random.key(0), x, 4, (3, 3), strides=(2, 2))
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 16, 16, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: channels last.
+        features: see `conv`, also for what is not explained here.
+        kernel_size: the kernel's size in each spatial dimension.
+        strides: how many times as large the result is in each spatial dimension.
+        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
+            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        kernel_dilation: the spacing of the kernel's elements.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: that of the computation.
+        param_dtype: that of new parameters.
+        precision: see `jax.lax.conv_transpose`.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        transpose_kernel: whether the kernel is that of the `conv` which this layer is the transpose of.
+        promote_dtype: brings inputs, kernel and bias to one dtype.
+        preferred_element_type: see `jax.lax.conv_transpose`.
+
+    Raises:
+        LiftArgumentError: where inputs, window and mask do not fit together, or the padding is another word.
+    """
+    where = f"conv_transpose at {scope.path_text}"
+    window = to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
+    x, batch = flatten_batch(where, inputs, len(window.size))
+    if window.padding == "CIRCULAR":
+        check_not_empty(where, "CIRCULAR", x.shape[1:-1])
+    ends = (features, x.shape[-1]) if transpose_kernel else (x.shape[-1], features)
+    _check_mask(where, mask, (*window.size, *ends))
+    param = functools.partial(param_for, inputs, "conv_transpose", scope)
+    kernel = param("kernel", kernel_init, (*window.size, *ends), param_dtype)
+    bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
+    x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
+    y = lax.conv_transpose(
+        x,
+        kernel,
+        window.strides,
+        "VALID" if window.padding == "CIRCULAR" else window.padding,
+        rhs_dilation=window.kernel_dilation,
+        transpose_kernel=transpose_kernel,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+    if window.padding == "CIRCULAR":
+        periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
+        y = _wound(y, periods, transpose_kernel)
+    return _with_bias(y, bias, batch)
+
+
+def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
+    """The sum of what lies whole periods apart in `(batch, *spatial, features)`; the middle stays where it is."""
+    pads = [(0, 0)]
+    for size, period in zip(y.shape[1:-1], periods, strict=True):
+        lacking = -(size - period) % (2 * period)  # a whole number of periods on either side of the inputs
+        less, more = lacking // 2, (lacking + 1) // 2
+        pads.append((less, more) if more_after else (more, less))
+    y = jnp.pad(y, [*pads, (0, 0)])
+    for axis, period in enumerate(periods, start=1):
+        number = y.shape[axis] // period
+        y = jnp.reshape(y, (*y.shape[:axis], number, period, *y.shape[axis + 1 :])).sum(axis=axis)
+    return y
+
+
+def _with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
+    """The result with its bias, and with the batch dimensions that the inputs had."""
+    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
     return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 

@@ -1,19 +1,26 @@
-"""Dense layers: products of inputs with a matrix of parameters."""
+"""Linear layers: products of inputs with an array of parameters, summed over some of the axes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
+from .. import meta
 from ..errors import LiftArgumentError
 from ..scope import Scope
-from ..typing import Array, ArrayLike, Dtype, Initializer
+from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
+from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
+from .equation import to_equation
+from .params import param_for
 
-__all__ = ["dense"]
+__all__ = ["dense", "dense_general", "einsum"]
 
 _LECUN_NORMAL = initializers.lecun_normal()
 
@@ -66,8 +73,168 @@ def dense(
             "expected inputs of shape (..., in), given a scalar.",
             "Give it a dimension: `inputs[None]`.",
         )
-    kernel = scope.param("kernel", kernel_init, (jnp.shape(inputs)[-1], features), param_dtype)
+    shape = (jnp.shape(inputs)[-1], features)
+    kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
     bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
     y = (dot_general or lax.dot_general)(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=precision)
     return y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,))
+
+
+def dense_general(
+    scope: Scope,
+    inputs: ArrayLike,
+    features: int | Iterable[int],
+    axis: int | Iterable[int] = -1,
+    batch_dims: Iterable[int] = (),
+    use_bias: bool = True,
+    *,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    kernel_init: Initializer = _LECUN_NORMAL,
+    bias_init: Initializer = initializers.zeros,
+    precision: lax.PrecisionLike = None,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    dot_general: Callable[..., Array] | None = None,
+) -> Array:
+    """An affine map of any axes to any number of new ones, with one map for each index of the batch dimensions.
+
+    `y[b, r, f] = Σ_a inputs[b, r, a] * kernel[b, a, f] + bias[b, f]`, where each letter stands for any number of axes:
+    `b` for `batch_dims`, `a` for `axis`, which may lie anywhere in the inputs, `r` for the rest, `f` for `features`.
+
+    Shapes: `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`.
+    Parameters: `kernel`, `(*batch, *axis, *features)`; `bias`, `(*batch, *features)`. Their initializers are asked for
+    a matrix and a vector, `(batch * axis, features)` and `(batch * features,)`, so that they see fan-in and fan-out.
+
+    Example:
+        >>> import jax, liftcore
+        >>> x = jnp.ones((2, 3, 6, 7))
+        >>> y, variables = liftcore.init(dense_general)(jax.random.key(0), x, (4, 5), axis=(1, -1))
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((2, 6, 4, 5), {'params': {'bias': (4, 5), 'kernel': (3, 7, 4, 5)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: the array.
+        features: the sizes of the new axes, which come last.
+        axis: the axes that are summed over.
+        batch_dims: the leading axes for which parameters are not shared: `()`, `(0,)`, `(0, 1)` and so on.
+        use_bias: see `dense`, also for what follows.
+        dtype: that of the computation.
+        param_dtype: that of new parameters.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        precision: see `jax.lax.dot_general`.
+        promote_dtype: brings inputs, kernel and bias to one dtype.
+        dot_general: what multiplies.
+
+    Raises:
+        LiftArgumentError: where an axis does not exist or is a batch dimension as well, or those do not lead.
+        ScopeParamShapeError: where the stored parameters are for other sizes.
+    """
+    where, shape = f"dense_general at {scope.path_text}", jnp.shape(inputs)
+    features = to_tuple(features)
+    axes = normalize_axes(where, "axis", axis, len(shape))
+    batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
+    _check_axes(where, to_tuple(axis), axes, to_tuple(batch_dims), batch)
+    batch_shape = tuple(shape[i] for i in batch)
+    summed_shape = tuple(shape[i] for i in axes)
+    n, rows, columns = math.prod(batch_shape), math.prod(summed_shape), math.prod(features)
+    param = functools.partial(param_for, inputs, "dense_general", scope)
+    shapes = (*batch_shape, *summed_shape, *features), (*batch_shape, *features)
+    kernel = param("kernel", _flat(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
+    bias = param("bias", _flat(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
+    x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
+    summed = tuple(range(len(batch), len(batch) + len(axes)))
+    y = (dot_general or lax.dot_general)(x, kernel, ((axes, summed), (batch, batch)), precision=precision)
+    if bias is None:
+        return y
+    rest = (1,) * (len(shape) - len(batch) - len(axes))
+    return y + jnp.reshape(bias, (*batch_shape, *rest, *features))
+
+
+def einsum(
+    scope: Scope,
+    inputs: ArrayLike,
+    shape: Iterable[int],
+    einsum_str: str,
+    use_bias: bool = True,
+    *,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    precision: lax.PrecisionLike = None,
+    kernel_init: Initializer = _LECUN_NORMAL,
+    bias_init: Initializer = initializers.zeros,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    preferred_element_type: Dtype | None = None,
+) -> Array:
+    """`einsum(einsum_str, inputs, kernel) + bias`, see `jax.numpy.einsum`.
+
+    Shapes: those of the equation, of which `inputs` are the first operand and the kernel is the second.
+    Parameters: `kernel`, `shape`; `bias`, the sizes of those dimensions of the result that the kernel has too.
+
+    Example:
+        >>> import jax, liftcore
+        >>> x = jnp.ones((3, 4, 5))
+        >>> y, variables = liftcore.init(einsum)(jax.random.key(0), x, (5, 6, 7), "abc,cde->abde")
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((3, 4, 6, 7), {'params': {'bias': (6, 7), 'kernel': (5, 6, 7)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: the array.
+        shape: the shape of the kernel.
+        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`. Dimensions of one letter have
+            the same size; those that `...` stands for broadcast.
+        use_bias: see `dense`, also for what follows.
+        dtype: that of the computation.
+        param_dtype: that of new parameters.
+        precision: see `jax.numpy.einsum`.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: brings inputs, kernel and bias to one dtype.
+        preferred_element_type: see `jax.numpy.einsum`; the dtype of the product, to which the bias is added.
+
+    Raises:
+        LiftArgumentError: where it is no such equation, or inputs and kernel do not fit it.
+        ScopeParamShapeError: where the stored parameters have other shapes.
+    """
+    shape = tuple(shape)
+    equation = to_equation(f"einsum at {scope.path_text}", einsum_str, jnp.shape(inputs), shape)
+    sizes = dict(zip(equation.right, shape, strict=True))
+    kernel = scope.param("kernel", kernel_init, shape, param_dtype)
+    bias = None
+    if use_bias:
+        bias_shape = tuple(sizes[label] for label in equation.result if label in sizes)
+        bias = scope.param("bias", bias_init, bias_shape, param_dtype)
+    x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
+    y = jnp.einsum(einsum_str, x, kernel, precision=precision, preferred_element_type=preferred_element_type)
+    return y if bias is None else y + jnp.reshape(bias, [sizes.get(label, 1) for label in equation.result])
+
+
+def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
+    """An initializer that asks another one for a flat shape and folds what it makes; a box stays round it."""
+
+    def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
+        made = init_fn(key, flat, dtype)
+        return meta.replace_boxed(made, jnp.reshape(meta.unbox(made), shape))
+
+    return init
+
+
+def _check_axes(
+    where: str, axis: tuple[int, ...], axes: tuple[int, ...], batch_dims: tuple[int, ...], batch: tuple[int, ...]
+) -> None:
+    """Checks axes as they were given, and as they are counted from the front."""
+    if sorted(batch_dims) != list(range(len(batch_dims))):
+        raise LiftArgumentError(
+            where,
+            f"batch_dims are {batch_dims}, and only the leading axes, counted from the front, can be batch dimensions.",
+            f"Move them to the front, and pass `batch_dims={tuple(range(len(batch_dims)))}`.",
+        )
+    if len(axis) != len(axes) or {*batch} & {*axes}:
+        raise LiftArgumentError(
+            where,
+            f"axis is {axis} and batch_dims are {batch_dims}, which name one axis of the inputs twice.",
+            "Give each axis of the inputs once, in `axis` or in `batch_dims`.",
+        )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.nn import initializers
@@ -12,10 +11,70 @@ from jax.nn import initializers
 from ..errors import LiftArgumentError
 from ..scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer
+from ..variable import Variable
 from .axes import check_mask, normalize_axes
-from .statistics import averager, moments, standardize, to_reduction_dtype
+from .params import check_stored, param_for
+from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype
 
-__all__ = ["batch_norm", "layer_norm"]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
+
+
+class _Recipe(NamedTuple):
+    """What the layers here are told alike; no initializer for a parameter that there is not."""
+
+    layer: str
+    epsilon: float
+    dtype: Dtype | None
+    param_dtype: Dtype
+    scale_init: Initializer | None
+    bias_init: Initializer | None
+    axis_name: Any
+    axis_index_groups: Sequence[Sequence[int]] | None
+    use_fast_variance: bool
+    force_float32: bool
+
+    def moments(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Array]:
+        """Mean and variance over axes."""
+        x, average = self._averaged(scope, x, axes, mask)
+        return moments(x, axes, average, self.use_fast_variance)
+
+    def mean_square(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> Array:
+        """The mean of `|x|²` over axes."""
+        x, average = self._averaged(scope, x, axes, mask)
+        return average(abs_square(x))[0]
+
+    def _averaged(self, scope: Scope, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Average]:
+        """The array in the dtype of its statistics, and what averages it."""
+        if not scope.is_initializing() and any(x.shape[axis] == 0 for axis in axes):
+            raise LiftArgumentError(
+                f"{self.layer} at {scope.path_text}",
+                f"there is nothing to average over: the inputs have shape {x.shape}, and axes {(*axes,)} are reduced.",
+                "Leave empty batches out: their mean would be NaN, and so would all that is computed with it.",
+            )
+        average = averager(axes, mask, self.axis_name, self.axis_index_groups)
+        return to_reduction_dtype(x, self.dtype, self.force_float32), average
+
+    def standardize(
+        self,
+        scope: Scope,
+        x: Array,
+        mean: Array | None,
+        variance: Array,
+        axes: Sequence[int],
+        feature_axes: tuple[int, ...],
+    ) -> Array:
+        """The result of the layer, with statistics that lack some axes, and parameters along others."""
+
+        def param(name: str, init_fn: Initializer | None) -> Array | None:
+            if init_fn is None:
+                return None
+            shape = tuple(x.shape[i] for i in feature_axes)
+            value = param_for(x, self.layer, scope, name, init_fn, shape, self.param_dtype)
+            laid = jnp.reshape(value, [size if i in feature_axes else 1 for i, size in enumerate(x.shape)])
+            return laid if self.force_float32 else jnp.asarray(laid, self.param_dtype)
+
+        scale, bias = param("scale", self.scale_init), param("bias", self.bias_init)
+        return standardize(x, mean, variance, axes=axes, scale=scale, bias=bias, epsilon=self.epsilon, dtype=self.dtype)
 
 
 def batch_norm(
@@ -86,32 +145,42 @@ def batch_norm(
         )
     feature_axes = normalize_axes(where, "axis", axis, inputs.ndim)
     check_mask(where, mask, inputs.shape)
+    recipe = _Recipe(
+        "batch_norm",
+        epsilon,
+        dtype,
+        param_dtype,
+        scale_init if use_scale else None,
+        bias_init if use_bias else None,
+        None if scope.is_initializing() else axis_name,
+        axis_index_groups,
+        use_fast_variance,
+        force_float32_reductions,
+    )
     axes = tuple(i for i in range(inputs.ndim) if i not in feature_axes)
     shape = tuple(inputs.shape[i] for i in feature_axes)
     stored = jnp.float32 if force_float32_reductions else param_dtype
-    running_mean = scope.variable("batch_stats", "mean", jnp.zeros, shape, stored)
-    running_var = scope.variable("batch_stats", "var", jnp.ones, shape, stored)
+    running_mean = _running(inputs, scope, "mean", jnp.zeros, shape, stored)
+    running_var = _running(inputs, scope, "var", jnp.ones, shape, stored)
     if use_running_average:
         mean, var = running_mean.value, running_var.value
         if not force_float32_reductions:
             mean, var = jnp.asarray(mean, param_dtype), jnp.asarray(var, param_dtype)
     else:
-        average = averager(axes, mask, None if scope.is_initializing() else axis_name, axis_index_groups)
-        x = to_reduction_dtype(inputs, dtype, force_float32_reductions)
-        mean, var = moments(x, axes, average, use_fast_variance)
+        mean, var = recipe.moments(scope, inputs, axes, mask)
         if not scope.is_initializing():
             running_mean.value = momentum * running_mean.value + (1 - momentum) * mean
             running_var.value = momentum * running_var.value + (1 - momentum) * var
-    param = functools.partial(_param, scope, inputs.shape, feature_axes, param_dtype, not force_float32_reductions)
-    return standardize(
-        inputs,
-        jnp.expand_dims(mean, axes),
-        jnp.expand_dims(var, axes),
-        scale=param("scale", scale_init) if use_scale else None,
-        bias=param("bias", bias_init) if use_bias else None,
-        epsilon=epsilon,
-        dtype=dtype,
-    )
+    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
+
+
+def _running(
+    inputs: Array, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
+) -> Variable:
+    """A running statistic, which must not broadcast to the inputs silently."""
+    found = scope.variable("batch_stats", name, init_fn, shape, dtype)
+    check_stored(inputs, "batch_norm", scope, f"batch_stats/{name}", found.value, shape)
+    return found
 
 
 def layer_norm(
@@ -170,30 +239,276 @@ def layer_norm(
     axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
     feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
     check_mask(where, mask, inputs.shape)
-    x = to_reduction_dtype(inputs, dtype, force_float32_reductions)
-    mean, var = moments(x, axes, averager(axes, mask, axis_name, axis_index_groups), use_fast_variance)
-    param = functools.partial(_param, scope, inputs.shape, feature_axes, param_dtype, not force_float32_reductions)
-    return standardize(
-        inputs,
-        jnp.expand_dims(mean, axes),
-        jnp.expand_dims(var, axes),
-        scale=param("scale", scale_init) if use_scale else None,
-        bias=param("bias", bias_init) if use_bias else None,
-        epsilon=epsilon,
-        dtype=dtype,
+    recipe = _Recipe(
+        "layer_norm",
+        epsilon,
+        dtype,
+        param_dtype,
+        scale_init if use_scale else None,
+        bias_init if use_bias else None,
+        axis_name,
+        axis_index_groups,
+        use_fast_variance,
+        force_float32_reductions,
     )
+    mean, var = recipe.moments(scope, inputs, axes, mask)
+    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
 
 
-def _param(
+def rms_norm(
     scope: Scope,
-    shape: tuple[int, ...],
-    feature_axes: tuple[int, ...],
-    param_dtype: Dtype,
-    cast: bool,
-    name: str,
-    init_fn: Initializer,
+    inputs: Array,
+    *,
+    epsilon: float = 1e-6,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    use_scale: bool = True,
+    scale_init: Initializer = initializers.ones,
+    reduction_axes: int | Iterable[int] = -1,
+    feature_axes: int | Iterable[int] = -1,
+    axis_name: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    force_float32_reductions: bool = True,
+    mask: ArrayLike | None = None,
 ) -> Array:
-    """A parameter with the sizes of some axes of a shape, laid along those axes."""
-    value = scope.param(name, init_fn, tuple(shape[i] for i in feature_axes), param_dtype)
-    laid = jnp.reshape(value, [size if i in feature_axes else 1 for i, size in enumerate(shape)])
-    return jnp.asarray(laid, param_dtype) if cast else laid
+    """`x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`: nothing is centred.
+
+    Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
+
+    Shapes: any, unchanged. Parameters: `scale`, `(*features)`, the sizes of `feature_axes`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> y, variables = liftcore.init(rms_norm)(jax.random.key(0), jnp.array([[3.0, 0.0, 0.0, 0.0]]))
+        >>> y.round(3), jax.tree.map(jnp.shape, variables)
+        (Array([[2., 0., 0., 0.]], dtype=float32), {'params': {'scale': (4,)}})
+
+    Args:
+        scope: where the parameter lives.
+        inputs: the array.
+        epsilon: is added to the mean square; see `layer_norm`, also for what follows.
+        dtype: that of the result.
+        param_dtype: that of a new scale.
+        use_scale: whether there is a scale.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over.
+        feature_axes: the axes for which the scale has values of their own.
+        axis_name: a mapped axis to average over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        force_float32_reductions: whether the mean square is at least `float32`.
+        mask: which elements count for the mean square.
+
+    Raises:
+        LiftArgumentError: where an axis or the mask does not fit the inputs.
+    """
+    where = f"rms_norm at {scope.path_text}"
+    axes = normalize_axes(where, "reduction_axes", reduction_axes, inputs.ndim)
+    feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
+    check_mask(where, mask, inputs.shape)
+    recipe = _Recipe(
+        "rms_norm",
+        epsilon,
+        dtype,
+        param_dtype,
+        scale_init if use_scale else None,
+        None,
+        axis_name,
+        axis_index_groups,
+        True,
+        force_float32_reductions,
+    )
+    square = recipe.mean_square(scope, inputs, axes, mask)
+    return recipe.standardize(scope, inputs, None, square, axes, feature_axes)
+
+
+def instance_norm(
+    scope: Scope,
+    inputs: Array,
+    *,
+    epsilon: float = 1e-6,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    use_bias: bool = True,
+    use_scale: bool = True,
+    bias_init: Initializer = initializers.zeros,
+    scale_init: Initializer = initializers.ones,
+    feature_axes: int | Iterable[int] = -1,
+    axis_name: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    use_fast_variance: bool = True,
+    force_float32_reductions: bool = True,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """`layer_norm` over all axes but the first and `feature_axes`: by the moments of each feature in each example.
+
+    Source: Ulyanov, Vedaldi & Lempitsky, "Instance Normalization", https://arxiv.org/abs/1607.08022.
+
+    Shapes: `(batch, ...)`, unchanged. Parameters: `scale` and `bias`, `(*features)`, the sizes of `feature_axes`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> x = jnp.array([[[1.0, 2.0], [3.0, 6.0]]])
+        >>> y, variables = liftcore.init(instance_norm)(jax.random.key(0), x)
+        >>> y.round(3), jax.tree.map(jnp.shape, variables)
+        (Array([[[-1., -1.],
+                [ 1.,  1.]]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: the array.
+        epsilon: see `layer_norm`, also for what follows.
+        dtype: that of the result.
+        param_dtype: that of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        feature_axes: the axes with moments, scale and bias of their own; not the first, which is that of examples.
+        axis_name: a mapped axis to average over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        use_fast_variance: whether to read the inputs only once.
+        force_float32_reductions: whether statistics are at least `float32`.
+        mask: which elements count for the statistics.
+
+    Raises:
+        LiftArgumentError: where an axis or the mask does not fit the inputs, or the first axis is one of features.
+    """
+    where = f"instance_norm at {scope.path_text}"
+    feature_axes = normalize_axes(where, "feature_axes", feature_axes, inputs.ndim)
+    if 0 in feature_axes:
+        raise LiftArgumentError(
+            where,
+            f"feature_axes are {feature_axes} of inputs of shape {inputs.shape}, and the first axis is of examples.",
+            "Leave it out, or put an axis before it: `inputs[None]`.",
+        )
+    check_mask(where, mask, inputs.shape)
+    axes = tuple(i for i in range(1, inputs.ndim) if i not in feature_axes)
+    recipe = _Recipe(
+        "instance_norm",
+        epsilon,
+        dtype,
+        param_dtype,
+        scale_init if use_scale else None,
+        bias_init if use_bias else None,
+        axis_name,
+        axis_index_groups,
+        use_fast_variance,
+        force_float32_reductions,
+    )
+    mean, var = recipe.moments(scope, inputs, axes, mask)
+    return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
+
+
+def group_norm(
+    scope: Scope,
+    inputs: Array,
+    num_groups: int | None = 32,
+    group_size: int | None = None,
+    *,
+    epsilon: float = 1e-6,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    use_bias: bool = True,
+    use_scale: bool = True,
+    bias_init: Initializer = initializers.zeros,
+    scale_init: Initializer = initializers.ones,
+    reduction_axes: int | Iterable[int] | None = None,
+    axis_name: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    use_fast_variance: bool = True,
+    force_float32_reductions: bool = True,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """`layer_norm` of groups of features: by the moments over all axes but the first, of those of one group together.
+
+    Source: Wu & He, "Group Normalization", https://arxiv.org/abs/1803.08494.
+
+    Shapes: `(batch, ..., features)`, unchanged. Parameters: `scale` and `bias`, `(features,)`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> y, variables = liftcore.init(group_norm)(jax.random.key(0), jnp.array([[1.0, 3.0, 4.0, 8.0]]), 2)
+        >>> y.round(3), jax.tree.map(jnp.shape, variables)
+        (Array([[-1.,  1., -1.,  1.]], dtype=float32), {'params': {'bias': (4,), 'scale': (4,)}})
+
+    Args:
+        scope: where the parameters live.
+        inputs: the array.
+        num_groups: the number of groups; None where their size is given.
+        group_size: the number of features in a group; None where the number of groups is given.
+        epsilon: see `layer_norm`, also for what follows.
+        dtype: that of the result.
+        param_dtype: that of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
+            first. Give them where there may be other than one batch dimension.
+        axis_name: a mapped axis to average over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        use_fast_variance: whether to read the inputs only once.
+        force_float32_reductions: whether statistics are at least `float32`.
+        mask: which elements count for the statistics.
+
+    Raises:
+        LiftArgumentError: where an axis or the mask does not fit the inputs, the last axis is not averaged over, or the
+            features do not divide into groups.
+    """
+    where = f"group_norm at {scope.path_text}"
+    last = normalize_axes(where, "the axis of features", -1, inputs.ndim)
+    given = (*range(1, inputs.ndim - 1), -1) if reduction_axes is None else reduction_axes
+    axes = normalize_axes(where, "reduction_axes", given, inputs.ndim)
+    check_mask(where, mask, inputs.shape)
+    groups, size = _groups(where, axes, inputs.shape, num_groups, group_size)
+    recipe = _Recipe(
+        "group_norm",
+        epsilon,
+        dtype,
+        param_dtype,
+        scale_init if use_scale else None,
+        bias_init if use_bias else None,
+        axis_name,
+        axis_index_groups,
+        use_fast_variance,
+        force_float32_reductions,
+    )
+    x = jnp.reshape(inputs, (*inputs.shape[:-1], groups, size))
+    mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), _split_mask(mask, groups, size))
+    mean, var = jnp.repeat(mean, size, axis=-1), jnp.repeat(var, size, axis=-1)
+    return recipe.standardize(scope, inputs, mean, var, axes[:-1], last)
+
+
+def _groups(
+    where: str, axes: tuple[int, ...], shape: tuple[int, ...], num_groups: int | None, group_size: int | None
+) -> tuple[int, int]:
+    """The number of groups and their size."""
+    if len(shape) - 1 not in axes:
+        raise LiftArgumentError(
+            where,
+            f"reduction_axes are {axes} of inputs of shape {shape}, and lack the last axis, that of features.",
+            f"Add it: `reduction_axes={(*axes, -1)}`.",
+        )
+    if (num_groups is None) == (group_size is None):
+        raise LiftArgumentError(
+            where,
+            f"expected num_groups or group_size, given num_groups={num_groups} and group_size={group_size}.",
+            "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
+        )
+    name, given = ("group_size", group_size) if num_groups is None else ("num_groups", num_groups)
+    if given is None or given < 1 or shape[-1] % given:
+        raise LiftArgumentError(
+            where,
+            f"the inputs have {shape[-1]} features, which do not divide by {name}={given}.",
+            f"Pass a `{name}` that divides {shape[-1]}.",
+        )
+    other = shape[-1] // given
+    return (other, given) if num_groups is None else (given, other)
+
+
+def _split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
+    """A mask for features, as one for groups of features."""
+    shape = jnp.shape(mask) if mask is not None else ()
+    if mask is None or not shape:
+        return mask
+    return jnp.reshape(mask, (*shape[:-1], 1, 1) if shape[-1] == 1 else (*shape[:-1], groups, size))

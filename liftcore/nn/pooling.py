@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..errors import LiftArgumentError
@@ -44,9 +44,11 @@ def pool(
         padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
 
     Raises:
-        LiftArgumentError: where the inputs have too few dimensions, or strides or padding do not fit the window.
+        LiftArgumentError: where the inputs have too few dimensions, a size is not positive, or strides or padding do
+            not fit the window.
     """
-    window, steps = tuple(window_shape), tuple(strides or (1,) * len(window_shape))
+    window = _sizes("window_shape", window_shape)
+    steps = _sizes("strides", strides or (1,) * len(window))
     _check(inputs.shape, window, steps, padding)
     batch = (1,) * max(inputs.ndim - len(window) - 1, 1)
     pads: Padding = padding
@@ -119,10 +121,22 @@ def avg_pool(
     """
     total = pool(inputs, 0.0, lax.add, window_shape, strides, padding)
     if count_include_pad:
-        return total / math.prod(window_shape)
+        return total / np.prod(window_shape)  # an integer of NumPy: it decides what integers promote to
     batch = inputs.ndim - len(window_shape) - 1
     ones = jnp.ones((*(1 for _ in range(batch)), *inputs.shape[batch:-1], 1))
     return total / pool(ones, 0.0, lax.add, window_shape, strides, padding)
+
+
+def _sizes(name: str, given: Sequence[int]) -> tuple[int, ...]:
+    """One positive size for each spatial dimension, as a tuple."""
+    sizes = tuple(given) if isinstance(given, Sequence) else ()
+    if not sizes or min(sizes) < 1:
+        raise LiftArgumentError(
+            f"pooling with {name}={given}",
+            "expected a positive size for each spatial dimension of the inputs.",
+            f"Pass `{name}=(2, 2)` for images, or (2,) for series.",
+        )
+    return sizes
 
 
 def _check(shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...], padding: Padding) -> None:

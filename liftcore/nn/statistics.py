@@ -87,9 +87,10 @@ def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: 
 
 def standardize(
     x: ArrayLike,
-    mean: Array,
+    mean: Array | None,
     variance: Array,
     *,
+    axes: Sequence[int] = (),
     scale: Array | None = None,
     bias: Array | None = None,
     epsilon: float,
@@ -99,14 +100,16 @@ def standardize(
 
     Args:
         x: the array.
-        mean: broadcast to `x`, as are the others.
+        mean: broadcast to `x`, as are the others; None for 0.
         variance: of `x`, about the mean.
+        axes: the axes of `x` that mean and variance lack.
         scale: what to multiply by.
         bias: what to add.
         epsilon: is added to the variance, so that a constant `x` gives zeros.
         dtype: that of the result; by default what `x`, `scale` and `bias` promote to. The statistics do not count.
     """
-    factor = lax.rsqrt(variance + epsilon)
-    y = (x - mean) * (factor if scale is None else factor * scale)
+    factor = lax.rsqrt(jnp.expand_dims(variance, axes) + epsilon)
+    centred = x if mean is None else x - jnp.expand_dims(mean, axes)
+    y = centred * (factor if scale is None else factor * scale)
     y = y if bias is None else y + bias
     return jnp.asarray(y, canonicalize_dtype(x, scale, bias, dtype=dtype))

@@ -71,7 +71,8 @@ def dropout(
     shape = [1 if axis in shared else size for axis, size in enumerate(inputs.shape)]
     keep = 1.0 - rate
     mask = jax.random.bernoulli(scope.make_rng(rng_collection) if key is None else key, p=keep, shape=shape)
-    return lax.select(jnp.broadcast_to(mask, inputs.shape), inputs / keep, jnp.zeros_like(inputs))
+    x = jnp.asarray(inputs)  # NumPy would divide its own arrays, some dtypes as float32
+    return lax.select(jnp.broadcast_to(mask, x.shape), x / keep, jnp.zeros_like(x))
 
 
 def _check(where: str, rate: float, deterministic: bool | None) -> None:

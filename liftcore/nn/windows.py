@@ -17,7 +17,16 @@ from ..errors import LiftArgumentError
 from ..typing import Array
 from .axes import to_tuple
 
-__all__ = ["PaddingLike", "Window", "dimension_numbers", "flatten_batch", "pad", "to_window"]
+__all__ = [
+    "PaddingLike",
+    "Window",
+    "check_not_empty",
+    "dimension_numbers",
+    "flatten_batch",
+    "pad",
+    "positions",
+    "to_window",
+]
 
 PaddingLike: TypeAlias = str | int | Sequence[int | Sequence[int]]
 """`"SAME"`, `"CAUSAL"` and the like, one int, or an int or a pair `(low, high)` for each spatial dimension."""
@@ -42,16 +51,19 @@ def to_window(
     padding: PaddingLike,
     input_dilation: int | Iterable[int] | None,
     kernel_dilation: int | Iterable[int] | None,
+    words: Sequence[str] = _PADDINGS,
 ) -> Window:
     """The window that the arguments of a layer mean; None counts as 1, and one int as the same in each dimension.
+
+    The padding may be one of `words`, in any case.
 
     Example:
         >>> to_window("conv at /", (3, 3), 2, "SAME", None, 1)  # doctest: +NORMALIZE_WHITESPACE
         Window(size=(3, 3), strides=(2, 2), padding='SAME', input_dilation=(1, 1), kernel_dilation=(1, 1))
 
     Raises:
-        LiftArgumentError: where one has another number of entries than the kernel, the padding is none, or it is a word
-            although the inputs are dilated, for which `lax` has no rule.
+        LiftArgumentError: where one has another number of entries than the kernel, or one below 1; the padding is none;
+            or it is a word although the inputs are dilated, for which `lax` has no rule.
     """
     size = to_tuple(kernel_size)
 
@@ -63,9 +75,16 @@ def to_window(
                 f"{name} has {len(entries)} entries, {entries}, and kernel_size has {len(size)}, {size}.",
                 f"Give {name} one entry for each spatial dimension, or one int for all.",
             )
+        if any(entry < 1 for entry in entries):
+            raise LiftArgumentError(
+                where,
+                f"{name} is {entries}, and each entry is at least 1.",
+                f"Pass `{name}={(1,) * len(size)}` or more.",
+            )
         return entries
 
-    pads, spacing = _to_pads(where, padding, len(size)), each("input_dilation", input_dilation)
+    each("kernel_size", size)
+    pads, spacing = _to_pads(where, padding, len(size), words), each("input_dilation", input_dilation)
     if isinstance(pads, str) and any(step != 1 for step in spacing):
         raise LiftArgumentError(
             where,
@@ -103,11 +122,11 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
         window: what moves over them.
 
     Raises:
-        LiftArgumentError: where causal padding is to be done in more than one dimension.
+        LiftArgumentError: where causal padding is to be done in more than one dimension, or there is nothing to repeat.
     """
     if window.padding not in ("CIRCULAR", "REFLECT", "CAUSAL"):
         return inputs, window
-    reach = [dilation * (size - 1) for size, dilation in zip(window.size, window.kernel_dilation, strict=True)]
+    reach = [size - 1 for size in _reach(window)]
     if window.padding == "CAUSAL":
         if len(reach) != 1:
             raise LiftArgumentError(
@@ -117,9 +136,52 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
             )
         padded = jnp.pad(inputs, [(0, 0), (reach[0], 0), (0, 0)])
     else:
+        check_not_empty(where, window.padding, inputs.shape[1:-1])
         mode = {"CIRCULAR": "wrap", "REFLECT": "reflect"}[window.padding]
         padded = jnp.pad(inputs, [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)], mode=mode)
     return padded, window._replace(padding="VALID")
+
+
+def check_not_empty(where: str, padding: str, spatial: Sequence[int]) -> None:
+    """Checks that inputs are not empty, where padding is to repeat them.
+
+    Raises:
+        LiftArgumentError: where they are.
+    """
+    if 0 in spatial:
+        raise LiftArgumentError(
+            where,
+            f'padding "{padding}" repeats the inputs, and of spatial sizes {tuple(spatial)} there are none.',
+            'Pass `padding="SAME"`, or longer inputs.',
+        )
+
+
+def positions(where: str, spatial: Sequence[int], window: Window) -> tuple[int, ...]:
+    """How many places a window takes along each spatial dimension of its inputs, once `pad` has been done.
+
+    Raises:
+        LiftArgumentError: where there is none.
+    """
+    reach, pads = _reach(window), window.padding
+    pads = lax.padtype_to_pads(spatial, reach, window.strides, pads) if isinstance(pads, str) else pads
+    full = [
+        low + (dilation * (size - 1) + 1 if size else 0) + high
+        for size, dilation, (low, high) in zip(spatial, window.input_dilation, pads, strict=True)
+    ]
+    found = [(size - k) // step + 1 for size, k, step in zip(full, reach, window.strides, strict=True)]
+    if min(found, default=1) < 1:
+        raise LiftArgumentError(
+            where,
+            f"the kernel reaches over {reach}, and the padded inputs are {(*map(int, full),)}: it has no place there.",
+            "Pass larger inputs, a smaller `kernel_size` or more `padding`.",
+        )
+    return tuple(map(int, found))  # older JAX pads with integers of NumPy
+
+
+def _reach(window: Window) -> tuple[int, ...]:
+    """The size of the kernel in each spatial dimension with the gaps between its elements."""
+    pairs = zip(window.size, window.kernel_dilation, strict=True)
+    return tuple(dilation * (size - 1) + 1 for size, dilation in pairs)
 
 
 def dimension_numbers(ndim: int) -> lax.ConvDimensionNumbers:
@@ -128,18 +190,18 @@ def dimension_numbers(ndim: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(data, kernel, data)
 
 
-def _to_pads(where: str, padding: PaddingLike, spatial: int) -> str | list[tuple[int, int]]:
+def _to_pads(where: str, padding: PaddingLike, spatial: int, words: Sequence[str]) -> str | list[tuple[int, int]]:
     if isinstance(padding, str):
-        if padding.upper() in _PADDINGS:
+        if padding.upper() in words:
             return padding.upper()
     else:
-        entries = [padding] * spatial if isinstance(padding, int) else list(padding)
-        pairs = [(entry, entry) if isinstance(entry, int) else tuple(entry) for entry in entries]
+        entries = list(padding) if isinstance(padding, Iterable) else [padding] * spatial
+        pairs = [tuple(entry) if isinstance(entry, Iterable) else (entry, entry) for entry in entries]
         if len(pairs) == spatial and all(len(pair) == 2 for pair in pairs):
             return [(low, high) for low, high in pairs]
     raise LiftArgumentError(
         where,
-        f"expected padding of {', '.join(_PADDINGS)}, or an int or an int or pair for each of {spatial} spatial "
+        f"expected padding of {', '.join(words)}, or an int or an int or pair for each of {spatial} spatial "
         f"dimensions, given {padding!r}.",
         f'Pass `padding="SAME"` or `padding={[(1, 1)] * spatial}`.',
     )

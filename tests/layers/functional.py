@@ -14,13 +14,25 @@ def _embed(scope: liftcore.Scope, inputs: Any, num_embeddings: int, features: in
     return nn.embedding(scope, num_embeddings, features, **config).lookup(inputs)
 
 
+def _dropout(scope: liftcore.Scope, inputs: Any, rng: Any = None, **config: Any) -> Any:
+    return nn.dropout(scope, inputs, key=rng, **config)
+
+
 FUNCTIONS = {
     "Dense": nn.dense,
+    "DenseGeneral": nn.dense_general,
+    "Einsum": nn.einsum,
     "Conv": nn.conv,
+    "ConvLocal": nn.conv_local,
+    "ConvTranspose": nn.conv_transpose,
     "Embed": _embed,
     "BatchNorm": nn.batch_norm,
     "LayerNorm": nn.layer_norm,
-    "Dropout": nn.dropout,
+    "RMSNorm": nn.rms_norm,
+    "GroupNorm": nn.group_norm,
+    "InstanceNorm": nn.instance_norm,
+    "Dropout": _dropout,
+    "PReLU": nn.prelu,
 }
 
 ROWS_OF_FUNCTIONS = [name for name, row in TABLE.items() if row.layer in FUNCTIONS and not callable(row.config)]

@@ -81,8 +81,10 @@ def sequences() -> dict[str, Any]:
 
 def weighted(y: Any) -> Any:
     """One number of all that is differentiable in a result, in which each element counts differently."""
-    floats = [jnp.asarray(leaf) for leaf in jax.tree.leaves(y) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
-    return sum(jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in floats)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(y) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    real = [leaf.real - 2 * leaf.imag if jnp.iscomplexobj(leaf) else leaf for leaf in leaves]
+    sums = [jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in real]
+    return sum(sums) if sums else jnp.float32(0)
 
 
 def differentiable(args: tuple[Any, ...]) -> list[int]:

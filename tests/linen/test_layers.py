@@ -78,6 +78,18 @@ def test_embedding_is_shared_by_both_ends_of_a_model() -> None:
     np.testing.assert_allclose(logits, table[np.array([1, 4])] @ table.T, rtol=1e-6)
 
 
+def test_embedding_may_be_made_by_a_subclass() -> None:
+    class Shifted(Embed):
+        def setup(self) -> None:
+            self.embedding = self.param("embedding", self.embedding_init, (self.num_embeddings + 2, self.features))
+
+        def __call__(self, inputs: Any) -> Any:
+            return super().__call__(inputs + 2)
+
+    y, variables = Shifted(5, 3).init_with_output(jax.random.key(0), jnp.array([4]))
+    np.testing.assert_array_equal(y, variables["params"]["embedding"][6:])
+
+
 @pytest.mark.parametrize(
     ("layer", "name"), [(lambda **option: Dropout(0.5, **option), "deterministic"), (BatchNorm, "use_running_average")]
 )

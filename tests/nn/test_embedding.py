@@ -9,7 +9,7 @@ import pytest
 
 import liftcore
 from liftcore import nn
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, ScopeParamShapeError
 from tests.layers.row import array
 
 TABLE = array(4, 3)
@@ -45,3 +45,17 @@ def test_bad_indices_and_queries_are_refused() -> None:
         message = f"attend of embedding at /words: expected a query of shape (..., 3), given {query.shape}"
         with pytest.raises(LiftArgumentError, match=re.escape(message)):
             table.attend(query)
+
+
+def test_indices_may_be_of_any_shape_and_of_plain_python() -> None:
+    table = nn.Embedding(jnp.asarray(TABLE))
+    assert [table.lookup(given).shape for given in (2, [1, 2], np.zeros((0, 2), np.int8))] == [(3,), (2, 3), (0, 2, 3)]
+
+
+def test_table_of_other_sizes_is_refused_with_both_shapes() -> None:
+    applied = liftcore.apply(lambda scope: nn.embedding(scope.push("words"), 5, 3).lookup(0))
+    message = (
+        r'param "embedding" at /words: the stored value has shape \(4, 3\), its initializer makes shape \(5, 3\)\.'
+    )
+    with pytest.raises(ScopeParamShapeError, match=message):
+        applied({"params": {"words": {"embedding": TABLE}}})

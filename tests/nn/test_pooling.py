@@ -48,3 +48,35 @@ def test_batch_may_be_of_any_shape(batch: tuple[int, ...]) -> None:
 def test_what_does_not_fit_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(LiftArgumentError, match=r"pooling with window_shape=\(.*: .*" + re.escape(message)):
         nn.max_pool(X, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((2,), "pooling with window_shape=2: expected a positive size for each spatial dimension"),
+        (((),), "pooling with window_shape=(): expected a positive size"),
+        (((2, 0),), "pooling with window_shape=(2, 0): expected a positive size"),
+        (((2, 2), (0, 1)), "pooling with strides=(0, 1): expected a positive size for each spatial dimension of the "),
+        (((2, 2), 2), "pooling with strides=2: expected a positive size"),
+    ],
+)
+def test_sizes_are_positive(arguments: Any, message: str) -> None:
+    with pytest.raises(LiftArgumentError, match=re.escape(message)):
+        nn.avg_pool(array(1, 4, 4, 1), *arguments)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.float16])
+def test_padding_is_never_an_extreme(dtype: Any) -> None:
+    x = np.array([5, 100, 3]).astype(dtype).reshape(1, 3, 1)
+    padding = [(1, 1)]
+    np.testing.assert_array_equal(nn.max_pool(x, (2,), padding=padding)[0, :, 0], [5, 100, 100, 3])
+    np.testing.assert_array_equal(nn.min_pool(x, (2,), padding=padding)[0, :, 0], [5, 5, 3, 3])
+    assert nn.max_pool(x, (2,)).dtype == dtype
+
+
+def test_window_that_does_not_fit_leaves_nothing() -> None:
+    assert nn.max_pool(X, (7,)).shape == nn.avg_pool(X, (7,)).shape == (2, 0, 3)
+
+
+def test_pool_combines_by_any_function() -> None:
+    np.testing.assert_allclose(nn.pool(X, 1.0, jax.lax.mul, [2], [2], "VALID"), PAIRS.prod(2), rtol=1e-6)

@@ -63,6 +63,8 @@ def test_dropout_without_a_key_names_the_sequence() -> None:
             {"rate": 1.5, "deterministic": True},
             "dropout at /: rate is 1.5, and a probability lies between 0 and 1",
         ),
+        (ONES, {"rate": -0.1, "deterministic": False}, "rate is -0.1, and a probability"),
+        (ONES, {"rate": float("nan"), "deterministic": False}, "rate is nan, and a probability"),
         (ONES.astype(int), {"rate": 0.5, "deterministic": False}, "floating or complex dtype, given int32"),
         (ONES, {"rate": 0.5, "deterministic": False, "broadcast_dims": (2,)}, "broadcast_dims is (2,), and the inputs"),
     ],
@@ -70,3 +72,17 @@ def test_dropout_without_a_key_names_the_sequence() -> None:
 def test_what_cannot_be_is_refused(x: Any, arguments: Any, message: str) -> None:
     with pytest.raises(LiftArgumentError, match=re.escape(message)):
         drop({}, x, rngs=RNGS, **arguments)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (5, 7)])
+def test_any_shape_is_kept(shape: tuple[int, ...]) -> None:
+    y = np.asarray(drop({}, jnp.ones(shape), 0.5, deterministic=False, rngs=RNGS))
+    assert y.shape == shape
+    assert set(y.ravel().tolist()) <= {0.0, 2.0}
+
+
+def test_raw_and_typed_keys_decide_alike() -> None:
+    raw, typed = (
+        drop({}, ONES, 0.5, deterministic=False, key=key) for key in (jax.random.PRNGKey(3), jax.random.key(3))
+    )
+    np.testing.assert_array_equal(raw, typed)

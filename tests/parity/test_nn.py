@@ -13,7 +13,6 @@ from liftcore import nn
 from tests.layers.bits import assert_same_bits, quick
 from tests.layers.functional import functional
 from tests.layers.row import ROWS, Row, array, modular
-from tests.layers.table import TABLE
 
 linen = pytest.importorskip("flax.linen")
 
@@ -52,30 +51,6 @@ def test_norm_over_a_mapped_axis_is_that_of_linen(layer: str, call: dict[str, An
 
 
 DTYPES = [jnp.int8, jnp.int64, jnp.uint32, jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64]
-
-
-@pytest.mark.parametrize("name", ["dense", "conv", "batch norm", "batch norm, running", "layer norm"])
-def test_dtypes_are_those_of_linen(name: str) -> None:
-    row, key = TABLE[name], jax.random.key(0)
-    for given, told, stored, forced in [
-        *((given, None, jnp.float32, True) for given in DTYPES),
-        *((jnp.float32, told, jnp.float32, True) for told in DTYPES[3:]),
-        *((given, None, stored, False) for given in (jnp.float16, jnp.float64) for stored in DTYPES[3:7]),
-    ]:
-        config = {**row.config, "dtype": told, "param_dtype": stored}
-        if "norm" in name:
-            config["force_float32_reductions"] = forced
-        this = row._replace(config=config)
-        theirs = modular(this.module(linen), this)
-        with jax.enable_x64(True):
-            x = jax.ShapeDtypeStruct(row.inputs.shape, given)
-            sides = [jax.eval_shape(side.init, {"params": key}, x) for side in (functional(this), theirs)]
-            again = [
-                jax.eval_shape(lambda made, x, side=side: side.apply(made, {}, x), sides[0][1], x)
-                for side in (functional(this), theirs)
-            ]
-        assert sides[0] == sides[1], (given, told, stored)
-        assert again[0] == again[1], (given, told, stored)
 
 
 @pytest.mark.parametrize("kind", ["max_pool", "min_pool", "avg_pool"])

@@ -1,0 +1,304 @@
+"""Dot-product attention: each query takes the mean of the values, weighted by how well their keys fit it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike, Dtype, Key
+from .dtypes import promote_dtype
+from .fused_attention import check_unfused_options, fused_attention
+from .masks import check_attention_mask
+
+__all__ = ["dot_product_attention", "dot_product_attention_weights"]
+
+
+class _Sows(Protocol):
+    def sow(self, col: str, name: str, value: Any, /) -> bool: ...
+
+
+def dot_product_attention_weights(
+    query: Array,
+    key: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: _Sows | None = None,
+    force_fp32_for_softmax: bool = False,
+    einsum_dot_general: Callable[..., Array] | None = None,
+    einsum: Callable[..., Array] | None = None,
+    *,
+    is_causal: bool = False,
+) -> Array:
+    """`softmax(query · key / √depth + bias)` over the keys, of those pairs alone that the mask lets through.
+
+    A query that may see no key at all weighs them alike. Shapes: `(*batch, queries, heads, depth)` and
+    `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`; see `dot_product_attention`.
+
+    Example:
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention_weights(x, x, is_causal=True).round(3)
+        Array([[[1.  , 0.  ],
+                [0.33, 0.67]]], dtype=float32)
+
+    Args:
+        query: what asks.
+        key: what is compared with it.
+        bias: added to the products, broadcast to the weights.
+        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        deterministic: whether to drop nothing.
+        dtype: that of the computation; by default what query and key promote to.
+        precision: see `jax.lax.dot_general`.
+        module: a scope or a module, to sow the weights into its `intermediates/attention_weights`, before dropout.
+        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
+        einsum_dot_general: multiplies, in place of `jax.lax.dot_general`.
+        einsum: multiplies, in place of `jax.numpy.einsum`; then no `precision` and `einsum_dot_general`.
+        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+
+    Raises:
+        LiftArgumentError: where shapes do not fit together, a key is missing or options exclude each other.
+    """
+    where = "dot_product_attention_weights"
+    _check_exclusive(where, precision, einsum_dot_general, einsum=einsum)
+    query, key = promote_dtype(query, key, dtype=dtype)
+    _check_shapes(where, query, key)
+    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
+    check_attention_mask(where, "mask", mask, shape)
+    check_attention_mask(where, "bias", bias, shape)
+    drops = _drops(where, dropout_rate, deterministic, dropout_rng)
+    weights = _products(query, key, einsum or _einsum(precision, einsum_dot_general))
+    weights = weights if bias is None else weights + bias
+    weights = _softmax(weights, mask, is_causal, query.dtype, force_fp32_for_softmax)
+    if module is not None:
+        module.sow("intermediates", "attention_weights", weights)
+    return _dropped(weights, dropout_rng, dropout_rate, broadcast_dropout, query.dtype) if drops else weights
+
+
+def dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: _Sows | None = None,
+    force_fp32_for_softmax: bool = False,
+    einsum_dot_general: Callable[..., Array] | None = None,
+    qk_attn_weights_einsum: Callable[..., Array] | None = None,
+    attn_weights_value_einsum: Callable[..., Array] | None = None,
+    *,
+    is_causal: bool = False,
+    implementation: str | None = None,
+) -> Array:
+    """The values, averaged with `dot_product_attention_weights`, which explains the arguments that are not below.
+
+    Source: Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and
+    values than of queries, neighbouring heads of queries share one: grouped queries, https://arxiv.org/abs/2305.13245.
+
+    Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
+    `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
+
+    Example:
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention(x, x, 100 * x, is_causal=True)[:, 0].round()
+        Array([[100.,   0.],
+               [ 33.,  67.]], dtype=float32)
+
+    Args:
+        query: what asks.
+        key: what is compared with it.
+        value: what is averaged.
+        bias: see there, as for what follows.
+        mask: which weights may be other than zero.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight.
+        deterministic: whether to drop nothing.
+        dtype: that of the computation.
+        precision: of both products.
+        module: where to sow the weights.
+        force_fp32_for_softmax: whether the weights are `float32`.
+        einsum_dot_general: multiplies, in both products.
+        qk_attn_weights_einsum: the `einsum` of query and key; both or none are given.
+        attn_weights_value_einsum: that of weights and value.
+        is_causal: whether query `i` sees no key after the `i`-th.
+        implementation: `"xla"` or `"cudnn"` leaves all to `jax.nn.dot_product_attention`, with the softmax in
+            `float32`; then without dropout, sown weights, precision and other products than its own.
+
+    Raises:
+        LiftArgumentError: where shapes do not fit together, a key is missing or options exclude each other.
+    """
+    where = "dot_product_attention"
+    einsums = {
+        "qk_attn_weights_einsum": qk_attn_weights_einsum,
+        "attn_weights_value_einsum": attn_weights_value_einsum,
+    }
+    _check_exclusive(where, precision, einsum_dot_general, **einsums)
+    query, key, value = promote_dtype(query, key, value, dtype=dtype)
+    _check_shapes(where, query, key, value)
+    if implementation is not None:
+        check_unfused_options(
+            where,
+            implementation,
+            {
+                "module": module,
+                "dropout_rate": None if deterministic else dropout_rate or None,
+                "precision": precision,
+                "einsum_dot_general": einsum_dot_general,
+                **einsums,
+            },
+        )
+        return fused_attention(where, implementation, query, key, value, bias, mask, is_causal)
+    weights = dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        broadcast_dropout,
+        dropout_rng,
+        dropout_rate,
+        deterministic,
+        query.dtype,
+        precision,
+        module,
+        force_fp32_for_softmax,
+        einsum_dot_general,
+        qk_attn_weights_einsum,
+        is_causal=is_causal,
+    )
+    return _averages(weights, value, attn_weights_value_einsum or _einsum(precision, einsum_dot_general))
+
+
+# -- computing ---------------------------------------------------------------------------------------------------------
+
+
+def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | None) -> Callable[..., Array]:
+    options = {} if dot_general is None else {"_dot_general": dot_general}
+    return functools.partial(jnp.einsum, precision=precision, **options)
+
+
+def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:
+    """The weights before the softmax; in between, the heads of queries that share one of keys have their own axis."""
+    query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+    heads, kv_heads = query.shape[-2], key.shape[-2]
+    if heads == kv_heads:
+        return einsum("...qhd,...khd->...hqk", query, key)
+    query = query.reshape(*query.shape[:-2], kv_heads, heads // kv_heads, query.shape[-1])
+    weights = einsum("...qhgd,...khd->...hgqk", query, key)
+    return weights.reshape(*weights.shape[:-4], heads, *weights.shape[-2:])
+
+
+def _averages(weights: Array, value: Array, einsum: Callable[..., Array]) -> Array:
+    heads, kv_heads = weights.shape[-3], value.shape[-2]
+    if heads == kv_heads:
+        return einsum("...hqk,...khd->...qhd", weights, value)
+    weights = weights.reshape(*weights.shape[:-3], kv_heads, heads // kv_heads, *weights.shape[-2:])
+    y = einsum("...hgqk,...khd->...qhgd", weights, value)
+    return y.reshape(*y.shape[:-3], heads, y.shape[-1])
+
+
+def _softmax(weights: Array, mask: ArrayLike | None, is_causal: bool, dtype: Dtype, force_fp32: bool) -> Array:
+    if is_causal:
+        queries, keys = (jnp.arange(size) for size in weights.shape[-2:])
+        causal = queries[:, None] >= keys
+        mask = causal if mask is None else jnp.logical_and(mask, causal)
+    if mask is not None:
+        weights = jnp.where(mask, weights, _lowest(dtype))  # and not -inf, of which the softmax may be NaN
+    if force_fp32 and dtype != jnp.float32:
+        return jax.nn.softmax(weights.astype(jnp.float32))
+    return jax.nn.softmax(weights).astype(dtype)
+
+
+def _lowest(dtype: Dtype) -> Any:
+    return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]
+
+
+def _dropped(weights: Array, rng: Key | None, rate: float, broadcast: bool, dtype: Dtype) -> Array:
+    if rate == 1:  # what follows would divide by zero
+        return jnp.zeros_like(weights)
+    shape = (1,) * (weights.ndim - 2) + weights.shape[-2:] if broadcast else weights.shape
+    keep = 1.0 - rate
+    kept = jax.random.bernoulli(rng, keep, shape)  # type: ignore[arg-type]  # checked before
+    return weights * (kept.astype(dtype) / jnp.asarray(keep, dtype))
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _check_exclusive(where: str, precision: Any, dot_general: Any, **einsums: Any) -> None:
+    given = [name for name, einsum in einsums.items() if einsum is not None]
+    if given and len(given) < len(einsums):
+        raise LiftArgumentError(
+            where,
+            f"`{given[0]}` was given alone.",
+            f"Pass both: {', '.join(f'`{name}=…`' for name in einsums)}.",
+        )
+    refused = {"precision": precision, "einsum_dot_general": dot_general}
+    also = [name for name, option in refused.items() if option is not None]
+    if given and also:
+        raise LiftArgumentError(
+            where,
+            f"`{given[0]}` and `{also[0]}` were both given, and an einsum of your own chooses how it multiplies.",
+            f"Leave out `{also[0]}`, or say it in the einsum: `functools.partial(jnp.einsum, precision=…)`.",
+        )
+
+
+def _check_shapes(where: str, query: Array, key: Array, value: Array | None = None) -> None:
+    arrays = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+    if query.ndim < 3 or any(array.ndim != query.ndim for array in arrays.values()):
+        what, fix = "each needs the shape (*batch, length, heads, depth)", "Give each of them as many dimensions."
+    elif any(array.shape[:-3] != query.shape[:-3] for array in arrays.values()):
+        what, fix = "the batch dimensions differ", "Pass as many examples of each."
+    elif key.shape[-1] != query.shape[-1]:
+        what, fix = "queries and keys differ in depth", "Project them to the same number of features."
+    elif value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
+        what, fix = "keys and values differ in length or heads", "Pass one value for each key."
+    elif not _divides(key.shape[-2], query.shape[-2]):
+        what = f"{query.shape[-2]} heads of queries cannot share {key.shape[-2]} heads of keys evenly"
+        fix = "Use as many heads of keys and values as of queries, or a number that divides it."
+    else:
+        return
+    raise LiftArgumentError(where, f"{what}; given {shapes}.", fix)
+
+
+def _divides(few: int, many: int) -> bool:
+    return few == many or (few > 0 and many % few == 0)
+
+
+def _drops(where: str, rate: float, deterministic: bool, rng: Key | None) -> bool:
+    """Whether anything is to be dropped."""
+    if deterministic or rate == 0:
+        return False
+    if not 0 <= rate <= 1:
+        raise LiftArgumentError(
+            where,
+            f"dropout_rate is {rate}, and a probability lies between 0 and 1.",
+            "Pass the share to drop, such as `dropout_rate=0.1`.",
+        )
+    if rng is None:
+        raise LiftArgumentError(
+            where,
+            f"dropout_rate is {rate}, and there is no key to draw with.",
+            "Pass `dropout_rng=key`, or `deterministic=True` to drop nothing.",
+        )
+    return True

@@ -1,0 +1,302 @@
+"""Products of numbers in 8 bits, with scales that are learned from what was seen before: delayed scaling.
+
+A number is stored as `x / scale`, rounded to one of the two formats of Micikevicius et al., "FP8 Formats for Deep
+Learning", https://arxiv.org/abs/2209.05433: `e4m3` forward, `e5m2`, of a wider range, for gradients. The scale is such
+that the largest number of the last steps fits. What comes out of a step is the new scale, as the *gradient* of the old
+one: a training loop overwrites it with that.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike, Dtype
+from .equation import Label, to_equation
+
+__all__ = ["Fp8Meta", "fp8_dot_general", "fp8_einsum", "fp8_simulated_dot_general"]
+
+DimensionNumbers = tuple[tuple[Any, Any], tuple[Any, Any]]
+
+
+class Fp8Meta(NamedTuple):
+    """What is known of an operand, or of a gradient.
+
+    Attributes:
+        scale: what it is divided by, `(1,)`.
+        amax_history: its largest absolute values in the steps before, the last one first, `(length,)`.
+    """
+
+    scale: Array
+    amax_history: Array
+
+
+class _Product(NamedTuple):
+    """A product of two arrays in 8 bits, but for the arrays.
+
+    Attributes:
+        contract, batch: axes of the two, as in `jax.lax.dot_general`.
+        operands, dtype: the dtype of both operands, and that of the result.
+        forward, backward: the formats.
+        simulated: whether numbers are only rounded to 8 bits, and multiplied in the dtype that they had.
+    """
+
+    contract: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    operands: Dtype
+    dtype: Dtype
+    forward: Dtype
+    backward: Dtype
+    simulated: bool
+
+
+def fp8_dot_general(
+    lhs: ArrayLike,
+    rhs: Array,
+    dimension_numbers: DimensionNumbers,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Dtype | None = None,
+    *,
+    lhs_meta: Fp8Meta,
+    rhs_meta: Fp8Meta,
+    grad_meta: Fp8Meta,
+    e4m3_dtype: Dtype = jnp.float8_e4m3fn,
+    e5m2_dtype: Dtype = jnp.float8_e5m2,
+) -> Array:
+    """`jax.lax.dot_general` of 8-bit numbers, forward and backward; hardware that can multiplies them as they are.
+
+    Example:
+        >>> meta = Fp8Meta(jnp.ones(1), jnp.zeros(4))
+        >>> def product(x, k, *metas):
+        ...     names = dict(zip(("lhs_meta", "rhs_meta", "grad_meta"), metas))
+        ...     return fp8_dot_general(x, k, (((0,), (0,)), ((), ())), **names)
+        >>> x, k = jnp.array([1.0, 3.3]), jnp.array([2.0, 1.0])
+        >>> product(x, k, meta, meta, meta)  # 3.3 has no place in 8 bits
+        Array(5.25, dtype=float32)
+        >>> jax.grad(product, argnums=2)(x, k, meta, meta, meta).amax_history  # the next one
+        Array([3.3, 0. , 0. , 0. ], dtype=float32)
+
+    Args:
+        lhs: an array, which is computed with in the dtype of `rhs`.
+        rhs: an array of a floating dtype.
+        dimension_numbers: see `jax.lax.dot_general`.
+        precision: must be None; the numbers have that of their format.
+        preferred_element_type: the dtype of the result; by default that of `rhs`.
+        lhs_meta: scale and history of `lhs`.
+        rhs_meta: those of `rhs`.
+        grad_meta: those of the gradient of the result.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
+
+    Raises:
+        LiftArgumentError: where `rhs` is not floating, or a precision is given.
+    """
+    _check("fp8_dot_general", rhs, precision)
+    dtypes = rhs.dtype, preferred_element_type or rhs.dtype, e4m3_dtype, e5m2_dtype
+    how = _to_product(dimension_numbers, *dtypes, False)
+    return _multiply(how, jnp.asarray(lhs, rhs.dtype), rhs, lhs_meta, rhs_meta, grad_meta)
+
+
+def fp8_simulated_dot_general(
+    lhs: ArrayLike,
+    rhs: Array,
+    dimension_numbers: DimensionNumbers,
+    *,
+    lhs_meta: Fp8Meta,
+    rhs_meta: Fp8Meta,
+    grad_meta: Fp8Meta,
+    e4m3_dtype: Dtype = jnp.float8_e4m3fn,
+    e5m2_dtype: Dtype = jnp.float8_e5m2,
+) -> Array:
+    """`jax.lax.dot_general` of numbers that are rounded to 8 bits and back; XLA may fuse that into a product of them.
+
+    Args:
+        lhs: see `fp8_dot_general`, also for the rest.
+        rhs: an array of a floating dtype.
+        dimension_numbers: see `jax.lax.dot_general`.
+        lhs_meta: scale and history of `lhs`.
+        rhs_meta: those of `rhs`.
+        grad_meta: those of the gradient.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
+
+    Raises:
+        LiftArgumentError: where `rhs` is not floating.
+    """
+    _check("fp8_simulated_dot_general", rhs, None)
+    how = _to_product(dimension_numbers, rhs.dtype, rhs.dtype, e4m3_dtype, e5m2_dtype, True)
+    return _multiply(how, jnp.asarray(lhs, rhs.dtype), rhs, lhs_meta, rhs_meta, grad_meta)
+
+
+def fp8_einsum(
+    equation: str,
+    lhs: ArrayLike,
+    rhs: Array,
+    preferred_element_type: Dtype | None = None,
+    *,
+    lhs_meta: Fp8Meta,
+    rhs_meta: Fp8Meta,
+    grad_meta: Fp8Meta,
+    e4m3_dtype: Dtype = jnp.float8_e4m3fn,
+    e5m2_dtype: Dtype = jnp.float8_e5m2,
+) -> Array:
+    """`jax.numpy.einsum` of two operands in 8 bits, forward and backward.
+
+    Args:
+        equation: an explicit one, such as `"...a,ab->...b"`, without a letter twice in one operand.
+        lhs: see `fp8_dot_general`, also for the rest.
+        rhs: an array of a floating dtype.
+        preferred_element_type: the dtype of the result.
+        lhs_meta: scale and history of `lhs`, summed over the dimensions that only it has.
+        rhs_meta: those of `rhs`.
+        grad_meta: those of the gradient.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
+
+    Raises:
+        LiftArgumentError: where it is no such equation, or does not fit the shapes, or `rhs` is not floating.
+    """
+    _check("fp8_einsum", rhs, None)
+    x = jnp.asarray(lhs, rhs.dtype)
+    left, right, result = to_equation("fp8_einsum", equation, x.shape, rhs.shape)
+    for labels in (left, right):
+        if len({*labels}) < len(labels):
+            raise LiftArgumentError(
+                "fp8_einsum", f'"{equation}" has a letter twice in one operand.', "Take the diagonal of it first."
+            )
+    sizes = dict(zip(left, x.shape, strict=True)), dict(zip(right, rhs.shape, strict=True))
+    x, left = _summed(x, sizes[0], sizes[1], result)
+    rhs, right = _summed(rhs, sizes[1], sizes[0], result)
+    batch = [label for label in left if label in right and label in result]
+    contract = [label for label in left if label in right and label not in result]
+    found = [*batch, *(label for label in (*left, *right) if (label in left) is not (label in right))]
+    y = fp8_dot_general(
+        x,
+        rhs,
+        (_places(contract, left, right), _places(batch, left, right)),
+        preferred_element_type=preferred_element_type,
+        lhs_meta=lhs_meta,
+        rhs_meta=rhs_meta,
+        grad_meta=grad_meta,
+        e4m3_dtype=e4m3_dtype,
+        e5m2_dtype=e5m2_dtype,
+    )
+    return lax.transpose(y, [found.index(label) for label in result])
+
+
+def _summed(
+    x: Array, sizes: dict[Label, int], others: dict[Label, int], result: tuple[Label, ...]
+) -> tuple[Array, tuple[Label, ...]]:
+    """An operand without the dimensions that only it has, or that are 1 long and broadcast to those of the other."""
+    alone = {label for label in sizes if label not in others and label not in result}
+    gone = alone | {label for label, size in sizes.items() if size == 1 and others.get(label, 1) != 1}
+    kept = tuple(label for label in sizes if label not in gone)
+    return jnp.sum(x, [axis for axis, label in enumerate(sizes) if label in gone]) if gone else x, kept
+
+
+def _places(labels: list[Label], *operands: tuple[Label, ...]) -> tuple[Any, Any]:
+    left, right = ([operand.index(label) for label in labels] for operand in operands)
+    return left, right
+
+
+def _check(where: str, rhs: Array, precision: lax.PrecisionLike) -> None:
+    if not jnp.issubdtype(rhs.dtype, jnp.floating):
+        raise LiftArgumentError(
+            where, f"expected a kernel of a floating dtype, given {rhs.dtype}.", "Convert it: `kernel.astype(…)`."
+        )
+    if precision is not None:
+        raise LiftArgumentError(
+            where, f"numbers of 8 bits have no other precision, given {precision!r}.", "Pass `precision=None`."
+        )
+
+
+def _to_product(dimension_numbers: DimensionNumbers, *rest: Any) -> _Product:
+    contract, batch = (tuple(tuple(map(int, axes)) for axes in pair) for pair in dimension_numbers)
+    return _Product(contract, batch, *rest)  # type: ignore[arg-type]
+
+
+# -- one product and its derivative ------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _multiply(how: _Product, lhs: Array, rhs: Array, lhs_meta: Fp8Meta, rhs_meta: Fp8Meta, grad_meta: Fp8Meta) -> Array:
+    return _forward(how, lhs, rhs, lhs_meta, rhs_meta, grad_meta)[0]
+
+
+def _forward(
+    how: _Product, lhs: Array, rhs: Array, lhs_meta: Fp8Meta, rhs_meta: Fp8Meta, grad_meta: Fp8Meta
+) -> tuple[Array, Any]:
+    lhs_meta, rhs_meta = _updated(lhs, how.forward, lhs_meta), _updated(rhs, how.forward, rhs_meta)
+    q_lhs, q_rhs = (_round(how, x, how.forward, meta.scale, x.dtype) for x, meta in ((lhs, lhs_meta), (rhs, rhs_meta)))
+    dimensions, dtype = (how.contract, how.batch), None if how.simulated else how.dtype
+    y = lax.dot_general(q_lhs, q_rhs, dimensions, precision=lax.Precision.DEFAULT, preferred_element_type=dtype)
+    return _unscaled(how, y, lhs_meta.scale, rhs_meta.scale), (q_lhs, q_rhs, lhs_meta, rhs_meta, grad_meta)
+
+
+def _backward(how: _Product, kept: Any, grad: Array) -> tuple[Array, Array, Fp8Meta, Fp8Meta, Fp8Meta]:
+    lhs, rhs, lhs_meta, rhs_meta, grad_meta = kept
+    grad_meta = _updated(grad, how.backward, grad_meta)
+    g = _round(how, grad, how.backward, grad_meta.scale, how.dtype)
+    by_lhs = _unscaled(how, _cotangent(how, g, lhs.ndim, rhs, 0), rhs_meta.scale, grad_meta.scale)
+    by_rhs = _unscaled(how, _cotangent(how, g, rhs.ndim, lhs, 1), lhs_meta.scale, grad_meta.scale)
+    return by_lhs.astype(how.operands), by_rhs.astype(how.operands), lhs_meta, rhs_meta, grad_meta
+
+
+_multiply.defvjp(_forward, _backward)
+
+
+def _cotangent(how: _Product, grad: Array, ndim: int, other: Array, side: int) -> Array:
+    """The gradient with respect to one operand of the product: that of the result times the other operand."""
+    contract, batch = how.contract[side], how.batch[side]
+    other_contract, other_batch = how.contract[1 - side], how.batch[1 - side]
+    rest = [i for i in range(ndim) if i not in (*contract, *batch)]
+    other_rest = [i for i in range(other.ndim) if i not in (*other_contract, *other_batch)]
+    start = len(batch) + (len(rest) if side == 0 else 0)  # the result has batch, then the rest of lhs, then of rhs
+    dimensions = (range(start, start + len(other_rest)), other_rest), (range(len(batch)), other_batch)
+    y = lax.dot_general(
+        grad,
+        other,
+        dimensions,
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=None if how.simulated else how.dtype,
+    )
+    found = [*batch, *rest, *(axis for _, axis in sorted(zip(other_contract, contract, strict=True)))]
+    return lax.transpose(y, sorted(range(ndim), key=found.__getitem__))
+
+
+# -- numbers in 8 bits -------------------------------------------------------------------------------------------------
+
+
+def _round(how: _Product, x: Array, q_dtype: Dtype, scale: Array, dtype: Dtype) -> Array:
+    """Numbers in 8 bits; in a simulation, what they stand for."""
+    largest = _largest(q_dtype).astype(dtype)
+    q = jnp.clip(x / scale.astype(dtype).reshape(()), -largest, largest).astype(q_dtype)
+    return _scaled(q, x.dtype, scale) if how.simulated else q
+
+
+def _unscaled(how: _Product, y: Array, left: Array, right: Array) -> Array:
+    """What a product of two operands with scales stands for."""
+    return y if how.simulated else _scaled(y, how.dtype, left * right)
+
+
+def _largest(q_dtype: Dtype) -> Any:
+    return jnp.finfo(q_dtype).max  # type: ignore[no-untyped-call]
+
+
+def _scaled(x: Array, dtype: Dtype, scale: Array) -> Array:
+    return x.astype(dtype) * scale.astype(dtype).reshape(())
+
+
+def _updated(x: Array, q_dtype: Dtype, meta: Fp8Meta) -> Fp8Meta:
+    """The scale for this step, from the steps before; and the history with this step."""
+    amax = jnp.max(meta.amax_history, axis=0)
+    inverse = 1.0 / meta.scale
+    wanted = _largest(q_dtype).astype(jnp.float32) / amax
+    inverse = jnp.where(jnp.isfinite(amax), jnp.where(amax > 0.0, wanted, inverse), inverse)
+    now = jnp.max(jnp.abs(x), initial=0).astype(meta.amax_history.dtype)
+    return Fp8Meta(1.0 / inverse, jnp.roll(meta.amax_history, shift=-1, axis=0).at[0].set(now))

@@ -1,0 +1,100 @@
+"""Attention that JAX computes as a whole, with a kernel of the device where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike
+from .masks import check_attention_mask
+
+__all__ = ["check_unfused_options", "fused_attention"]
+
+
+def check_unfused_options(where: str, implementation: str, options: Mapping[str, Any]) -> None:
+    """Checks that nothing is asked for that needs the weights, or their products, to be computed by us.
+
+    Args:
+        where: the function, for the error.
+        implementation: the one asked for.
+        options: such options by name; None is what was not asked for.
+
+    Raises:
+        LiftArgumentError: where one of them is not None, or the implementation is unknown.
+    """
+    if implementation not in ("xla", "cudnn"):
+        raise LiftArgumentError(
+            where,
+            f"there is no implementation {implementation!r}.",
+            'Pass `implementation="xla"` or `"cudnn"`, or None for products and a softmax of separate operations.',
+        )
+    in_the_way = [f"`{name}`" for name, option in options.items() if option is not None]
+    if in_the_way:
+        raise LiftArgumentError(
+            where,
+            f"implementation={implementation!r} computes attention as a whole, which cannot be done with "
+            f"{', '.join(in_the_way)}.",
+            f"Leave out {', '.join(in_the_way)}, or pass `implementation=None`.",
+        )
+
+
+def fused_attention(
+    where: str,
+    implementation: str,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    is_causal: bool = False,
+) -> Array:
+    """`jax.nn.dot_product_attention` over any number of batch dimensions; see `dot_product_attention`.
+
+    Args:
+        where: the function, for the error.
+        implementation: `"xla"` or `"cudnn"`.
+        query: `(*batch, queries, heads, depth)`.
+        key: `(*batch, keys, kv_heads, depth)`.
+        value: as `key`.
+        bias: broadcast to `(*batch, heads, queries, keys)`.
+        mask: as `bias`; of any dtype.
+        is_causal: see there.
+
+    Raises:
+        LiftArgumentError: where values have another depth than keys, or mask or bias do not fit.
+    """
+    batch = query.shape[:-3]
+    weights = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
+    check_attention_mask(where, "mask", mask, weights)
+    check_attention_mask(where, "bias", bias, weights)
+    if value.shape[-1] != key.shape[-1]:
+        raise LiftArgumentError(
+            where,
+            f"implementation={implementation!r} needs values of the depth of keys, {key.shape[-1]}, given "
+            f"{value.shape[-1]}.",
+            "Pass `implementation=None`, or project values to as many features as keys.",
+        )
+    y = jax.nn.dot_product_attention(
+        _one_batch_axis(query, batch),
+        _one_batch_axis(key, batch),
+        _one_batch_axis(value, batch),
+        bias=None if bias is None else _one_batch_axis(jnp.asarray(bias), batch),
+        mask=None if mask is None else _one_batch_axis(jnp.asarray(mask, bool), batch),
+        is_causal=is_causal,
+        implementation=cast(Literal["xla", "cudnn"], implementation),
+    )
+    return y.reshape(*batch, *y.shape[1:])
+
+
+def _one_batch_axis(x: Array, batch: tuple[int, ...]) -> Array:
+    """The array with four dimensions: one for all of the batch, of size 1 where it is the same for all of it."""
+    x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
+    given, rest = x.shape[:-3], x.shape[-3:]
+    if math.prod(given) != 1:
+        given, x = batch, jnp.broadcast_to(x, (*batch, *rest))
+    return x.reshape(math.prod(given), *rest)

@@ -1,0 +1,157 @@
+"""Masks of attention: which query may see which key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike, Dtype, Shape
+
+__all__ = ["broadcasts", "check_attention_mask", "combine_masks", "make_attention_mask", "make_causal_mask"]
+
+
+def make_attention_mask(
+    query_input: ArrayLike,
+    key_input: ArrayLike,
+    pairwise_fn: Callable[..., Any] = jnp.multiply,
+    extra_batch_dims: int = 0,
+    dtype: Dtype = jnp.float32,
+) -> Array:
+    """`mask[…, 0, q, k] = pairwise_fn(query_input[…, q], key_input[…, k])`, with an axis of size 1 for the heads.
+
+    Shapes: `(*batch, queries)` and `(*batch, keys)` to `(*extra, *batch, 1, queries, keys)`, `extra` all 1.
+
+    Example:
+        >>> words = jnp.array([7, 4, 0]) > 0  # 0 pads
+        >>> make_attention_mask(words, words, dtype=bool)
+        Array([[[ True,  True, False],
+                [ True,  True, False],
+                [False, False, False]]], dtype=bool)
+
+    Args:
+        query_input: a number for each query, such as whether it is no padding, its position or its segment.
+        key_input: the same for each key.
+        pairwise_fn: compares the two; broadcasts them.
+        extra_batch_dims: how many axes of size 1 to put first.
+        dtype: that of the mask; what is not zero means that the key is seen.
+
+    Raises:
+        LiftArgumentError: where one of them is a scalar, or their batch dimensions do not agree.
+    """
+    queries, keys = jnp.shape(query_input), jnp.shape(key_input)
+    if not queries or not keys or not _agree(queries[:-1], keys[:-1]):
+        raise LiftArgumentError(
+            "make_attention_mask",
+            f"expected inputs of shapes (*batch, queries) and (*batch, keys), given {queries} and {keys}.",
+            "Pass one number for each position, `tokens > 0` say, with the same batch dimensions.",
+        )
+    mask = pairwise_fn(jnp.expand_dims(query_input, -1), jnp.expand_dims(key_input, -2))
+    mask = jnp.expand_dims(mask, (*range(extra_batch_dims), mask.ndim + extra_batch_dims - 2))
+    return jnp.asarray(mask, dtype)
+
+
+def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp.float32) -> Array:
+    """The mask by which each position sees itself and those before it.
+
+    Shapes: `(*batch, length)` to `(*extra, *batch, 1, length, length)`, `extra` all 1.
+
+    Example:
+        >>> make_causal_mask(jnp.ones(3))
+        Array([[[1., 0., 0.],
+                [1., 1., 0.],
+                [1., 1., 1.]]], dtype=float32)
+
+    Args:
+        x: any array of that shape; only its shape counts.
+        extra_batch_dims: see `make_attention_mask`.
+        dtype: that of the mask.
+
+    Raises:
+        LiftArgumentError: where `x` is a scalar.
+    """
+    shape = jnp.shape(x)
+    if not shape:
+        raise LiftArgumentError(
+            "make_causal_mask",
+            "expected an array of shape (*batch, length), given a scalar.",
+            "Pass the tokens, or any array of their shape.",
+        )
+    positions = jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
+    return make_attention_mask(positions, positions, jnp.greater_equal, extra_batch_dims, dtype)
+
+
+def combine_masks(*masks: ArrayLike | None, dtype: Dtype = jnp.float32) -> Array | None:
+    """The mask that lets through what all of them let through; without any, None.
+
+    Example:
+        >>> combine_masks(jnp.array([[1, 0, 1]]), None, jnp.array([[1, 1, 0]]), dtype=bool)
+        Array([[ True, False, False]], dtype=bool)
+
+    Args:
+        *masks: masks of one rank, broadcast to each other; None counts for nothing.
+        dtype: that of the result.
+
+    Raises:
+        LiftArgumentError: where their ranks or shapes do not agree.
+    """
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return None
+    shapes = [jnp.shape(mask) for mask in given]
+    if len({len(shape) for shape in shapes}) > 1 or not _agree(*shapes):
+        raise LiftArgumentError(
+            "combine_masks",
+            f"masks of shapes {', '.join(map(str, shapes))} do not go together.",
+            "Give all of them as many dimensions, with size 1 where a mask is the same along one: `mask[:, None]`.",
+        )
+    combined, *others = given
+    for mask in others:
+        combined = jnp.logical_and(combined, mask)
+    return jnp.asarray(combined, dtype)
+
+
+def check_attention_mask(where: str, name: str, mask: ArrayLike | None, shape: Shape) -> None:
+    """Checks that a mask, or another array over the weights of attention, broadcasts to them.
+
+    Args:
+        where: the layer, for the error.
+        name: the argument, for the error.
+        mask: the array.
+        shape: that of the weights, `(*batch, heads, queries, keys)`.
+
+    Raises:
+        LiftArgumentError: where it does not.
+    """
+    if mask is None:
+        return
+    given = jnp.shape(mask)
+    if not broadcasts(given, shape):
+        raise LiftArgumentError(
+            where,
+            f"the {name} has shape {given}, which does not broadcast to that of the weights, "
+            f"(*batch, heads, queries, keys) = {tuple(shape)}.",
+            f"Give the {name} an axis for the heads, `{name}[..., None, :, :]`, and size 1 for each other dimension "
+            "along which it is the same.",
+        )
+
+
+def broadcasts(given: Shape, shape: Shape) -> bool:
+    """Whether an array of one shape broadcasts to another one.
+
+    Example:
+        >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((2, 4, 3), (1, 3))
+        (True, False)
+    """
+    return _agree(given, shape) and np.broadcast_shapes(tuple(given), tuple(shape)) == tuple(shape)
+
+
+def _agree(*shapes: Shape) -> bool:
+    try:
+        np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError:
+        return False
+    return True

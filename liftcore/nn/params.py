@@ -1,0 +1,62 @@
+"""Parameters of layers: made or found; where they do not fit, the error also tells the shape of the inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..errors import ScopeParamShapeError
+from ..scope import Scope
+from ..typing import ArrayLike, Dtype, Initializer, Key, Shape
+
+__all__ = ["check_stored", "param_for"]
+
+
+def param_for(
+    inputs: ArrayLike, layer: str, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
+) -> Any:
+    """`scope.param(name, init_fn, shape, dtype)`, where the shape depends on that of the inputs.
+
+    Inputs without features need a kernel without elements: of those an initializer that divides by fan-in is not asked.
+
+    Raises:
+        ScopeParamShapeError: where the stored parameter has another shape; a note to it says what the inputs were.
+    """
+    try:
+        return scope.param(name, _of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
+    except ScopeParamShapeError as error:
+        error.add_note(_note(inputs, layer, scope))
+        raise
+
+
+def _of_nothing(init_fn: Initializer) -> Initializer:
+    def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
+        try:
+            return init_fn(key, shape, dtype)
+        except ZeroDivisionError:
+            return jnp.zeros(shape, dtype)
+
+    return init
+
+
+def check_stored(
+    inputs: ArrayLike, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
+) -> None:
+    """Checks that a variable which is no parameter has the shape that the inputs ask for.
+
+    Raises:
+        ScopeParamShapeError: where it has another one, as if it were a parameter.
+    """
+    if jnp.shape(value) != shape:
+        error = ScopeParamShapeError(
+            f'"{name}" at {scope.path_text}',
+            f"the stored value has shape {jnp.shape(value)}, expected shape {shape}.",
+            "Check the sizes of the module and of its inputs, or call `init` again for this model.",
+        )
+        error.add_note(_note(inputs, layer, scope))
+        raise error
+
+
+def _note(inputs: ArrayLike, layer: str, scope: Scope) -> str:
+    return f"The {layer} at {scope.path_text} was called with inputs of shape {jnp.shape(inputs)}."

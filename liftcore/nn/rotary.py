@@ -1,0 +1,85 @@
+"""Positions as rotations: what the product of a query and a key knows of them is how far they are apart."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike
+from .dtypes import canonicalize_dtype
+from .masks import broadcasts
+
+__all__ = ["rotary_embedding"]
+
+
+def rotary_embedding(
+    x: ArrayLike,
+    positions: ArrayLike,
+    *,
+    base: float = 10_000.0,
+    features: int | None = None,
+    interleaved: bool = True,
+) -> Array:
+    """Turns the i-th pair of features, `(a, b)` to `(a cos t - b sin t, a sin t + b cos t)`, by an angle `t`.
+
+    The angle is `t = position / base ** (2 * i / features)`, so that `<turn(q, m), turn(k, n)>` is a function of `q`,
+    `k` and `m - n`. Source: Su et al., "RoFormer", https://arxiv.org/abs/2104.09864.
+
+    Shapes: `(*batch, length, heads, depth)`, unchanged; the dtype too, with angles of at least `float32`.
+
+    Example:
+        >>> x = rotary_embedding(jnp.ones((4, 1, 2)), jnp.arange(4))[:, 0]  # one head with one pair
+        >>> (100 * x @ x.T).round().astype(int)
+        Array([[ 200,  108,  -83, -198],
+               [ 108,  200,  108,  -83],
+               [ -83,  108,  200,  108],
+               [-198,  -83,  108,  200]], dtype=int32)
+
+    Args:
+        x: queries or keys; integers become floating.
+        positions: `(*batch, length)`, or broadcast to it.
+        base: how slowly the last pairs turn.
+        features: how many of the features are turned, the first ones; by default all, `depth`.
+        interleaved: whether neighbours are a pair, `(0, 1), (2, 3), …` as in the source, or else those of the first
+            and the second half, `(0, features / 2), …`, as in GPT-NeoX, Llama and Gemma.
+
+    Raises:
+        LiftArgumentError: where `features` is odd or more than there are, or the positions do not fit.
+    """
+    x = jnp.asarray(x, canonicalize_dtype(x))
+    features = _check(x, jnp.shape(positions), features)
+    dtype = np.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype
+    rates = base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
+    angles = jnp.expand_dims(jnp.asarray(positions, dtype), (-1, -2)) * rates
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    turned, rest = x[..., :features], x[..., features:]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
+    pairs = [a * cos - b * sin, a * sin + b * cos]
+    turned = jnp.stack(pairs, -1).reshape(turned.shape) if interleaved else jnp.concatenate(pairs, -1)
+    return jnp.concatenate([turned.astype(x.dtype), rest], -1)
+
+
+def _check(x: Array, positions: tuple[int, ...], features: int | None) -> int:
+    where = "rotary_embedding"
+    if x.ndim < 3:
+        raise LiftArgumentError(
+            where,
+            f"expected x of shape (*batch, length, heads, depth), given {x.shape}.",
+            "Add an axis for the heads: `x[..., None, :]`.",
+        )
+    depth, lengths = x.shape[-1], x.shape[:-2]
+    features = depth if features is None else features
+    if features % 2 or not 0 <= features <= depth:
+        raise LiftArgumentError(
+            where,
+            f"{features} features cannot be turned in pairs, of {depth} that a head has.",
+            f"Choose an even depth of the heads, or turn the first ones only: `features={depth // 2 * 2}`.",
+        )
+    if not broadcasts(positions, lengths):
+        raise LiftArgumentError(
+            where,
+            f"the positions have shape {positions}, which does not broadcast to (*batch, length) = {lengths}.",
+            "Pass a position for each element, such as `jnp.arange(length)`.",
+        )
+    return features

@@ -1,0 +1,377 @@
+"""Attention layers, and the functions and masks that they are made of."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+import jax.numpy as jnp
+from jax.lax import PrecisionLike
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError, shown
+from liftcore.nn import (
+    combine_masks,
+    dot_product_attention,
+    dot_product_attention_weights,
+    make_attention_mask,
+    make_causal_mask,
+    rotary_embedding,
+)
+from liftcore.typing import Array, ArrayLike, Dtype, Key
+
+from .initializers import Initializer, zeros_init
+from .lifecycle.calling import compact
+from .linear import DenseGeneral, default_kernel_init
+from .module import Module, merge_param
+from .normalization import LayerNorm
+
+__all__ = [
+    "MultiHeadAttention",
+    "MultiHeadDotProductAttention",
+    "SelfAttention",
+    "combine_masks",
+    "dot_product_attention",
+    "dot_product_attention_weights",
+    "make_attention_mask",
+    "make_causal_mask",
+    "rotary_embedding",
+]
+
+
+class MultiHeadDotProductAttention(Module):
+    """Projects inputs to the queries, keys and values of several heads, attends in each, and projects what comes out.
+
+    `out(attention(query(inputs_q), key(inputs_k), value(inputs_v)))`, heads of `qkv_features / num_heads` features;
+    see `liftcore.nn.dot_product_attention`. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
+
+    Parameters: `query`, `key` and `value`, each a `DenseGeneral` to `(heads, head_features)`, the last two perhaps with
+    fewer heads; `out`, one from there; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without biases.
+    Collections: with `decode`, the `cache` of `liftcore.nn.decode_cache`. Sequences: a draw from `dropout`.
+
+    Example:
+        >>> import jax
+        >>> layer = MultiHeadDotProductAttention(num_heads=2, num_kv_heads=1, is_causal=True, rotary=rotary_embedding)
+        >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)))
+        >>> y.shape, jax.tree.map(jnp.shape, variables["params"]["key"])
+        ((1, 5, 8), {'bias': (1, 4), 'kernel': (8, 1, 4)})
+
+    Attributes:
+        num_heads: the number of heads.
+        dtype, param_dtype, precision, kernel_init, bias_init, use_bias: of the projections, see `DenseGeneral`.
+        qkv_features: that of all heads together; by default that of the queries' inputs, as `out_features` is.
+        out_features: the size of the last dimension of the result.
+        dropout_rate, broadcast_dropout, force_fp32_for_softmax, is_causal, implementation: see the function.
+        deterministic: whether to drop nothing; where there is a dropout rate, given here or at the call.
+        out_kernel_init, out_bias_init: of `out`; by default those of the others.
+        attention_fn: what attends, as the function does. It gets those options that it has parameters for.
+        decode: whether to decode one position at a time, with a cache that `init` makes, as long as its inputs. Beyond
+            it the result is an error, or NaN where the index is traced; see `liftcore.nn.DecodeCache`.
+        normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
+        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: of the projections.
+        qk_attn_weights_einsum_cls, attn_weights_value_einsum_cls: functions that make the `einsum` of the function; a
+            Module class makes a submodule.
+        num_kv_heads: the number of heads of keys and values, of which each serves as many heads of queries.
+        rotary: turns queries and keys by their positions before they are compared and cached, `rotary(x, positions)`:
+            `rotary_embedding`, or a `functools.partial` of it.
+    """
+
+    num_heads: int
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    qkv_features: int | None = None
+    out_features: int | None = None
+    broadcast_dropout: bool = True
+    dropout_rate: float = 0.0
+    deterministic: bool | None = None
+    precision: PrecisionLike = None
+    kernel_init: Initializer = default_kernel_init
+    out_kernel_init: Initializer | None = None
+    bias_init: Initializer = zeros_init()
+    out_bias_init: Initializer | None = None
+    use_bias: bool = True
+    attention_fn: Callable[..., Array] = dot_product_attention
+    decode: bool = False
+    normalize_qk: bool = False
+    force_fp32_for_softmax: bool = False
+    qkv_dot_general: Callable[..., Array] | None = None
+    out_dot_general: Callable[..., Array] | None = None
+    qkv_dot_general_cls: Any = None
+    out_dot_general_cls: Any = None
+    qk_attn_weights_einsum_cls: Callable[..., Callable[..., Array]] | None = None
+    attn_weights_value_einsum_cls: Callable[..., Callable[..., Array]] | None = None
+    num_kv_heads: int | None = field(default=None, kw_only=True)
+    is_causal: bool = field(default=False, kw_only=True)
+    rotary: Callable[[Array, ArrayLike], Array] | None = field(default=None, kw_only=True)
+    implementation: str | None = field(default=None, kw_only=True)
+
+    @compact
+    def __call__(
+        self,
+        inputs_q: Array,
+        inputs_k: Array | None = None,
+        inputs_v: Array | None = None,
+        *,
+        inputs_kv: Array | None = None,
+        mask: ArrayLike | None = None,
+        deterministic: bool | None = None,
+        dropout_rng: Key | None = None,
+        sow_weights: bool = False,
+        positions: ArrayLike | None = None,
+        key_positions: ArrayLike | None = None,
+    ) -> Array:
+        """Maps `(*batch, queries, features)` to `(*batch, queries, out_features)`.
+
+        Args:
+            inputs_q: what the queries are made of.
+            inputs_k: `(*batch, keys, features)`; by default `inputs_q`: self-attention.
+            inputs_v: the same of values; by default `inputs_k`.
+            inputs_kv: deprecated; both of them.
+            mask: `(*batch, heads, queries, keys)`, or broadcast to it; see the function.
+            deterministic: see the field.
+            dropout_rng: the key for dropout, in place of a draw.
+            sow_weights: whether to sow the weights into `intermediates`.
+            positions: those of the queries, for `rotary`, `(*batch, queries)`; by default counted from 0, or from the
+                start of the cache.
+            key_positions: those of the keys; in self-attention by default those of the queries.
+
+        Raises:
+            LiftArgumentError: where inputs, heads, masks and options do not fit together.
+            ScopeVariableNotFoundError: where `decode` finds no cache.
+        """
+        where = f"{type(self).__name__} at {self.scope.path_text}"
+        inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
+        _check_inputs(where, inputs_q, inputs_k, inputs_v)
+        _check_positions(where, self.rotary, positions, key_positions)
+        options = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
+        query, key, value = _projections(self, where, inputs_q, inputs_k, inputs_v)
+        cache = nn.decode_cache(self.scope, key, value) if self.decode else None
+        if self.rotary is not None:
+            first = 0 if cache is None else cache.index.value
+            positions = first + jnp.arange(query.shape[-3]) if positions is None else positions
+            if key_positions is None:
+                key_positions = positions if inputs_k is inputs_q else first + jnp.arange(key.shape[-3])
+            query = _called(where, self.rotary, query, positions)
+            key = _called(where, self.rotary, key, key_positions)
+        if cache is not None:
+            query, key, value, mask = cache.append(query, key, value, mask)
+        options["mask"] = mask
+        options["is_causal"] = self.is_causal and cache is None  # all that is in the cache lies in the past
+        if sow_weights:
+            options["module"] = self
+        if self.attention_fn is not dot_product_attention:
+            options = _taken(where, self.attention_fn, options)
+        y = _called(where, self.attention_fn, query, key, value, **options)
+        return DenseGeneral(
+            features=self.out_features or inputs_q.shape[-1],
+            axis=(-2, -1),
+            name="out",
+            kernel_init=self.out_kernel_init or self.kernel_init,
+            bias_init=self.out_bias_init or self.bias_init,
+            dot_general=self.out_dot_general,
+            dot_general_cls=self.out_dot_general_cls,
+            **_shared(self),
+        )(y)
+
+
+class MultiHeadAttention(MultiHeadDotProductAttention):
+    """`MultiHeadDotProductAttention` by a shorter name, which its automatic names begin with: `MultiHeadAttention_0`.
+
+    Example:
+        >>> import jax
+        >>> layer, x = MultiHeadAttention(num_heads=2, decode=True), jnp.ones((1, 5, 8))
+        >>> variables = layer.init(jax.random.key(0), x)
+        >>> y, mutated = layer.apply(variables, x[:, :1], mutable=["cache"])
+        >>> y.shape, mutated["cache"]["cached_key"].shape
+        ((1, 1, 8), (1, 5, 2, 4))
+    """
+
+
+class SelfAttention(MultiHeadDotProductAttention):
+    """`MultiHeadDotProductAttention` of one input, with the mask as the second argument; deprecated in favour of that.
+
+    Example:
+        >>> import jax
+        >>> layer = MultiHeadDotProductAttention(num_heads=2)  # the same parameters and results
+        >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((3, 4)), mask=jnp.eye(3))
+    """
+
+    @compact
+    def __call__(  # type: ignore[override]
+        self,
+        inputs_q: Array,
+        mask: ArrayLike | None = None,
+        deterministic: bool | None = None,
+        dropout_rng: Key | None = None,
+        sow_weights: bool = False,
+        *,
+        positions: ArrayLike | None = None,
+    ) -> Array:
+        """Maps `(*batch, length, features)` to `(*batch, length, out_features)`; see the base class."""
+        warnings.warn(
+            "SelfAttention is deprecated: `MultiHeadDotProductAttention` with one input does the same, its mask by "
+            "keyword. Automatic names of modules and parameters change with the class; `name=` keeps them.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return super().__call__(
+            inputs_q,
+            mask=mask,
+            deterministic=deterministic,
+            dropout_rng=dropout_rng,
+            sow_weights=sow_weights,
+            positions=positions,
+        )
+
+
+# -- what the layer is made of -----------------------------------------------------------------------------------------
+
+
+def _shared(module: MultiHeadDotProductAttention) -> dict[str, Any]:
+    """What all projections have in common."""
+    names = ("use_bias", "dtype", "param_dtype", "precision")
+    return {name: getattr(module, name) for name in names}
+
+
+def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Array) -> tuple[Array, Array, Array]:
+    """Queries, keys and values, `(*batch, length, heads, head_features)`."""
+    heads, kv_heads, size = _heads(where, module, inputs[0].shape[-1])
+    dense = functools.partial(
+        DenseGeneral,
+        kernel_init=module.kernel_init,
+        bias_init=module.bias_init,
+        dot_general=module.qkv_dot_general,
+        dot_general_cls=module.qkv_dot_general_cls,
+        **_shared(module),
+    )
+    query, key, value = (
+        dense(features=(number, size), name=name)(x)
+        for name, number, x in zip(("query", "key", "value"), (heads, kv_heads, kv_heads), inputs, strict=True)
+    )
+    if module.normalize_qk:
+        norm = functools.partial(LayerNorm, use_bias=False, dtype=module.dtype, param_dtype=module.param_dtype)
+        query, key = norm(name="query_ln")(query), norm(name="key_ln")(key)
+    return query, key, value
+
+
+def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, rng: Key | None) -> dict[str, Any]:
+    """The options of dropout; whether there is any is asked only where there is a rate."""
+    drops = module.dropout_rate > 0 and not merge_param("deterministic", module.deterministic, deterministic)
+    return {
+        "dropout_rng": module.make_rng("dropout") if drops and rng is None else rng,
+        "dropout_rate": module.dropout_rate,
+        "broadcast_dropout": module.broadcast_dropout,
+        "deterministic": not drops,
+    }
+
+
+def _products(module: MultiHeadDotProductAttention) -> dict[str, Any]:
+    """The options that say how the two products and the softmax are computed."""
+    options = {
+        name: None if (made := getattr(module, f"{name}_cls")) is None else made()
+        for name in ("qk_attn_weights_einsum", "attn_weights_value_einsum")
+    }
+    names = ("dtype", "precision", "force_fp32_for_softmax", "implementation")
+    return options | {name: getattr(module, name) for name in names}
+
+
+def _called(where: str, fn: Callable[..., Array], *args: Any, **options: Any) -> Array:
+    """What a function returns, which knows no place; its errors get that of the layer."""
+    try:
+        return fn(*args, **options)
+    except LiftArgumentError as error:
+        raise LiftArgumentError(f"{error.where} of {where}", error.what, error.fix) from None
+
+
+def _taken(where: str, attention_fn: Callable[..., Array], options: dict[str, Any]) -> dict[str, Any]:
+    """Those options that a function has parameters for.
+
+    Raises:
+        LiftArgumentError: where it has none for one that was asked for, and without which the result would be another.
+    """
+    parameters = inspect.signature(attention_fn).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return options
+    drops = not options["deterministic"]
+    matters = {name: option for name, option in options.items() if name in _MATTERS} | {"dropout_rate": drops or None}
+    for name, option in matters.items():
+        if name not in parameters and option is not None and option is not False:
+            raise LiftArgumentError(
+                where,
+                f"attention_fn, {shown(attention_fn)}, takes no `{name}`, which would be lost.",
+                f"Give it a parameter `{name}`, or do without that option.",
+            )
+    return {name: option for name, option in options.items() if name in parameters}
+
+
+_MATTERS = ("mask", "is_causal", "module", "implementation", "qk_attn_weights_einsum", "attn_weights_value_einsum")
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _keys_and_values(
+    where: str, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None, inputs_kv: Array | None
+) -> tuple[Array, Array]:
+    """What keys and values are made of, where some of it was left out."""
+    if inputs_kv is not None:
+        if inputs_k is not None or inputs_v is not None:
+            raise LiftArgumentError(
+                where,
+                "`inputs_kv` was given beside `inputs_k` or `inputs_v`, and means both.",
+                "Leave out `inputs_kv`, which is deprecated.",
+            )
+        warnings.warn("inputs_kv is deprecated: pass it as `inputs_k`.", DeprecationWarning, stacklevel=4)
+        return inputs_kv, inputs_kv
+    if inputs_k is None:
+        if inputs_v is not None:
+            raise LiftArgumentError(
+                where,
+                "`inputs_v` was given without `inputs_k`, so its keys are missing.",
+                "Pass `inputs_k`; where one array is to be both, leave out `inputs_v`.",
+            )
+        inputs_k = inputs_q
+    return inputs_k, inputs_k if inputs_v is None else inputs_v
+
+
+def _check_inputs(where: str, *inputs: Array) -> None:
+    q, k, v = (jnp.shape(x) for x in inputs)
+    if len(q) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1]:
+        raise LiftArgumentError(
+            where,
+            "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
+            f"and (*batch, keys, features), given {q}, {k} and {v}.",
+            "Pass inputs of one batch, with a value for each key; a mask is passed by keyword: `mask=…`.",
+        )
+
+
+def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> None:
+    if rotary is None and any(one is not None for one in positions):
+        raise LiftArgumentError(
+            where,
+            "positions were given, and the layer does nothing with them.",
+            "Let it turn queries and keys by them: `rotary=nn.rotary_embedding`.",
+        )
+
+
+def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:
+    """The number of heads of queries, that of keys and values, and the features of each."""
+    heads, features = module.num_heads, module.qkv_features or features
+    kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
+    if heads < 1 or features % heads:
+        raise LiftArgumentError(
+            where,
+            f"{features} features of queries, keys and values cannot be divided among num_heads={heads}.",
+            f"Choose `qkv_features` as a multiple of it, such as {(features // max(heads, 1) + 1) * max(heads, 1)}.",
+        )
+    if kv_heads < 1 or heads % kv_heads:
+        raise LiftArgumentError(
+            where,
+            f"num_heads={heads} heads of queries cannot share num_kv_heads={kv_heads} heads of keys evenly.",
+            "Choose a number that divides `num_heads`; 1 for one that all share.",
+        )
+    return heads, kv_heads, features // heads

@@ -1,0 +1,89 @@
+"""`BatchApply`: a function of one batch dimension, called with several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError
+
+__all__ = ["BatchApply"]
+
+
+class BatchApply:
+    """Calls a function with the leading dimensions of its arguments merged, and splits that of the results again.
+
+    `(time, batch, ...)` becomes `(time * batch, ...)` and back, say. Arrays of fewer than `num_dims` dimensions are
+    passed as they are. It is no module: a module that it is given is named where that is made.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Frames(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, video):  # (batch, time, height, width, channels)
+        ...         return nn.BatchApply(nn.Conv(4, (3, 3)))(video)
+        >>> y, variables = Frames().init_with_output(jax.random.key(0), jnp.ones((2, 5, 8, 8, 3)))
+        >>> y.shape, list(variables["params"])
+        ((2, 5, 8, 8, 4), ['Conv_0'])
+
+    Attributes:
+        f: a module or a function; all arrays that it returns must have the merged dimension first.
+        num_dims: the number of dimensions to merge, at least 1.
+
+    Raises:
+        LiftArgumentError: where `num_dims` is no such number. When called: where no argument has that many dimensions,
+            where two that have differ in them, and where a result does not begin with the merged one.
+    """
+
+    def __init__(self, f: Callable[..., Any], num_dims: int = 2) -> None:
+        if not callable(f) or num_dims < 1:
+            raise LiftArgumentError(
+                "BatchApply",
+                f"expected a function, and 1 or more dimensions to merge, given {f!r} and {num_dims}.",
+                "Write `BatchApply(function, num_dims=2)`.",
+            )
+        self.f, self.num_dims = f, num_dims
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        leading = self._leading((args, kwargs))
+        n, size = self.num_dims, math.prod(leading)
+
+        def merge(leaf: Any) -> Any:
+            return leaf if n == 1 or jnp.ndim(leaf) < n else leaf.reshape(size, *leaf.shape[n:])
+
+        def split(leaf: Any) -> Any:
+            if jnp.shape(leaf)[:1] != (size,):
+                raise LiftArgumentError(
+                    "BatchApply",
+                    f"expected results of shape ({size}, ...), since {leading} was merged; found {jnp.shape(leaf)}.",
+                    "Let the function keep its first dimension, or use `nn.vmap`.",
+                )
+            return leaf.reshape(*leading, *leaf.shape[1:])
+
+        args, kwargs = jax.tree.map(merge, (args, kwargs))
+        return jax.tree.map(split, self.f(*args, **kwargs))
+
+    def _leading(self, arguments: Any) -> tuple[int, ...]:
+        """The dimensions to merge, which all arguments share that have so many."""
+        n = self.num_dims
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
+        fitting = [shape for shape in shapes if len(shape) >= n]
+        if not fitting:
+            raise LiftArgumentError(
+                "BatchApply",
+                f"expected an array of {n} or more dimensions, given shapes {shapes}.",
+                f"Pass `num_dims={max(map(len, shapes), default=1)}`, or give the array its leading dimensions.",
+            )
+        # With one dimension nothing is merged, so that arrays cannot be paired wrongly.
+        if n > 1 and len({shape[:n] for shape in fitting}) > 1:
+            raise LiftArgumentError(
+                "BatchApply",
+                f"expected arrays of {n} or more dimensions that agree in the first {n}, given shapes {fitting}.",
+                "Close over what is not to be merged: `BatchApply(lambda x: f(x, other))(x)`.",
+            )
+        return fitting[0][:n]

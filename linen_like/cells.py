@@ -1,0 +1,510 @@
+"""Recurrent cells: one step of a recurrent network, from a carry and inputs to the next carry and outputs.
+
+In formulas `x` is the input, `h` the output of the step before, and `*` multiplies element by element; parameters are
+named after their weights, `ir` for `W_ir` and `b_ir`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from liftcore.errors import LiftArgumentError
+from liftcore.nn import PaddingLike
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
+
+from .activation import sigmoid, tanh
+from .convolution import Conv
+from .dtypes import promote_dtype
+from .initializers import lecun_normal, ones_init, orthogonal, zeros_init
+from .lifecycle.binding import place
+from .lifecycle.calling import compact, nowrap
+from .linear import Dense
+from .module import Module
+
+__all__ = [
+    "ConvLSTMCell",
+    "DenseParams",
+    "GRUCell",
+    "LSTMCell",
+    "MGUCell",
+    "OptimizedLSTMCell",
+    "RNNCellBase",
+    "SimpleCell",
+]
+
+Activation: TypeAlias = Callable[[Any], Any]
+
+
+class RNNCellBase(Module):
+    """Base of recurrent cells: modules that are called as `cell(carry, inputs)` and return `(carry, outputs)`.
+
+    A cell of your own may carry any pytree. `RNN` runs it over a sequence.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Sum(nn.RNNCellBase):
+        ...     num_feature_axes = 1
+        ...     def __call__(self, carry, inputs):
+        ...         return carry + inputs, carry + inputs
+        ...     def initialize_carry(self, rng, input_shape):
+        ...         return jnp.zeros(input_shape)
+        >>> nn.RNN(Sum()).apply({}, jnp.array([[1.0], [2.0], [4.0]]))
+        Array([[1.], [3.], [7.]], dtype=float32)
+    """
+
+    @nowrap
+    def initialize_carry(self, rng: Key, input_shape: Shape) -> PyTree:
+        """The carry before the first step; a subclass writes it.
+
+        Args:
+            rng: a key, for carries that begin with random numbers.
+            input_shape: the shape of the inputs of one step, such as `(*batch, features)`.
+        """
+        fix = "Write it, or pass a carry: `RNN(cell)(inputs, initial_carry=…)`."
+        raise LiftArgumentError(place(self), "the class defines no `initialize_carry(rng, input_shape)`.", fix)
+
+    @property
+    def num_feature_axes(self) -> int:
+        """How many axes of the inputs follow those of the batch; a subclass defines it."""
+        fix = "Write `num_feature_axes = 1` in it, or the number of spatial axes and one."
+        raise LiftArgumentError(place(self), "the class defines no `num_feature_axes`.", fix)
+
+
+class _Cell(RNNCellBase):
+    """A cell whose states have the shape of its inputs, but for their last axis, which has `features`."""
+
+    features: int
+
+    @nowrap
+    def initialize_carry(self, rng: Key, input_shape: Shape) -> Any:
+        """The state before the first step, `(*batch, features)`, as `carry_init` makes it."""
+        return self.carry_init(rng, _state_shape(self, input_shape), self.param_dtype)
+
+    @property
+    def num_feature_axes(self) -> int:
+        """One."""
+        return 1
+
+
+class _MemoryCell(_Cell):
+    """A cell with two states: a memory `c`, and the output `h`."""
+
+    @nowrap
+    def initialize_carry(self, rng: Key, input_shape: Shape) -> tuple[Array, Array]:
+        """The pair `(c, h)` before the first step, each as `carry_init` makes it."""
+        shape = _state_shape(self, input_shape)
+        of_c, of_h = jax.random.split(rng)
+        return self.carry_init(of_c, shape, self.param_dtype), self.carry_init(of_h, shape, self.param_dtype)
+
+
+class _LSTM(_MemoryCell):
+    """What both forms of the cell share."""
+
+    gate_fn: Activation = sigmoid
+    activation_fn: Activation = tanh
+    kernel_init: Initializer = lecun_normal()
+    recurrent_kernel_init: Initializer = orthogonal()
+    bias_init: Initializer = zeros_init()
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+
+    @compact
+    def __call__(self, carry: tuple[Array, Array], inputs: ArrayLike) -> tuple[tuple[Array, Array], Array]:
+        """Maps `(c, h)` and inputs `(*batch, in)` to the next `(c, h)`, each `(*batch, features)`, and to `h`."""
+        _check_pair(self, carry, inputs)
+        c, h = carry
+        i, f, g, o = self._sums(inputs, h)
+        c = self.gate_fn(f) * c + self.gate_fn(i) * self.activation_fn(g)
+        h = self.gate_fn(o) * self.activation_fn(c)
+        return (c, h), h
+
+    @nowrap
+    def _sums(self, inputs: ArrayLike, h: Array) -> Sequence[Array]:
+        raise NotImplementedError
+
+
+class LSTMCell(_LSTM):
+    """Long short-term memory.
+
+        i = σ(W_ii x + W_hi h + b_hi)       c' = f * c + i * g
+        f = σ(W_if x + W_hf h + b_hf)       h' = o * tanh(c')
+        g = tanh(W_ig x + W_hg h + b_hg)
+        o = σ(W_io x + W_ho h + b_ho)
+
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; with the forget gate of Gers et al., 2000.
+
+    Shapes: the carry is `(c, h)`, each `(*batch, features)`; inputs `(*batch, in)`, outputs `(*batch, features)`.
+    Parameters: `ii`, `if`, `ig` and `io` with a `kernel`, `(in, features)`; `hi`, `hf`, `hg` and `ho` with a `kernel`,
+    `(features, features)`, and a `bias`, `(features,)`.
+
+    Example:
+        >>> import jax
+        >>> cell, x = LSTMCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> ((c, h), y), variables = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> c.shape, y is h, jax.tree.map(jnp.shape, variables["params"]["hi"])
+        ((2, 4), True, {'bias': (4,), 'kernel': (4, 4)})
+
+    Attributes:
+        features: the size of each state, and of the outputs.
+        gate_fn: σ above.
+        activation_fn: tanh above.
+        kernel_init: makes the kernels for the inputs.
+        recurrent_kernel_init: makes those for `h`.
+        bias_init: makes the biases.
+        dtype: that of the products; by default, what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        carry_init: makes these states.
+    """
+
+    @nowrap
+    def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
+        """What the activation functions of the gates are applied to."""
+        return [
+            _dense(self, f"i{gate}", self.kernel_init)(inputs)
+            + _dense(self, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
+            for gate in "ifgo"
+        ]
+
+
+class DenseParams(Module):
+    """The parameters of a `Dense` layer, without its product.
+
+    Example:
+        >>> import jax
+        >>> (kernel, bias), _ = DenseParams(4).init_with_output(jax.random.key(0), jnp.ones((2, 3)))
+        >>> kernel.shape, bias.shape
+        ((3, 4), (4,))
+
+    Attributes:
+        features, use_bias, param_dtype, kernel_init, bias_init: those of `Dense`.
+        precision: of no effect.
+    """
+
+    features: int
+    use_bias: bool = True
+    param_dtype: Dtype = jnp.float32
+    precision: lax.PrecisionLike = None
+    kernel_init: Initializer = lecun_normal()
+    bias_init: Initializer = zeros_init()
+
+    @compact
+    def __call__(self, inputs: ArrayLike) -> tuple[Array, Array | None]:
+        """The kernel, and the bias or None, for inputs `(..., in)`."""
+        if jnp.ndim(inputs) == 0:
+            what, fix = "expected inputs of shape (..., in), given a scalar.", "Give it a dimension: `inputs[None]`."
+            raise LiftArgumentError(place(self), what, fix)
+        kernel = self.param("kernel", self.kernel_init, (jnp.shape(inputs)[-1], self.features), self.param_dtype)
+        return kernel, self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+
+
+class OptimizedLSTMCell(_LSTM):
+    """`LSTMCell` with two products, over kernels laid side by side, in place of eight.
+
+    Parameters are the same, and results up to rounding. It is the faster one unless `features` is large.
+
+    Example:
+        >>> import jax
+        >>> x, key = jnp.ones((2, 3)), jax.random.key(0)
+        >>> carry = LSTMCell(4).initialize_carry(key, x.shape)
+        >>> variables = LSTMCell(4).init(key, carry, x)
+        >>> _, y = OptimizedLSTMCell(4).apply(variables, carry, x)
+        >>> bool(jnp.allclose(y, LSTMCell(4).apply(variables, carry, x)[1]))
+        True
+
+    Attributes:
+        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
+            those of `LSTMCell`.
+    """
+
+    @nowrap
+    def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
+        """See `LSTMCell`."""
+        new: dict[str, Any] = {"features": self.features, "param_dtype": self.param_dtype}
+        old = {**new, "kernel_init": self.recurrent_kernel_init, "bias_init": self.bias_init}
+        new |= {"kernel_init": self.kernel_init, "use_bias": False}
+        of_inputs = [DenseParams(**new, name=f"i{gate}")(inputs) for gate in "ifgo"]
+        of_h = [DenseParams(**old, name=f"h{gate}")(h) for gate in "ifgo"]
+        sums = _side_by_side(h, of_h, self.dtype) + _side_by_side(inputs, of_inputs, self.dtype)
+        return jnp.split(sums, 4, axis=-1)
+
+
+class GRUCell(_Cell):
+    """A gated recurrent unit.
+
+        r = σ(W_ir x + b_ir + W_hr h)
+        z = σ(W_iz x + b_iz + W_hz h)
+        n = tanh(W_in x + b_in + r * (W_hn h + b_hn))
+        h' = (1 - z) * n + z * h
+
+    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014; with `r` after the product.
+
+    Shapes: the carry is `h`, `(*batch, features)`; inputs `(*batch, in)`, outputs `(*batch, features)`, the next `h`.
+    Parameters: `ir`, `iz` and `in` with a `kernel`, `(in, features)`, and a `bias`, `(features,)`; `hr`, `hz` and `hn`
+    with a `kernel`, `(features, features)`; `hn` with a `bias` too.
+
+    Example:
+        >>> import jax
+        >>> cell, x = GRUCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (h, y), variables = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> h.shape, y is h, jax.tree.map(jnp.shape, variables["params"]["hr"])
+        ((2, 4), True, {'kernel': (4, 4)})
+
+    Attributes:
+        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
+            see `LSTMCell`.
+    """
+
+    gate_fn: Activation = sigmoid
+    activation_fn: Activation = tanh
+    kernel_init: Initializer = lecun_normal()
+    recurrent_kernel_init: Initializer = orthogonal()
+    bias_init: Initializer = zeros_init()
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+
+    @compact
+    def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        _check(self, carry, inputs)
+        new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.bias_init
+        r = self.gate_fn(_dense(self, "ir", new, bias)(inputs) + _dense(self, "hr", old)(carry))
+        z = self.gate_fn(_dense(self, "iz", new, bias)(inputs) + _dense(self, "hz", old)(carry))
+        n = self.activation_fn(_dense(self, "in", new, bias)(inputs) + r * _dense(self, "hn", old, bias)(carry))
+        h = (1.0 - z) * n + z * carry
+        return h, h
+
+
+class MGUCell(_Cell):
+    """A minimal gated unit: a gated recurrent unit with one gate.
+
+        f = σ(W_if x + b_if + W_hf h)
+        n = tanh(W_in x + b_in + f * (W_hn h + b_hn))       or, without `reset_gate`, tanh(W_in x + b_in + W_hn h)
+        h' = (1 - f) * n + f * h
+
+    Source: Zhou et al., "Minimal Gated Unit for Recurrent Neural Networks", 2016.
+
+    Shapes: those of `GRUCell`.
+    Parameters: `if` and `in` with a `kernel`, `(in, features)`, and a `bias`, `(features,)`; `hf` and `hn` with a
+    `kernel`, `(features, features)`; `hn` with a `bias` too, if there is a `reset_gate`.
+
+    Example:
+        >>> import jax
+        >>> cell, x = MGUCell(4, reset_gate=False), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (h, y), variables = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> h.shape, y is h, jax.tree.map(jnp.shape, variables["params"]["hn"])
+        ((2, 4), True, {'kernel': (4, 4)})
+
+    Attributes:
+        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, dtype, param_dtype, carry_init: see
+            `LSTMCell`.
+        forget_bias_init: makes `b_if`; ones, so that the cell begins by remembering (Jozefowicz et al., 2015).
+        activation_bias_init: makes `b_in` and `b_hn`.
+        reset_gate: whether `f` also gates what `n` sees of `h`.
+    """
+
+    gate_fn: Activation = sigmoid
+    activation_fn: Activation = tanh
+    kernel_init: Initializer = lecun_normal()
+    recurrent_kernel_init: Initializer = orthogonal()
+    forget_bias_init: Initializer = ones_init()
+    activation_bias_init: Initializer = zeros_init()
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+    reset_gate: bool = True
+
+    @compact
+    def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        _check(self, carry, inputs)
+        new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.activation_bias_init
+        f = self.gate_fn(_dense(self, "if", new, self.forget_bias_init)(inputs) + _dense(self, "hf", old)(carry))
+        seen = _dense(self, "hn", old, bias)(carry) * f if self.reset_gate else _dense(self, "hn", old)(carry)
+        n = self.activation_fn(_dense(self, "in", new, bias)(inputs) + seen)
+        h = (1.0 - f) * n + f * carry
+        return h, h
+
+
+class SimpleCell(_Cell):
+    """The recurrent layer without gates: `h' = tanh(W_i x + b_i + W_h h)`, where `residual` adds `h` before tanh.
+
+    Source: Elman, "Finding Structure in Time", 1990; the residual connection is that of Kim et al., 2018
+    (https://arxiv.org/abs/1801.06105).
+
+    Shapes: those of `GRUCell`.
+    Parameters: `i` with a `kernel`, `(in, features)`, and a `bias`, `(features,)`; `h` with a `kernel`,
+    `(features, features)`.
+
+    Example:
+        >>> import jax
+        >>> cell, x = SimpleCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (h, y), variables = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> h.shape, y is h, jax.tree.map(jnp.shape, variables["params"]["h"])
+        ((2, 4), True, {'kernel': (4, 4)})
+
+    Attributes:
+        features, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init: see
+            `LSTMCell`.
+        residual: whether `h` is added before the activation.
+    """
+
+    activation_fn: Activation = tanh
+    kernel_init: Initializer = lecun_normal()
+    recurrent_kernel_init: Initializer = orthogonal()
+    bias_init: Initializer = zeros_init()
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+    residual: bool = False
+
+    @compact
+    def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        _check(self, carry, inputs)
+        h = _dense(self, "i", self.kernel_init, self.bias_init)(inputs)
+        h = h + _dense(self, "h", self.recurrent_kernel_init)(carry)
+        h = self.activation_fn(h + carry if self.residual else h)
+        return h, h
+
+
+class ConvLSTMCell(_MemoryCell):
+    """`LSTMCell` with convolutions, written `@` here, in place of matrix products, and a forget gate that begins open.
+
+        i = σ(W_ii @ x + W_hi @ h + b_i)            c' = f * c + i * g
+        f = σ(W_if @ x + W_hf @ h + b_f + 1)        h' = o * tanh(c')
+        g = tanh(W_ig @ x + W_hg @ h + b_g)
+        o = σ(W_io @ x + W_ho @ h + b_o)
+
+    Source: Shi et al., "Convolutional LSTM Network", 2015; the 1 is that of Jozefowicz et al., 2015.
+
+    Shapes: the carry is `(c, h)`, each `(*batch, *spatial, features)`; inputs `(*batch, *spatial, in)`, outputs `h`.
+    Parameters: `ih` with a `kernel`, `(*kernel_size, in, 4 * features)`, and a `bias`, `(4 * features,)`, in the order
+    i, g, f, o; `hh` likewise, with `features` for `in`.
+
+    Example:
+        >>> import jax
+        >>> cell, x = ConvLSTMCell(4, kernel_size=(2, 2)), jnp.ones((1, 5, 5, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> ((c, h), y), variables = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> c.shape, y is h, jax.tree.map(jnp.shape, variables["params"]["hh"])
+        ((1, 5, 5, 4), True, {'bias': (16,), 'kernel': (2, 2, 4, 16)})
+
+    Attributes:
+        features, dtype, param_dtype, carry_init: see `LSTMCell`.
+        kernel_size: the size of the kernels in each spatial dimension.
+        strides, padding: see `Conv`; they must leave the spatial sizes as they are.
+        use_bias: whether both convolutions have a bias.
+    """
+
+    kernel_size: int | Sequence[int]
+    strides: int | Sequence[int] | None = None
+    padding: PaddingLike = "SAME"
+    use_bias: bool = True
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+
+    @property
+    def num_feature_axes(self) -> int:
+        """The number of spatial dimensions, and one."""
+        return 2 if isinstance(self.kernel_size, int) else len(self.kernel_size) + 1
+
+    @compact
+    def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
+        """Maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`."""
+        _check_pair(self, carry, inputs)
+        c, h = carry
+        i, g, f, o = jnp.split(self._convolved("ih", inputs) + self._convolved("hh", h), 4, axis=-1)
+        c = sigmoid(f + 1) * c + sigmoid(i) * jnp.tanh(g)
+        h = sigmoid(o) * jnp.tanh(c)
+        return (c, h), h
+
+    @nowrap
+    def _convolved(self, name: str, x: Array) -> Array:
+        conv = Conv(
+            4 * self.features,
+            self.kernel_size,
+            self.strides,
+            self.padding,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name=name,
+        )
+        y: Array = conv(x)
+        if y.shape[:-1] != x.shape[:-1]:
+            raise LiftArgumentError(
+                place(self),
+                f"the convolution changes the spatial sizes, from shape {x.shape} to {y.shape}, and the states of all "
+                "steps have one shape.",
+                'Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the kernel\'s size less one.',
+            )
+        return y
+
+
+def _dense(cell: Any, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
+    """One of the products of a cell, with a bias where that has an initializer."""
+    return Dense(
+        cell.features,
+        bias_init is not None,
+        cell.dtype,
+        cell.param_dtype,
+        kernel_init=kernel_init,
+        bias_init=bias_init or zeros_init(),
+        name=name,
+    )
+
+
+def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dtype: Dtype | None) -> Array:
+    """The results of some dense layers of one input, from one product."""
+    kernel = jnp.concatenate([kernel for kernel, _ in params], axis=-1)
+    biases = [bias for _, bias in params if bias is not None]
+    x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=dtype)
+    y = jnp.dot(x, kernel)
+    return y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,))
+
+
+def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
+    """The shape of each state, for inputs of a shape."""
+    spatial = cell.num_feature_axes - 1
+    if len(input_shape) <= spatial:
+        layout = f"(*batch, {spatial} spatial sizes, in)" if spatial else "(*batch, in)"
+        raise LiftArgumentError(
+            place(cell),
+            f"expected the inputs of one step, of shape {layout}, given shape {tuple(input_shape)}.",
+            "Give them a dimension for the features: `inputs[..., None]`.",
+        )
+    return (*input_shape[:-1], cell.features)
+
+
+def _check(cell: _Cell, carry: Array, inputs: ArrayLike) -> None:
+    """Checks that the carry is a state that fits the inputs, which are not broadcast to each other."""
+    shape = jnp.shape(inputs)
+    _check_carry(cell, carry, shape, _state_shape(cell, shape))
+
+
+def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike) -> None:
+    """Checks that the carry is two of them."""
+    shape = jnp.shape(inputs)
+    _check_carry(cell, tuple(carry) if isinstance(carry, list) else carry, shape, (_state_shape(cell, shape),) * 2)
+
+
+def _check_carry(cell: _Cell, carry: PyTree, inputs: Shape, expected: Any) -> None:
+    given = jax.tree.map(jnp.shape, carry)
+    if given != expected:
+        raise LiftArgumentError(
+            place(cell),
+            f"expected a carry of shape {expected} for inputs of shape {inputs}, given {given}.",
+            "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave the axis of time out.",
+        )

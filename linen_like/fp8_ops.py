@@ -1,0 +1,141 @@
+"""Products in 8 bits, for `Dense(…, dot_general_cls=Fp8DirectDotGeneralOp)` and the like.
+
+Scales and histories are variables of the collection `_overwrite_with_gradient`. It is given to `apply` and
+differentiated like parameters, and each of its variables is then *overwritten* with its gradient, which is its next
+value. So a module may be called once in each step: the gradients of two calls would be added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from liftcore import nn
+from liftcore.typing import Array, ArrayLike, Dtype
+
+from .module import Module
+
+__all__ = [
+    "OVERWRITE_WITH_GRADIENT",
+    "Fp8DirectDotGeneralOp",
+    "Fp8DotGeneral",
+    "Fp8DotGeneralBase",
+    "Fp8DotGeneralOp",
+    "Fp8Einsum",
+    "NANOOFp8DotGeneralOp",
+]
+
+OVERWRITE_WITH_GRADIENT = "_overwrite_with_gradient"
+"""The collection of what a training loop overwrites with its gradient."""
+
+
+class Fp8DotGeneralBase(Module):
+    """Scales and histories of the two operands of a product and of its gradient, as the classes below need them.
+
+    Collection `_overwrite_with_gradient`: `input_scale`, `kernel_scale`, `output_grad_scale`, `(1,)`, and
+    `input_amax_history`, `kernel_amax_history`, `output_grad_amax_history`, `(amax_history_length,)`.
+
+    Attributes:
+        amax_history_length: the number of steps whose largest values are kept.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
+    """
+
+    amax_history_length: int = 1024
+    e4m3_dtype: Dtype = jnp.float8_e4m3fn
+    e5m2_dtype: Dtype = jnp.float8_e5m2
+
+    def setup(self) -> None:
+        """Makes the variables."""
+        collection, length = OVERWRITE_WITH_GRADIENT, (self.amax_history_length,)
+        self.input_amax_history = self.variable(collection, "input_amax_history", jnp.zeros, length, jnp.float32)
+        self.kernel_amax_history = self.variable(collection, "kernel_amax_history", jnp.zeros, length, jnp.float32)
+        self.output_grad_amax_history = self.variable(
+            collection, "output_grad_amax_history", jnp.zeros, length, jnp.float32
+        )
+        self.input_scale = self.variable(collection, "input_scale", jnp.ones, (1,), jnp.float32)
+        self.kernel_scale = self.variable(collection, "kernel_scale", jnp.ones, (1,), jnp.float32)
+        self.output_grad_scale = self.variable(collection, "output_grad_scale", jnp.ones, (1,), jnp.float32)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "lhs_meta": nn.Fp8Meta(self.input_scale.value, self.input_amax_history.value),
+            "rhs_meta": nn.Fp8Meta(self.kernel_scale.value, self.kernel_amax_history.value),
+            "grad_meta": nn.Fp8Meta(self.output_grad_scale.value, self.output_grad_amax_history.value),
+            "e4m3_dtype": self.e4m3_dtype,
+            "e5m2_dtype": self.e5m2_dtype,
+        }
+
+
+class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
+    """A product of numbers in 8 bits, called as `jax.lax.dot_general` is; see `liftcore.nn.fp8_dot_general`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> layer, x = nn.Dense(4, dot_general_cls=nn.Fp8DirectDotGeneralOp), jnp.ones((2, 3))
+        >>> variables = layer.init(jax.random.key(0), x)
+        >>> grads = jax.grad(lambda variables: layer.apply(variables, x).sum())(variables)
+        >>> updated = {name: grads[name] for name in ["_overwrite_with_gradient"]}  # for `params`, ask the optimizer
+        >>> updated["_overwrite_with_gradient"]["Fp8DirectDotGeneralOp_0"]["input_amax_history"][:3]
+        Array([1., 0., 0.], dtype=float32)
+
+    Attributes:
+        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+    """
+
+    def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
+        """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
+        return nn.fp8_dot_general(lhs, rhs, dimension_numbers, **self._options())
+
+
+Fp8DotGeneral = Fp8DirectDotGeneralOp  # its older name
+
+
+class Fp8DotGeneralOp(Fp8DotGeneralBase):
+    """A product of numbers rounded to 8 bits and back; see `liftcore.nn.fp8_simulated_dot_general`.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> layer = nn.Dense(4, dot_general_cls=nn.Fp8DotGeneralOp)
+        >>> layer.init_with_output(jax.random.key(0), jnp.ones((2, 3)))[0].shape
+        (2, 4)
+
+    Attributes:
+        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+    """
+
+    def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
+        """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
+        return nn.fp8_simulated_dot_general(lhs, rhs, dimension_numbers, **self._options())
+
+
+class NANOOFp8DotGeneralOp(Fp8DotGeneralOp):
+    """`Fp8DotGeneralOp` in the formats of some AMD hardware, which have no infinities and no negative zero.
+
+    Attributes:
+        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+    """
+
+    e4m3_dtype: Dtype = jnp.float8_e4m3fnuz
+    e5m2_dtype: Dtype = jnp.float8_e5m2fnuz
+
+
+class Fp8Einsum(Fp8DotGeneralBase):
+    """`jax.numpy.einsum` of two operands in 8 bits; the second one is the kernel.
+
+    Example:
+        >>> import jax
+        >>> x, kernel = jnp.ones((2, 3)), jnp.ones((3, 4))
+        >>> Fp8Einsum().init_with_output(jax.random.key(0), "ij,jk->ik", x, kernel)[0].shape
+        (2, 4)
+
+    Attributes:
+        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+    """
+
+    def __call__(
+        self, eqn: str, lhs: Array, rhs: Array, precision: Any = None, preferred_element_type: Dtype | None = None
+    ) -> Array:
+        """Multiplies in the dtype of `rhs`; a precision is ignored."""
+        return nn.fp8_einsum(eqn, lhs, rhs, preferred_element_type, **self._options())

@@ -1,0 +1,428 @@
+"""Recurrent layers: a cell run over a sequence, in one direction or in both.
+
+The cells themselves lie in `cells`; all their names are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from liftcore import FrozenDict
+from liftcore.errors import CarryTypeError, LiftArgumentError, shown
+from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree, Shape
+
+from .cells import (
+    ConvLSTMCell,
+    DenseParams,
+    GRUCell,
+    LSTMCell,
+    MGUCell,
+    OptimizedLSTMCell,
+    RNNCellBase,
+    SimpleCell,
+)
+from .lifecycle.binding import place
+from .lifecycle.calling import nowrap
+from .module import Module
+from .transforms.loops import scan
+
+__all__ = [
+    "RNN",
+    "Bidirectional",
+    "ConvLSTMCell",
+    "DenseParams",
+    "GRUCell",
+    "LSTMCell",
+    "MGUCell",
+    "OptimizedLSTMCell",
+    "RNNBase",
+    "RNNCellBase",
+    "SimpleCell",
+    "flip_sequences",
+]
+
+
+def _concatenate(ahead: Array, back: Array) -> Array:
+    return jnp.concatenate([ahead, back], axis=-1)
+
+
+class RNNBase(Protocol):
+    """What `Bidirectional` takes for each direction: a module that is called as `RNN` is."""
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        init_key: Key | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Returns the outputs, or the last carry and the outputs; see `RNN`."""
+        ...
+
+
+class RNN(Module):
+    """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `nn.scan`.
+
+    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`, to outputs likewise. The
+    cell says by `num_feature_axes` how many axes `features` are. Parameters are those of the cell, below `cell`.
+
+    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. What comes
+    after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
+
+    Example:
+        >>> x = jnp.ones((10, 50, 32))
+        >>> (carry, y), variables = RNN(LSTMCell(64), return_carry=True).init_with_output(jax.random.key(0), x)
+        >>> y.shape, jax.tree.map(jnp.shape, carry)
+        ((10, 50, 64), ((10, 64), (10, 64)))
+
+    Attributes:
+        cell: an instance of `RNNCellBase`.
+        time_major: whether time is the first axis, before those of the batch.
+        return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
+        reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
+        keep_order: whether outputs are in the order of the inputs even if `reverse`.
+        unroll, variable_axes, variable_broadcast, variable_carry, split_rngs: see `nn.scan`. A cell with dropout needs
+            `split_rngs={"params": False, "dropout": True}`, one with statistics `variable_carry="batch_stats"`.
+    """
+
+    cell: RNNCellBase
+    time_major: bool = False
+    return_carry: bool = False
+    reverse: bool = False
+    keep_order: bool = False
+    unroll: int = 1
+    variable_axes: Mapping[Any, InOutAxes] = FrozenDict()
+    variable_broadcast: Filter = "params"
+    variable_carry: Filter = False
+    split_rngs: Mapping[Any, bool] = FrozenDict({"params": False})
+
+    def __post_init__(self) -> None:
+        _check_cell(self.cell)
+        super().__post_init__()
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        init_key: Key | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Runs the cell over a sequence.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
+            init_key: the key that it makes it with; by default `jax.random.key(0)`.
+            seq_lengths: how many steps each sequence has.
+            return_carry: counts in place of the attribute, like those that follow.
+            time_major: see above.
+            reverse: see above.
+            keep_order: see above.
+
+        Raises:
+            LiftArgumentError: where inputs, carry and lengths do not fit together.
+            CarryTypeError: where the cell changes the type of the carry.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
+
+        _check_rank(place(self), inputs, self.cell.num_feature_axes, time_major)
+        batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
+        time = _Time.of(place(self), inputs.shape, batch_axes, time_major, seq_lengths)
+        carry = initial_carry
+        if carry is None:
+            key = jax.random.key(0) if init_key is None else init_key
+            carry = self.cell.initialize_carry(key, (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :]))
+        keeps_all = return_carry and time.lengths is not None
+        run = scan(
+            _step(time.axis, keeps_all),
+            in_axes=time.axis,
+            out_axes=(0, time.axis) if keeps_all else time.axis,
+            unroll=self.unroll,
+            variable_axes=self.variable_axes,
+            variable_broadcast=self.variable_broadcast,
+            variable_carry=self.variable_carry,
+            split_rngs=self.split_rngs,
+        )
+        try:
+            last, outputs = run(self.cell, carry, time.flip(inputs) if reverse else inputs)
+        except CarryTypeError as error:
+            if initial_carry is None:
+                error.add_note(_OWN_CARRY)
+            raise
+        if keeps_all:
+            carries, outputs = outputs
+            last = time.last(carry, carries)
+        if reverse and keep_order:
+            outputs = jax.tree.map(time.flip, outputs)
+        return (last, outputs) if return_carry else outputs
+
+
+_OWN_CARRY = (
+    "The first carry is what `initialize_carry` of the cell made, for a cell of this library in its `param_dtype`. "
+    "Its products are of the dtype `dtype`: give it both alike, or cast the inputs."
+)
+
+
+def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
+    """One step of a cell, the outputs of which get the axis of time.
+
+    To stack all carries, and to pick the last one of each sequence later, costs less than to choose in each step.
+    """
+
+    def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
+        result = cell(carry, x)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise LiftArgumentError(
+                place(cell),
+                f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
+                "Write `return carry, outputs`.",
+            )
+        carry, y = result
+        short = [jnp.shape(leaf) for leaf in jax.tree.leaves(y) if jnp.ndim(leaf) < axis]
+        if short:
+            raise LiftArgumentError(
+                place(cell),
+                f"its outputs are stacked along axis {axis}, behind those of the batch, and one has shape {short[0]}.",
+                "Return an output for each sequence, or run it with `time_major=True`.",
+            )
+        return carry, (carry, y) if keeps_all else y
+
+    return step
+
+
+class Bidirectional(Module):
+    """Runs two recurrent layers over a sequence, one from each end, and merges their outputs step by step.
+
+    Source: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997.
+
+    Shapes: those of `RNN`; by default, the last axis of the outputs holds those of both directions.
+    Parameters are those of the layers, below `forward_rnn` and `backward_rnn`; the same module for both shares them.
+
+    Example:
+        >>> x = jnp.ones((2, 5, 3))
+        >>> layer = Bidirectional(RNN(GRUCell(4)), RNN(GRUCell(4)))
+        >>> y, variables = layer.init_with_output(jax.random.key(0), x)
+        >>> y.shape, list(variables["params"])
+        ((2, 5, 8), ['forward_rnn', 'backward_rnn'])
+
+    Attributes:
+        forward_rnn: what runs from the first step to the last, such as an `RNN`.
+        backward_rnn: what runs from the last to the first; its outputs are put in the order of the inputs.
+        merge_fn: called with an array of outputs of each of them; by default these are concatenated.
+        time_major: see `RNN`.
+        return_carry: whether the result is a pair, both carries, as a pair, and the outputs.
+    """
+
+    forward_rnn: RNNBase
+    backward_rnn: RNNBase
+    merge_fn: Callable[[Array, Array], Array] = _concatenate
+    time_major: bool = False
+    return_carry: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("forward_rnn", "backward_rnn"):
+            given = getattr(self, name)
+            if isinstance(given, type) or not callable(given):
+                raise _no_module(f"Bidirectional, {name}", given, "RNN(cell)")
+        super().__post_init__()
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        init_key: Key | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Runs both layers.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
+            init_key: split into a key for each of them, if it is given.
+            seq_lengths: see `RNN`.
+            return_carry: counts in place of the attribute.
+            time_major: likewise.
+            reverse: must not be True, since both directions are run.
+            keep_order: of no effect, since outputs are in the order of the inputs.
+
+        Raises:
+            LiftArgumentError: where `initial_carry` is no pair, or `reverse` is True.
+        """
+        self._check(initial_carry, reverse)
+        return_carry = self.return_carry if return_carry is None else return_carry
+        first, second = (None, None) if initial_carry is None else initial_carry
+        keys = (None, None) if init_key is None else jax.random.split(init_key)
+        options: Any = {
+            "seq_lengths": seq_lengths,
+            "return_carry": return_carry,
+            "time_major": self.time_major if time_major is None else time_major,
+        }
+        ahead = self.forward_rnn(inputs, initial_carry=first, init_key=keys[0], reverse=False, **options)
+        back = self.backward_rnn(
+            inputs, initial_carry=second, init_key=keys[1], reverse=True, keep_order=True, **options
+        )
+        if not return_carry:
+            return jax.tree.map(self.merge_fn, ahead, back)
+        return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
+
+    @nowrap
+    def _check(self, initial_carry: PyTree, reverse: bool | None) -> None:
+        if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
+            raise LiftArgumentError(
+                place(self),
+                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
+                "Pass a carry for each direction: `(forward, backward)`.",
+            )
+        if reverse:
+            raise LiftArgumentError(
+                place(self),
+                "it was called with `reverse=True`, and it runs in both directions already.",
+                "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
+            )
+
+
+def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims: int, time_major: bool) -> Array:
+    """Sequences from their last step to their first, with the padding still behind them.
+
+    Example:
+        >>> flip_sequences(jnp.array([[1, 2, 3], [4, 5, 0]]), jnp.array([3, 2]), num_batch_dims=1, time_major=False)
+        Array([[3, 2, 1],
+               [5, 4, 0]], dtype=int32)
+
+    Args:
+        inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` if `time_major`.
+        seq_lengths: how many steps each of them has, `(*batch)`; None means that there is no padding.
+        num_batch_dims: how many axes the batch has.
+        time_major: whether time is the first axis.
+
+    Raises:
+        LiftArgumentError: where the inputs have no such axes, or the lengths another shape.
+    """
+    if jnp.ndim(inputs) <= num_batch_dims:
+        raise LiftArgumentError(
+            "flip_sequences",
+            f"expected inputs with {num_batch_dims} batch axes and one of time, given shape {jnp.shape(inputs)}.",
+            "Pass `num_batch_dims`, the number of axes of `seq_lengths`.",
+        )
+    return _Time.of("flip_sequences", jnp.shape(inputs), num_batch_dims, time_major, seq_lengths).flip(inputs)
+
+
+class _Time(NamedTuple):
+    """The axis of time in a batch of sequences, and how many steps each of these has.
+
+    Attributes:
+        where: the layer, for errors.
+        axis: that of time.
+        steps: its size.
+        batch: the sizes of the batch.
+        lengths: the steps of each sequence, `(*batch)`; None where all have all of them.
+    """
+
+    where: str
+    axis: int
+    steps: int
+    batch: tuple[int, ...]
+    lengths: Array | None
+
+    @classmethod
+    def of(cls, where: str, shape: Shape, batch_axes: int, time_major: bool, seq_lengths: ArrayLike | None) -> _Time:
+        """Looks at the shape of the inputs, and checks the lengths."""
+        axis, first = (0, 1) if time_major else (batch_axes, 0)
+        time = cls(where, axis, shape[axis], tuple(shape[first : first + batch_axes]), None)
+        return time if seq_lengths is None else time._replace(lengths=time._checked(jnp.asarray(seq_lengths)))
+
+    def _checked(self, lengths: Array) -> Array:
+        if lengths.shape != self.batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
+            raise LiftArgumentError(
+                self.where,
+                f"expected seq_lengths to be integers of shape {self.batch}, one for each sequence of the batch, given "
+                f"{shown(lengths)}.",
+                f"Count the steps of each sequence; time is axis {self.axis} of the inputs, as `time_major` says.",
+            )
+        return jnp.clip(lengths.astype(int), 0, self.steps)
+
+    def flip(self, array: Array) -> Array:
+        """An array with this axis of time, from the last step of each sequence to its first."""
+        if self.lengths is None:
+            return jnp.flip(array, self.axis)
+        descending = jnp.arange(self.steps - 1, -1, -1)
+        others = [axis for axis in range(len(self.batch) + 1) if axis != self.axis]
+        index = jnp.expand_dims(descending, others) + jnp.expand_dims(self.lengths, self.axis)
+        return jnp.take_along_axis(array, _with_axes(index % self.steps, array.ndim), self.axis)
+
+    def last(self, initial: PyTree, history: PyTree) -> PyTree:
+        """The carry after the last step of each sequence.
+
+        Args:
+            initial: the carry before the first step, which remains where a sequence has none.
+            history: that after each step, stacked along the first axis.
+        """
+        if self.steps == 0:
+            return initial
+        return jax.tree.map(self._last, initial, history)
+
+    def _last(self, initial: Array, history: Array) -> Array:
+        if history.shape[1 : len(self.batch) + 1] != self.batch:
+            raise LiftArgumentError(
+                self.where,
+                f"with seq_lengths the last carry is chosen for each sequence, and a part of the carry has shape "
+                f"{history.shape[1:]}, which does not begin with that of the batch, {self.batch}.",
+                "Carry an array for each sequence, or leave out `return_carry` or `seq_lengths`.",
+            )
+        lengths = _with_axes(self.lengths, history.ndim - 1)
+        found = jnp.take_along_axis(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]
+        return jnp.where(lengths > 0, found, initial)
+
+
+def _with_axes(array: Any, ndim: int) -> Array:
+    """An array with further axes behind its own."""
+    return jnp.reshape(array, (*array.shape, *(1,) * (ndim - array.ndim)))
+
+
+def _check_cell(cell: Any) -> None:
+    if not isinstance(cell, Module):
+        raise _no_module("RNN, cell", cell, "LSTMCell(features)")
+    if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
+        raise LiftArgumentError(
+            "RNN, cell",
+            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
+            "Pass a cell, such as `LSTMCell(features)`; one of your own inherits from `RNNCellBase`.",
+        )
+
+
+def _no_module(where: str, given: Any, example: str) -> LiftArgumentError:
+    return LiftArgumentError(where, f"expected a module, given {shown(given)}.", f"Pass one, such as `{example}`.")
+
+
+def _check_rank(where: str, inputs: Any, features: int, time_major: bool) -> None:
+    if not hasattr(inputs, "shape") or len(inputs.shape) <= features:
+        sizes = "features" if features == 1 else f"{features} sizes of features"
+        layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
+        given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
+        raise LiftArgumentError(
+            where,
+            f"expected an array of shape {layout}, given {given}.",
+            "For one step call the cell itself; a sequence of numbers has one feature: `inputs[..., None]`.",
+        )

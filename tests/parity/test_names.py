@@ -1,0 +1,64 @@
+"""Public names of `flax.linen`, and of its files, are there under the same names: imports go on to work."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from typing import TypeVar
+
+import pytest
+
+import linen_like
+
+linen = pytest.importorskip("flax.linen")
+
+FILES = (
+    "activation", "attention", "batch_apply", "combinators", "dtypes", "initializers", "linear", "module",
+    "normalization", "partitioning", "pooling", "recurrent", "spmd", "stochastic", "summary", "transforms",
+)  # fmt: skip
+"""All but `fp8_ops`: whatever in there is meant for users has its name in `flax.linen` too."""
+
+GLOBAL = {"set_logical_axis_rules", "set_axis_rules"}
+"""Left out: they would set rules for all code that runs later."""
+
+INNER = {
+    "batch_apply": {"arbitrary_mergeable_leaf", "merge_leading_dims", "ndim_at_least", "split_leading_dim"},
+    "linear": {"canonicalize_padding"},
+    "module": {
+        "CompactNameScope", "Descriptor", "DescriptorWrapper", "InterceptorContext", "ModuleBase", "ParentDescriptor",
+        "SetupState", "TestScope", "ThreadLocalStack", "capture_call_intermediates", "create_descriptor_wrapper",
+        "module_field", "run_interceptors", "tuple_init", "tuple_reduce", "wrap_descriptor_once", "wrap_method_once",
+    },
+    "partitioning": {"ScanIn", "ScanOut", "core_remat_static"},
+    "summary": {"Row", "Table"},
+    "transforms": {
+        "InstancePlaceholder", "VariablePlaceholder", "clean_clone", "decorator_lift_transform",
+        "decorator_lift_transform_cached", "fork_rngs", "get_module_scopes", "lift_direct_transform", "lift_transform",
+        "lift_transform_cached", "module_class_lift_transform", "module_class_lift_transform_cached",
+        "set_module_scopes", "add_metadata_axis",
+    },
+}  # fmt: skip
+"""What a file of flax has for itself: how it does things, and not what is done."""
+
+
+def public(module: types.ModuleType) -> set[str]:
+    return {name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)}
+
+
+def own(module: types.ModuleType) -> set[str]:
+    """The functions and classes that a file defines."""
+    defined = {name for name in public(module) if getattr(getattr(module, name), "__module__", "") == module.__name__}
+    return {name for name in defined if not isinstance(getattr(module, name), TypeVar)}
+
+
+def test_names_of_linen_are_there() -> None:
+    assert public(linen) - GLOBAL - set(linen_like.__all__) == set()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_names_of_a_file_of_linen_are_there(file: str) -> None:
+    theirs = importlib.import_module(f"flax.linen.{file}")
+    ours = importlib.import_module(f"linen_like.{file}")
+    missing = {name for name in own(theirs) if not hasattr(ours, name)}
+    assert missing - GLOBAL - INNER.get(file, set()) == set()
