@@ -19,7 +19,7 @@ SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
     "liftcore.meta", "liftcore.errors", "linen_like", "linen_like.Module", "linen_like.initializers",
-    "linen_like.convert", "linen_like.errors",
+    "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
 )  # fmt: skip
 
 OF_SCOPE = {
@@ -58,6 +58,7 @@ BY_HAND = {
     "linen_like.normalize": "Another name of `standardize`.",
     "linen_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
     "linen_like.swish": "Another name of `silu`.",
+    "linen_like.partitioning.LogicalRules": "Pairs of a logical name and what it lies on: axes of the mesh, or None.",
 }
 """The lines of names that have no docstring of their own."""
 

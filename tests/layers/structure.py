@@ -1,9 +1,9 @@
 """Rows that between them have every option of every layer: for laws that cost time.
 
 No transformation can tell apart two rows that differ in numbers, dtypes and initializers only: it sees the same
-operations. So a row is chosen if it has what no row before it had: an option or an argument of its layer, by name, with
-another kind of value, or inputs of another kind. Fewer are asked what no kind of value touches. What is left out has
-its numbers compared by the tests of parity, which run over the whole table.
+operations. So a row is chosen if it has what no row before it had: an option or an argument of its layer, or inputs of
+another kind. For most laws that is a matter of names, and of flags by their value; where nothing is compiled, the kind
+of every value counts. The numbers of what is left out are compared by the tests of parity, which run over all rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _new(features: Callable[[Row], Iterable[Hashable]]) -> dict[str, Row]:
 
 
 CHOSEN = _new(features)
-"""Rows that differ in what a transformation may see."""
+"""Rows that differ in the kind of a value."""
 
 
 def _brief(row: Row) -> Iterator[Hashable]:

@@ -30,7 +30,7 @@ def converged(row: Row) -> Row:
     config = row.config
     if row.layer != "SpectralNorm" or not callable(config):
         return row
-    return row._replace(config=lambda nn: {**config(nn), "n_steps": 40, "epsilon": 1e-12})
+    return row._replace(config=lambda nn: {**config(nn), "n_steps": 20, "epsilon": 1e-12})
 
 
 WIDE = {

@@ -13,6 +13,7 @@ import pytest
 
 import linen_like
 from linen_like import Module, activation, compact, initializers, pooling
+from linen_like.activation import PReLU
 from linen_like.combinators import Sequential
 from linen_like.convolution import Conv
 from linen_like.embedding import Embed
@@ -38,11 +39,11 @@ OURS = types.SimpleNamespace(
     compact=compact,
     relu=activation.relu,
     max_pool=pooling.max_pool,
-    **{layer.__name__: layer for layer in (BatchNorm, Conv, Dense, Dropout, Embed, LayerNorm, Sequential)},
+    **{layer.__name__: layer for layer in (BatchNorm, Conv, Dense, Dropout, Embed, LayerNorm, PReLU, Sequential)},
 )
 
 
-@pytest.mark.parametrize("name", ["Dense", "Conv", "Embed", "BatchNorm", "LayerNorm", "Dropout", "Sequential"])
+@pytest.mark.parametrize("name", ["Dense", "Conv", "Embed", "BatchNorm", "LayerNorm", "Dropout", "PReLU", "Sequential"])
 def test_fields_and_defaults_are_those_of_linen(name: str) -> None:
     def described(layer: Any) -> list[tuple[str, Any]]:
         fields = [field for field in dataclasses.fields(layer) if field.init and field.name not in ("parent", "name")]
