@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import TransformTargetError
-from ..lifecycle.calling import function_name
+from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
 from .crossing import Call, cross
 
@@ -41,12 +43,7 @@ def lift(
         prefix: what the automatic names of a lifted class begin with, before that of the class itself.
     """
     if isinstance(target, type) and issubclass(target, Module):
-        chosen = _methods(name, options, methods)
-        try:
-            with _LOCK:
-                return _known_class(name, transformation, chosen, target, prefix)  # type: ignore[arg-type]
-        except TypeError:  # an option cannot be hashed
-            return _lifted_class(name, transformation, chosen, target, prefix)
+        return _class(name, transformation, _methods(name, options, methods), target, prefix)
     if isinstance(target, Module | type) or not callable(target):
         cls = type(target).__name__ if isinstance(target, Module) else "MyModule"
         given = f"an instance of {cls}" if isinstance(target, Module) else shown(target)
@@ -62,6 +59,20 @@ def lift(
     core = functools.partial(transformation, **options)
     core(target)  # so that options are checked where they are given
     return _lifted_function(core, target)
+
+
+def _class(
+    name: str,
+    transformation: Callable[..., Any],
+    methods: tuple[tuple[str, Options], ...],
+    target: type[Module],
+    prefix: str,
+) -> Any:
+    try:
+        with _LOCK:
+            return _known_class(name, transformation, methods, target, prefix)  # type: ignore[arg-type]
+    except TypeError:  # an option cannot be hashed
+        return _lifted_class(name, transformation, methods, target, prefix)
 
 
 class Options(dict[str, Any]):
@@ -116,12 +127,17 @@ def _lifted_class(
             f"Choose among those: `methods={known[:1]}`.",
         )
     class_name = f"{(prefix or name.capitalize())}{cls.__name__}"
-    namespace = {
+    recipe = (name, transformation, methods, cls, prefix)
+    namespace: dict[str, Any] = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": class_name,
         "_name_prefix": f"{prefix}{cls._name_prefix}",
         "_lifted_class": vars(cls).get("_lifted_class", cls),
+        "_recipe": recipe,
+        "__reduce__": _reduced,
+        "__copy__": _copied,
+        "__deepcopy__": _copied,
     }
     inside = object()  # stands for this lift of the class: inside of it, methods that call each other run as they are
     for method, options in methods:
@@ -129,6 +145,48 @@ def _lifted_class(
         core(getattr(cls, method))  # so that options are checked where they are given
         namespace[method] = _lifted_method(core, getattr(cls, method), inside)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
+
+
+@nowrap
+def _reduced(module: Any) -> Any:
+    """What a pickle keeps of an instance: how its class was made, since no module has that by name, and its fields."""
+    return _remade, (_recipe(type(module)),), module.__getstate__()
+
+
+def _recipe(cls: Any) -> Any:
+    """How a lifted class was made; of another class, the class."""
+    if "_recipe" not in vars(cls):
+        return cls
+    name, transformation, methods, base, prefix = cls._recipe
+    plain = [(method, {name: _plain(value) for name, value in options.items()}) for method, options in methods]
+    return name, transformation, plain, _recipe(base), prefix
+
+
+def _plain(option: Any) -> Any:
+    return dict(option) if isinstance(option, MappingProxyType) else option
+
+
+def _remade(recipe: Any) -> Any:
+    """An instance without fields of the class that a recipe makes."""
+    cls = _class_of(recipe)
+    return cls.__new__(cls)
+
+
+def _class_of(recipe: Any) -> Any:
+    if isinstance(recipe, type):
+        return recipe
+    name, transformation, methods, base, prefix = recipe
+    chosen = tuple((method, Options(options)) for method, options in methods)
+    return _class(name, transformation, chosen, _class_of(base), prefix)
+
+
+@nowrap
+def _copied(module: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy of the very class, whether it would be found again or not."""
+    again = module.__new__(type(module))
+    state = module.__getstate__()
+    again.__setstate__(state if memo is None else copy.deepcopy(state, memo))
+    return again
 
 
 _known_class = functools.lru_cache(256)(_lifted_class)

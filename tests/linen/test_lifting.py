@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
+import pickle
 from typing import Any
 
 import jax
@@ -342,3 +344,47 @@ def test_lifted_methods_that_call_each_other_are_inside_of_one_lift() -> None:
     expected = one.apply(variables, jnp.ones(3), None)
     assert_same(both.apply(variables, jnp.ones(3), None), expected)
     assert_same(both.apply(variables, jnp.ones(3), None, method="step"), expected)
+
+
+class Scaled(nn.Module):
+    """A module that can be pickled: its fields are plain values."""
+
+    size: int
+    by: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return self.by * x @ self.param("w", nn.initializers.normal(), (x.shape[-1], self.size))
+
+
+SPREAD: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+PICKLED: dict[str, Any] = {
+    "remat": lambda: nn.remat(Scaled),
+    "nested": lambda: nn.jit(nn.vmap(Scaled, **SPREAD)),
+    "option without a hash": lambda: nn.vmap(Scaled, **SPREAD, in_axes=[0]),
+}
+
+
+@pytest.mark.parametrize("lifted", PICKLED)
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_modules_of_lifted_classes_are_copied_and_pickled(lifted: str, again: Any) -> None:
+    module = PICKLED[lifted]()(3, by=2.0, name="layer")
+    other = again(module)
+    assert (type(other).__name__, other.size, other.by, other.name) == (type(module).__name__, 3, 2.0, "layer")
+    assert_same(other.init(KEY, X), module.init(KEY, X))
+    if lifted != "option without a hash":
+        assert type(other) is type(module)
+        assert other == module
+
+
+def test_a_class_below_a_lifted_one_is_pickled_by_its_name() -> None:
+    module = Below(2, extra=3)
+    other = pickle.loads(pickle.dumps(module))
+    assert type(other) is Below
+    assert other == module
+
+
+class Below(nn.remat(Scaled)):  # type: ignore[misc]
+    """A class of the user's, made of a lifted one."""
+
+    extra: int = 1
