@@ -14,7 +14,7 @@ from liftcore.typing import Array, Dtype
 
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, lecun_normal, zeros_init
-from .lifecycle.calling import compact
+from .lifecycle.calling import compact, nowrap
 from .module import Module
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
@@ -143,6 +143,7 @@ class ConvLocal(Module):
             promote_dtype=self.promote_dtype,
         )
 
+    @nowrap
     def _check_options(self) -> None:
         hooks = (self.conv_general_dilated, self.conv_general_dilated_cls)
         if self.feature_group_count != 1 or hooks != (None, None):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype
 
+from .lifecycle.calling import nowrap
 from .module import Module
 
 __all__ = [
@@ -58,6 +59,7 @@ class Fp8DotGeneralBase(Module):
         self.kernel_scale = self.variable(collection, "kernel_scale", jnp.ones, (1,), jnp.float32)
         self.output_grad_scale = self.variable(collection, "output_grad_scale", jnp.ones, (1,), jnp.float32)
 
+    @nowrap
     def _options(self) -> dict[str, Any]:
         return {
             "lhs_meta": nn.Fp8Meta(self.input_scale.value, self.input_amax_history.value),

@@ -20,7 +20,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Filter
 
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, he_uniform, lecun_normal, zeros_init
-from .lifecycle.calling import compact
+from .lifecycle.calling import compact, nowrap
 from .lifecycle.interception import InterceptorContext, intercept_methods
 from .linear import Dense, DenseGeneral
 from .module import Module
@@ -166,6 +166,7 @@ class LoRA(Module):
             )
         return y
 
+    @nowrap
     def _update(self, layer: Dense | DenseGeneral, inputs: ArrayLike) -> Array:
         """What the update adds to the result of a layer, which may have been called before."""
         general = isinstance(layer, DenseGeneral)

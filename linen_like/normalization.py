@@ -19,7 +19,7 @@ from liftcore.typing import Array, ArrayLike, Dtype
 
 from .dtypes import canonicalize_dtype
 from .initializers import Initializer, ones, zeros
-from .lifecycle.calling import compact
+from .lifecycle.calling import compact, nowrap
 from .module import Module, merge_param
 from .transforms.compilation import eval_shape
 from .transforms.variables import map_variables
@@ -359,9 +359,11 @@ class SpectralNorm(Module):
                 variable.value = value
         return y
 
+    @nowrap
     def _start(self, size: int) -> Array:
         return jax.random.normal(self.make_rng("params"), (1, size), self.param_dtype)
 
+    @nowrap
     def _divided(self, value: Array, u: Array) -> tuple[Array, tuple[Array, Array]]:
         """A matrix divided by its largest singular value; the singular vector that was found, and that value."""
         matrix, v = jnp.reshape(value, (-1, value.shape[-1])), u
@@ -439,6 +441,7 @@ class WeightNorm(Module):
 
         return _call_with(self, self.layer_instance, prepared, args, kwargs)
 
+    @nowrap
     def _scaled(self, value: Array, features: tuple[int, ...], scale: Array | None) -> Array:
         result = _unit(value, tuple(axis for axis in range(value.ndim) if axis not in features), self.epsilon)
         if scale is not None:
@@ -446,6 +449,7 @@ class WeightNorm(Module):
             result = result * scale
         return jnp.asarray(result, canonicalize_dtype(value, scale, dtype=self.dtype))
 
+    @nowrap
     def _features(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         given = () if self.feature_axes is None else self.feature_axes
         axes = (given,) if isinstance(given, int) else tuple(given)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import liftcore
+import linen_like
 from tests.architecture.sources import ROOT, Source, imports, public_definitions, sources, targets
 
 LEVELS = (
@@ -249,3 +250,16 @@ def test_an_import_is_cheap(package: str) -> None:
 
 def test_liftcore_brings_no_module_layer() -> None:
     assert not [name for name in modules_after("import liftcore") if name.startswith("linen_like")]
+
+
+def test_only_methods_for_users_are_calls_of_a_module() -> None:
+    """So that interceptors, captured outputs and profiles show what a user knows."""
+    shown = [
+        f"{name}.{method}"
+        for name, layer in inspect.getmembers(linen_like, inspect.isclass)
+        if issubclass(layer, linen_like.Module)
+        for method in dir(layer)
+        if method.startswith("_") and not method.startswith("__")
+        if getattr(inspect.getattr_static(layer, method), "is_module_method", False)
+    ]
+    assert shown == []

@@ -39,5 +39,5 @@ _FILES = (
 TABLE: dict[str, Row] = {name: row for file in _FILES for name, row in file.TABLE.items()}
 assert len(TABLE) == sum(len(file.TABLE) for file in _FILES), "two rows have one name"
 
-OWN = lora.TABLE
-"""Rows of layers that `flax.linen` does not have."""
+OWN: dict[str, Row] = {**lora.TABLE, **attention.OWN}
+"""Rows of layers, and of options, that `flax.linen` does not have."""

@@ -132,3 +132,15 @@ TABLE = {
     ),
     "attention, decode in bfloat16": _mha({**BASE, "decode": True, "dtype": BF16}, X[:, :1]),
 }
+
+OWN = {
+    "attention, grouped queries": _mha({"num_heads": 4, "num_kv_heads": 2}, X),
+    "attention, rotary": _mha(lambda nn: {**BASE, "rotary": nn.rotary_embedding, "is_causal": True}, X),
+    "attention, positions": _mha(
+        lambda nn: {**BASE, "rotary": functools.partial(nn.rotary_embedding, interleaved=False)},
+        X,
+        {"positions": np.arange(5)[::-1]},
+    ),
+    "attention, as a whole": _mha({**BASE, "is_causal": True, "implementation": "xla"}, X),
+}
+"""What `flax.linen` does not have."""
