@@ -73,7 +73,7 @@ class Inside(NamedTuple):
 
     def key(self) -> Any:
         """A value that is equal for equal modules, wherever they stand; None where there is none."""
-        if any(keeps(core) for state in self.states for core in state.inside):
+        if any(keeps(core) for state in self.states for cores in state.inside for core in cores):
             return None
         found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
         states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)

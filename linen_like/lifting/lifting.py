@@ -139,9 +139,9 @@ def _lifted_class(
         "__copy__": _copied,
         "__deepcopy__": _copied,
     }
-    inside = object()  # stands for this lift of the class: inside of it, methods that call each other run as they are
-    for method, options in methods:
-        core = functools.partial(transformation, **options)
+    cores = {method: functools.partial(transformation, **options) for method, options in methods}
+    inside = tuple(cores.values())  # stands for this lift: inside of it, methods that call each other run as they are
+    for method, core in cores.items():
         core(getattr(cls, method))  # so that options are checked where they are given
         namespace[method] = _lifted_method(core, getattr(cls, method), inside)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
@@ -196,7 +196,7 @@ _LOCK = threading.RLock()
 """Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
-def _lifted_method(core: Core, fn: Callable[..., Any], inside: object) -> Callable[..., Any]:
+def _lifted_method(core: Core, fn: Callable[..., Any], inside: tuple[Core, ...]) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
     where = f"lifted {function_name(fn)}"
 

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import linen_like
 from liftcore import meta, serialization
-from linen_like import partitioning
+from linen_like import spmd
 from tests.layers.bits import assert_same_bits, quick
 
 linen = pytest.importorskip("flax.linen")
@@ -151,7 +151,7 @@ def same(ours: Any, theirs: Any, exact: bool = True) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_boxes_are_made_and_written(name: str) -> None:
-    mine, other = MODELS[name](linen_like, partitioning), MODELS[name](linen, linen)
+    mine, other = MODELS[name](linen_like, spmd), MODELS[name](linen, linen)
     args = arguments(name)
     variables, expected = (quick(one.init)(RNGS, *args) for one in (mine, other))
     same(variables["params"], expected["params"])
@@ -165,7 +165,7 @@ def test_the_same_boxes_are_made_and_written(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "mapped"])
 def test_the_bytes_are_those_of_flax_both_ways(name: str) -> None:
-    mine, other = MODELS[name](linen_like, partitioning), MODELS[name](linen, linen)
+    mine, other = MODELS[name](linen_like, spmd), MODELS[name](linen, linen)
     variables, expected = mine.init(RNGS, *arguments(name)), other.init(RNGS, *arguments(name))
     data = serialization.to_bytes(variables)
     assert data == peer.to_bytes(expected)
@@ -176,7 +176,7 @@ def test_the_bytes_are_those_of_flax_both_ways(name: str) -> None:
 
 
 def test_a_write_of_an_array_keeps_the_box() -> None:
-    for nn, boxes in ((linen_like, partitioning), (linen, linen)):
+    for nn, boxes in ((linen_like, spmd), (linen, linen)):
 
         class Model(nn.Module):
             @nn.compact
@@ -210,9 +210,9 @@ RULES = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"), ("bo
 )
 def test_logical_names_lead_to_the_same_axes(names: Any) -> None:
     expected = linen.logical_to_mesh_axes(names, RULES)
-    assert partitioning.logical_to_mesh_axes(names, RULES) == expected
-    with linen.logical_axis_rules(RULES), partitioning.logical_axis_rules(RULES):
-        assert partitioning.logical_to_mesh_axes(names) == linen.logical_to_mesh_axes(names) == expected
+    assert spmd.logical_to_mesh_axes(names, RULES) == expected
+    with linen.logical_axis_rules(RULES), spmd.logical_axis_rules(RULES):
+        assert spmd.logical_to_mesh_axes(names) == linen.logical_to_mesh_axes(names) == expected
 
 
 @pytest.mark.parametrize("logical", [True, False])
@@ -231,14 +231,14 @@ def test_the_same_constraints_are_put(logical: bool) -> None:
             eqns = jax.make_jaxpr(module.apply)(variables, jnp.ones((2, 4))).eqns
         return [eqn.params["sharding"].spec for eqn in eqns if eqn.primitive.name == "sharding_constraint"]
 
-    ours = specs(linen_like, partitioning)
+    ours = specs(linen_like, spmd)
     assert len(ours) == 1
     assert ours == specs(linen, linen)
 
 
-@pytest.mark.parametrize("name", sorted(set(partitioning.__all__) & set(vars(linen))))
+@pytest.mark.parametrize("name", sorted(set(spmd.__all__) & set(vars(linen))))
 def test_signatures_are_those_of_linen(name: str) -> None:
-    mine, other = getattr(partitioning, name), getattr(linen, name)
+    mine, other = getattr(spmd, name), getattr(linen, name)
     if not inspect.isfunction(mine):
         assert isinstance(mine, type) or mine == other
         return
