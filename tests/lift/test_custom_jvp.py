@@ -351,37 +351,6 @@ def test_second_derivatives_are_those_of_the_rule() -> None:
             assert_same(*each)
 
 
-AROUND: dict[str, Callable[[Any], Any]] = {
-    "remat": liftcore.remat,
-    "jit": liftcore.jit,
-    "cond": lambda fn: lambda scope, x: liftcore.cond(fn, lambda scope, x: x)(scope, x[0] < 9, x),
-    "scan": lambda fn: (
-        lambda scope, x: liftcore.scan(
-            lambda scope, x, _: (fn(scope, x), None),
-            length=2,
-            variable_axes={"params": 0},
-            variable_carry="state",
-            split_rngs=True,
-        )(scope, x, None)[0]
-    ),
-    "vmap": lambda fn: (
-        lambda scope, x: liftcore.vmap(
-            fn, variable_axes={"params": None, "state": 0}, split_rngs={"params": False, "dropout": True}
-        )(scope, jnp.stack([x, 2 * x]))
-    ),
-    "jvp": lambda fn: lambda scope, x: sum(liftcore.jvp(fn)(scope, (x,), (x,))),
-    "vjp": lambda fn: lambda scope, x: liftcore.vjp(fn)(scope, x)[0],
-    "jacfwd": lambda fn: lambda scope, x: liftcore.jacfwd(fn, 1)(scope, x).sum(0),
-    "fori": lambda fn: (
-        lambda scope, x: liftcore.fori_loop(
-            lambda scope, i, x: fn(scope, x),
-            variable_carry="state",
-            split_rngs={"params": False, "dropout": True},
-        )(scope, 0, 2, x)
-    ),
-}
-
-
 def test_a_while_loop_is_differentiated_by_the_rule() -> None:
     def root(scope: Scope, x: Any) -> Any:
         start = scope.param("start", lambda key: jnp.float32(1))

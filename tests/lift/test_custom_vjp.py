@@ -397,35 +397,6 @@ def test_it_has_no_forward_derivative_as_in_jax() -> None:
         jax.jvp(lambda x: result(ruled(layer), False, x), (X,), (X,))
 
 
-AROUND: dict[str, Callable[[Any], Any]] = {
-    "remat": liftcore.remat,
-    "jit": liftcore.jit,
-    "cond": lambda fn: lambda scope, x: liftcore.cond(fn, lambda scope, x: x)(scope, x[0] < 9, x),
-    "scan": lambda fn: (
-        lambda scope, x: liftcore.scan(
-            lambda scope, x, _: (fn(scope, x), None),
-            length=2,
-            variable_axes={"params": 0},
-            variable_carry="state",
-            split_rngs=True,
-        )(scope, x, None)[0]
-    ),
-    "vmap": lambda fn: (
-        lambda scope, x: liftcore.vmap(
-            fn, variable_axes={"params": None, "state": 0}, split_rngs={"params": False, "dropout": True}
-        )(scope, jnp.stack([x, 2 * x]))
-    ),
-    "vjp": lambda fn: lambda scope, x: liftcore.vjp(fn)(scope, x)[0],
-    "fori": lambda fn: (
-        lambda scope, x: liftcore.fori_loop(
-            lambda scope, i, x: fn(scope, x),
-            variable_carry="state",
-            split_rngs={"params": False, "dropout": True},
-        )(scope, 0, 2, x)
-    ),
-}
-
-
 def test_inside_a_shard_map_with_variables_of_each_device() -> None:
     def fn(scope: Scope, x: Any) -> Any:
         scope.sow("intermediates", "x", x)
