@@ -1,0 +1,1 @@
+"""Benchmarks: what the library costs over pure JAX written by hand. `python -m benchmarks --help` tells how to run."""
