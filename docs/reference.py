@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
-    "liftcore.meta", "liftcore.errors", "linen_like", "linen_like.Module", "linen_like.initializers",
+    "liftcore.meta", "liftcore.lazy", "liftcore.errors", "linen_like", "linen_like.Module", "linen_like.initializers",
     "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
 )  # fmt: skip
 
@@ -120,8 +120,9 @@ def _named(heading: str) -> Any:
 
 def _names(heading: str, owner: Any) -> list[str]:
     if inspect.isclass(owner):
-        shown = OF_SCOPE if owner is liftcore.Scope else vars(owner)
-        return [name for name in vars(owner) if not name.startswith("_") and name in shown]
+        if owner is liftcore.Scope:
+            return [name for name in dir(owner) if name in OF_SCOPE]
+        return [name for name in vars(owner) if not name.startswith("_")]
     if hasattr(owner, "__all__"):
         return list(owner.__all__)
     held = {name: found for name, found in vars(owner).items() if not name.startswith("_")}
@@ -130,7 +131,7 @@ def _names(heading: str, owner: Any) -> list[str]:
 
 def _line(heading: str, owner: Any, name: str) -> str:
     """What is said of one name."""
-    found = inspect.getattr_static(owner, name)
+    found = getattr(owner, name) if inspect.ismodule(owner) else inspect.getattr_static(owner, name)
     found = found.fget if isinstance(found, property) else found
     home = getattr(found, "__module__", None) or ""
     if f"{heading}.{name}" in BY_HAND:

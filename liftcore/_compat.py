@@ -22,6 +22,7 @@ except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
 __all__ = [
+    "EAGER",
     "TAG",
     "as_array",
     "checkpoint",
@@ -52,6 +53,11 @@ _BETWEEN = ("contextlib", "functools")
 def trace_state() -> Any:
     """A value that compares equal exactly while no JAX transformation has been entered or left."""
     return _opaque_trace_state(convention="flax")  # type: ignore[no-untyped-call]
+
+
+with jax.ensure_compile_time_eval():
+    EAGER = trace_state()
+    """The value of `trace_state` outside all transformations."""
 
 
 def tag(value: Any) -> Any:

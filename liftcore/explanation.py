@@ -18,10 +18,10 @@ from typing import Any
 
 import jax
 
-from . import filters, rng
+from . import filters
 from .facts import type_text
 from .layout import Captured, Changes
-from .pack import Crossing, Pure, lift, name_of
+from .packing import Crossing, Pure, lift, name_of
 from .scope import Scope
 from .tree import Advice
 from .typing import Filter, Path, Predicate, PyTree
@@ -258,12 +258,11 @@ class Watching(Scope):
         super().create_variable(collection, name, value, settled=settled)
         self._note("created", collection, name)
 
-    def make_rng(self, name: str = rng.DEFAULT) -> Any:
-        key = super().make_rng(name)
-        found = self.tree.sequence(name)
-        if self.tree.watch is not None and found is not None:
-            self.tree.watch.drawn[self.path, name, found[0]] += 1
-        return key
+    def count_draw(self, name: str) -> tuple[Any, str, int]:
+        drawn = super().count_draw(name)
+        if self.tree.watch is not None:
+            self.tree.watch.drawn[self.path, name, drawn[1]] += 1
+        return drawn
 
 
 class Watch:

@@ -345,6 +345,12 @@ class _Names:
         return DenyList(chosen) if self.inverted else to_predicate(chosen)
 
 
+_SHORTEST = (Everything, Nothing, WithTag)
+"""Filters that cannot be said in fewer words."""
+
+_ALL, _NONE = _Names(frozenset(), inverted=True), _Names(frozenset())
+
+
 def names_collections(filter: Filter) -> bool:
     """Says whether a filter asks about nothing but the name of the collection.
 
@@ -359,9 +365,9 @@ def _names(predicate: Predicate) -> _Names | None:
     """Returns the collections that `predicate` takes if it asks about nothing else, or `None`."""
     match predicate:
         case Everything():
-            return _Names(frozenset(), inverted=True)
+            return _ALL
         case Nothing():
-            return _Names(frozenset())
+            return _NONE
         case WithTag(tag=tag):
             return _Names(frozenset({tag}))
         case Not(filter=inner):
@@ -377,7 +383,7 @@ def _names(predicate: Predicate) -> _Names | None:
 
 
 def _intersection(sets: Sequence[_Names | None]) -> _Names | None:
-    common = _Names(frozenset(), inverted=True)
+    common = _ALL
     for names in sets:
         if names is None:
             return None
@@ -395,12 +401,17 @@ def intersect(a: Filter, b: Filter) -> Predicate:
         WithTag('params')
     """
     left, right = to_predicate(a), to_predicate(b)
+    for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
+        if isinstance(other, Everything) and isinstance(one, _SHORTEST):
+            return one
+        if isinstance(other, Nothing):
+            return other
     names, others = _names(left), _names(right)
     if names is not None and others is not None:
         return (names & others).filter()
-    if left == right or others == _names(Everything()) or names == _names(Nothing()):
+    if left == right or others == _ALL or names == _NONE:
         return left
-    if names == _names(Everything()) or others == _names(Nothing()):
+    if names == _ALL or others == _NONE:
         return right
     return All(left, right)
 
@@ -412,7 +423,11 @@ def union(a: Filter, b: Filter) -> Predicate:
         >>> union("params", DenyList(("params", "cache")))
         DenyList('cache')
     """
-    return _complement(intersect(_complement(to_predicate(a)), _complement(to_predicate(b))))
+    left, right = to_predicate(a), to_predicate(b)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(other, Nothing) and isinstance(one, _SHORTEST):
+            return one
+    return _complement(intersect(_complement(left), _complement(right)))
 
 
 def subtract(a: Filter, b: Filter) -> Predicate:

@@ -7,9 +7,11 @@ before each item, so that no two paths run together. These are the keys of `flax
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -34,6 +36,32 @@ def word(items: Iterable[str | int]) -> np.uint32:
         digest.update(b"\0")
         digest.update(item.encode() if isinstance(item, str) else item.to_bytes((item.bit_length() + 7) // 8, "big"))
     return np.uint32(int.from_bytes(digest.digest()[:4], "big"))
+
+
+def ignores_key(init_fn: Callable[..., Any]) -> bool:
+    """Whether an initializer never looks at its first argument, so that no key has to be folded for it.
+
+    Only the code of plain functions can tell; of all others the answer is that they look.
+
+    Example:
+        >>> ignores_key(jax.nn.initializers.zeros), ignores_key(jax.nn.initializers.normal())
+        (True, False)
+    """
+    return type(init_fn) is FunctionType and _never_loads_first(init_fn.__code__)
+
+
+_SEES_ALL = {"_getframe", "breakpoint", "currentframe", "eval", "exec", "locals", "vars"}
+
+
+@functools.lru_cache(maxsize=1024)
+def _never_loads_first(code: CodeType) -> bool:
+    """Whether the code of a function never loads its first argument, nor lets another function see it."""
+    if code.co_argcount == 0 or _SEES_ALL.intersection(code.co_names):
+        return False
+    first = code.co_varnames[0]
+    loads = [each.argval for each in dis.get_instructions(code) if "LOAD_FAST" in each.opname]
+    loaded = {name for names in loads for name in (names if isinstance(names, tuple) else (names,))}
+    return first not in loaded.union(code.co_cellvars)
 
 
 def is_key(value: Any) -> bool:

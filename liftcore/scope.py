@@ -7,7 +7,6 @@ written variable are copied on the first write, the others stay shared with the 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -18,7 +17,8 @@ import jax
 from . import meta, problems, rng
 from ._compat import tag, trace_state
 from .filters import partition
-from .tree import Names, Node, Sown, Tree
+from .naming import Naming
+from .tree import Node, Sown, Tree
 from .typing import Collection, Path, Variables
 from .values import copied, lacks_keys, shapes
 from .variable import Variable
@@ -32,7 +32,7 @@ _MISSING: Any = object()
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope:
+class Scope(Naming):
     """A place in a tree of variables, with its collections, its PRNG sequences and its path.
 
     Scopes are made by `init`, `apply` and `bind`, by `push` and `child`, and by lifts; a user seldom calls the class.
@@ -44,14 +44,13 @@ class Scope:
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
     """
 
-    __slots__ = ("_ended", "_node", "_numbers", "_reserved", "name", "parent", "path", "tree")
+    __slots__ = ("_ended", "_node", "name", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
+        super().__init__()
         self.tree, self.path, self.parent = tree, path, parent
         self.name = path[-1] if path else None
         self._node = node
-        self._reserved: dict[str, set[str | None]] = {}
-        self._numbers: dict[str, int] = {}
         self._ended = False
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -105,12 +104,7 @@ class Scope:
             NameInUseError: where the name is taken and `reuse` is False.
             JaxTransformError: under a raw JAX transformation.
         """
-        self.check_live("naming", name or prefix)
-        if name is None:
-            name = self.default_name(prefix)
-        if not reuse or not self.name_reserved(name):
-            self.reserve(name)
-        return type(self)(self.tree, self._node.child(name), (*self.path, name), self)
+        return self._inner(self._take_name(name, prefix, reuse))
 
     def child(
         self,
@@ -131,33 +125,32 @@ class Scope:
             named_call: whether the operations carry the name in profiles.
             **partial_kwargs: keyword arguments that are given to every call.
         """
-        if name is None and prefix is None:
-            prefix = f"{getattr(fn, '__name__', 'fn')}_"
-        scope = self.push(name, prefix or "")
+        fn_name = getattr(fn, "__name__", "fn")
+        taken = self._take_name(name, f"{fn_name}_" if prefix is None else prefix)
 
-        @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
-            around = jax.named_scope(scope.name or "") if named_call else contextlib.nullcontext()
-            with around:
-                return fn(scope.rewound(), *args, **{**partial_kwargs, **kwargs})
+            self.check_valid()
+            if partial_kwargs:
+                kwargs = {**partial_kwargs, **kwargs}
+            if not named_call or self.tree.eager:
+                return fn(self._inner(taken), *args, **kwargs)
+            with jax.named_scope(taken):
+                return fn(self._inner(taken), *args, **kwargs)
 
+        call.__name__ = fn_name
         return call
 
-    def rewound(self, rewind_rngs: bool = False, *, rewind_numbers: bool = True) -> Scope:
+    def rewound(self, rewind_rngs: bool = False) -> Scope:
         """The same place with all names free again.
 
         Args:
             rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before.
-            rewind_numbers: whether `number` begins from 0 again.
         """
         self.check_valid()
         if rewind_rngs:
             self._node.counts.clear()
             self._node.children.clear()
-        scope = type(self)(self.tree, self._node, self.path, self.parent)
-        if not rewind_numbers:
-            scope._numbers = self._numbers
-        return scope
+        return type(self)(self.tree, self._node, self.path, self.parent)
 
     def beside(self) -> Scope:
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
@@ -169,46 +162,8 @@ class Scope:
         """The scope at a path from here, without taking a name."""
         scope = self
         for name in path:
-            scope = type(self)(scope.tree, scope._node.child(name), (*scope.path, name), scope)
+            scope = scope._inner(name)
         return scope
-
-    # -- names -------------------------------------------------------------------------------------------------------
-
-    def name_reserved(self, name: str, collection: str | None = None) -> bool:
-        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
-        held = self._reserved.get(name)
-        return held is not None and (collection is None or collection in held or None in held)
-
-    def reserve(self, name: str, collection: str | None = None) -> None:
-        """Takes a name for a scope, or for a variable of a collection.
-
-        Raises:
-            NameInUseError: where it is taken.
-        """
-        if not isinstance(name, str):
-            raise problems.no_name(self, name, collection)
-        if self.name_reserved(name, collection):
-            held = sorted(held for held in self._reserved[name] if held is not None)
-            raise problems.name_taken(self, name, collection, held)
-        self._reserved.setdefault(name, set()).add(collection)
-
-    def free(self, name: str, collection: str | None = None) -> None:
-        """Gives a name back that `reserve` took."""
-        self._reserved.get(name, set()).discard(collection)
-        if not self._reserved.get(name, True):
-            del self._reserved[name]
-
-    def names(self) -> Names:
-        """The names that were taken and given out so far."""
-        taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
-        return Names(taken, tuple(self._numbers.items()))
-
-    def take_names(self, names: Names) -> None:
-        """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
-        for name, collection in names.taken:
-            self._reserved.setdefault(name, set()).add(collection)
-        for prefix, number in names.numbers:
-            self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
@@ -228,18 +183,16 @@ class Scope:
             for name, count in counts.items():
                 self._node.counts[name] = max(count, self._node.counts.get(name, 0))
 
-    def number(self, prefix: str) -> int:
-        """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
-        number = self._numbers.get(prefix, 0)
-        self._numbers[prefix] = number + 1
-        return number
+    def _inner(self, name: str) -> Scope:
+        return type(self)(self.tree, self._node.child(name), (*self.path, name), self)
 
-    def default_name(self, prefix: str) -> str:
-        """The first of `{prefix}0`, `{prefix}1`, … that is free."""
-        index = 0
-        while self.name_reserved(f"{prefix}{index}"):
-            index += 1
-        return f"{prefix}{index}"
+    def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
+        self.check_live("naming", name or prefix)
+        if name is None:
+            name = self.default_name(prefix)
+        if not reuse or not self.name_reserved(name):
+            self.reserve(name)
+        return name
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -370,7 +323,7 @@ class Scope:
             self._check_creatable("params", name)
             if not callable(init_fn):
                 raise problems.no_initializer(self, "params", name, init_fn)
-            value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+            value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
             if inspect.isfunction(value):
                 raise problems.made_a_function(self, name, init_fn)
             self.create_variable("params", name, value)
@@ -378,7 +331,7 @@ class Scope:
             return meta.unbox(value) if unbox else value
         self.check_valid()
         if self.tree.remade and ("params", *self.path, name) in self.tree.remade and init_fn is not None:
-            init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+            init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
         if unbox:
             value = meta.unbox(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
@@ -496,6 +449,11 @@ class Scope:
             UnliftedSequenceError: inside a lift that does not pass the sequence in.
             JaxTransformError: under a raw JAX transformation.
         """
+        root, counted, count = self.count_draw(name)
+        return jax.random.fold_in(root, self.tree.word(self.path, counted, count))
+
+    def count_draw(self, name: str) -> tuple[Any, str, int]:
+        """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""
         self.check_live("drawing from", name)
         found = self.tree.sequence(name)
         if found is None:
@@ -503,7 +461,14 @@ class Scope:
         counted, root = found
         counts = self._node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
-        return jax.random.fold_in(root, self.tree.word(self.path, counted, count))
+        return root, counted, count
+
+    def _key_for(self, init_fn: Callable[..., Any]) -> Any:
+        """The key of an initializer; None for one that does not look at it, and the draw counts all the same."""
+        if rng.ignores_key(init_fn):
+            self.count_draw(rng.DEFAULT)
+            return None
+        return self.make_rng(rng.DEFAULT)
 
     # -- the dicts behind it -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
-from ._compat import trace_state
+from ._compat import EAGER, trace_state
 from .filters import Everything, Nothing, matches_collection
 from .typing import Path, Predicate
 
@@ -151,8 +151,9 @@ class Tree:
     """What every scope of one `init`, `apply` or lift shares."""
 
     __slots__ = (
-        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "lifts", "mixed",
-        "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes", "written",
+        "_resolved", "_writable", "alive", "base", "created", "eager", "fallbacks", "initializing", "lift", "lifts",
+        "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -182,6 +183,7 @@ class Tree:
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
         self.trace = trace_state()
+        self.eager = self.trace == EAGER
         self.alive = True
         self.created: dict[Path, Any] = {}
         self.written: dict[Path, None] = {}

@@ -24,9 +24,9 @@ from liftcore.nn import (
 )
 from liftcore.typing import Array, ArrayLike, Dtype, Key
 
+from .dense import DenseGeneral, default_kernel_init
 from .initializers import Initializer, zeros_init
 from .lifecycle.calling import compact
-from .linear import DenseGeneral, default_kernel_init
 from .module import Module, merge_param
 from .normalization import LayerNorm
 

@@ -19,11 +19,11 @@ from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, S
 
 from .activation import sigmoid, tanh
 from .convolution import Conv
+from .dense import Dense
 from .dtypes import promote_dtype
 from .initializers import lecun_normal, ones_init, orthogonal, zeros_init
 from .lifecycle.binding import place
 from .lifecycle.calling import compact, nowrap
-from .linear import Dense
 from .module import Module
 
 __all__ = [

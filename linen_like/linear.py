@@ -1,22 +1,16 @@
-"""Linear layers. As in Linen, the convolutional ones and `Embed` can be imported from here too."""
+"""Linear layers, and as in Linen also the convolutional ones and `Embed`, with what their signatures need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import jax.numpy as jnp
 from jax.lax import PrecisionLike
 
-from liftcore import nn
-from liftcore.typing import Array, ArrayLike, Dtype
+from liftcore.typing import Array, Dtype
 
 from .convolution import Conv, ConvLocal, ConvTranspose
+from .dense import Dense, DenseGeneral, Einsum, default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .embedding import Embed, default_embed_init
-from .initializers import Initializer, lecun_normal, zeros_init
-from .lifecycle.calling import compact
-from .module import Module, merge_param
+from .initializers import Initializer
 
 __all__ = [
     "Array",
@@ -35,148 +29,3 @@ __all__ = [
     "default_kernel_init",
     "promote_dtype",
 ]
-
-default_kernel_init = lecun_normal()
-"""What makes the kernels of linear and convolutional layers."""
-
-
-class Dense(Module):
-    """An affine map of the last dimension: `inputs @ kernel + bias`; see `liftcore.nn.dense`.
-
-    Example:
-        >>> import jax
-        >>> y, variables = Dense(4).init_with_output(jax.random.key(0), jnp.ones((2, 3)))
-        >>> y.shape, jax.tree.map(jnp.shape, variables)
-        ((2, 4), {'params': {'bias': (4,), 'kernel': (3, 4)}})
-
-    Attributes:
-        features: the size of the last dimension of the result.
-        use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, dot_general: arguments of that
-            function.
-        dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
-    """
-
-    features: int
-    use_bias: bool = True
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    precision: PrecisionLike = None
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = zeros_init()
-    promote_dtype: PromoteDtypeFn = promote_dtype
-    dot_general: Callable[..., Array] | None = None
-    dot_general_cls: Callable[[], Any] | None = None
-
-    @compact
-    def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(..., in)` to `(..., features)`."""
-        return nn.dense(
-            self.scope,
-            inputs,
-            self.features,
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            dot_general=self.dot_general if self.dot_general_cls is None else self.dot_general_cls(),
-        )
-
-
-class DenseGeneral(Module):
-    """An affine map of any axes to any number of new ones; see `liftcore.nn.dense_general`.
-
-    Example:
-        >>> import jax
-        >>> layer = DenseGeneral((4, 5), axis=(1, -1))
-        >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 3, 6, 7)))
-        >>> y.shape, jax.tree.map(jnp.shape, variables)
-        ((2, 6, 4, 5), {'params': {'bias': (4, 5), 'kernel': (3, 7, 4, 5)}})
-
-    Attributes:
-        features: the sizes of the new axes, which come last.
-        axis, batch_dims, use_bias, dtype, param_dtype, kernel_init, bias_init, precision, promote_dtype, dot_general:
-            arguments of that function.
-        dot_general_cls: see `Dense`.
-    """
-
-    features: int | Sequence[int]
-    axis: int | Sequence[int] = -1
-    batch_dims: Sequence[int] = ()
-    use_bias: bool = True
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = zeros_init()
-    precision: PrecisionLike = None
-    promote_dtype: PromoteDtypeFn = promote_dtype
-    dot_general: Callable[..., Array] | None = None
-    dot_general_cls: Callable[[], Any] | None = None
-
-    @compact
-    def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`."""
-        return nn.dense_general(
-            self.scope,
-            inputs,
-            self.features,
-            self.axis,
-            self.batch_dims,
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            precision=self.precision,
-            promote_dtype=self.promote_dtype,
-            dot_general=self.dot_general if self.dot_general_cls is None else self.dot_general_cls(),
-        )
-
-
-class Einsum(Module):
-    """`einsum(einsum_str, inputs, kernel) + bias`; see `liftcore.nn.einsum`.
-
-    Example:
-        >>> import jax
-        >>> layer = Einsum((5, 6, 7), "abc,cde->abde")
-        >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((3, 4, 5)))
-        >>> y.shape, jax.tree.map(jnp.shape, variables)
-        ((3, 4, 6, 7), {'params': {'bias': (6, 7), 'kernel': (5, 6, 7)}})
-
-    Attributes:
-        shape: the shape of the kernel.
-        einsum_str: the equation, of inputs and kernel; given here or at the call.
-        use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, preferred_element_type:
-            arguments of that function.
-    """
-
-    shape: Sequence[int]
-    einsum_str: str | None = None
-    use_bias: bool = True
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    precision: PrecisionLike = None
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = zeros_init()
-    promote_dtype: PromoteDtypeFn = promote_dtype
-    preferred_element_type: Dtype | None = None
-
-    @compact
-    def __call__(self, inputs: ArrayLike, einsum_str: str | None = None) -> Array:
-        """Maps the first operand of the equation to its result."""
-        return nn.einsum(
-            self.scope,
-            inputs,
-            self.shape,
-            merge_param("einsum_str", self.einsum_str, einsum_str),
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            preferred_element_type=self.preferred_element_type,
-        )

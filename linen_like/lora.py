@@ -18,11 +18,11 @@ from liftcore.errors import LiftArgumentError
 from liftcore.nn import merge_lora, unmerge_lora
 from liftcore.typing import Array, ArrayLike, Dtype, Filter
 
+from .dense import Dense, DenseGeneral
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, he_uniform, lecun_normal, zeros_init
 from .lifecycle.calling import compact, nowrap
 from .lifecycle.interception import InterceptorContext, intercept_methods
-from .linear import Dense, DenseGeneral
 from .module import Module
 
 __all__ = ["LoRA", "LoRADense", "merge_lora", "unmerge_lora"]

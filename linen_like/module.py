@@ -45,8 +45,8 @@ from .lifecycle.interception import (
     intercept_methods,
     override_named_call,
 )
+from .lifecycle.methods import by_value
 from .lifecycle.places import share_scope
-from .summary.html import mimebundle
 
 __all__ = [
     "InterceptorContext",
@@ -239,6 +239,7 @@ class Module(fields.Base):
 
     # -- entry -------------------------------------------------------------------------------------------------------
 
+    @by_value
     def init(
         self,
         rngs: RNGs,
@@ -265,6 +266,7 @@ class Module(fields.Base):
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)[1]
 
+    @by_value
     def init_with_output(
         self,
         rngs: RNGs,
@@ -296,6 +298,7 @@ class Module(fields.Base):
         made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
         return made(rngs, *args, **kwargs)
 
+    @by_value
     def apply(
         self,
         variables: Variables,
@@ -359,7 +362,7 @@ class Module(fields.Base):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What IPython shows."""
-        return mimebundle(self)
+        return summary.mimebundle(self)
 
     # -- variables ---------------------------------------------------------------------------------------------------
 

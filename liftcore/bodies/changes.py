@@ -7,7 +7,7 @@ from typing import Any
 
 from ..filters import leaves_of
 from ..layout import Changes
-from ..pack import Pure
+from ..packing import Pure
 from ..typing import PyTree
 
 __all__ = ["names_of", "no_changes", "path_text"]

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..hoist import Traced
 from ..layout import Layout, Record
-from ..pack import Crossing, name_of
+from ..packing import Crossing, name_of
 from ..retrace import Known, note, recording
 from ..typing import Path
 from .arguments import join_arguments

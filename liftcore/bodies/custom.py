@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
-from ..pack import Pure, name_of
+from ..packing import Pure, name_of
 from ..typing import PyTree
 from .arguments import parameter_names
 from .branches import Slots, types_text

@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from ..errors import LoopInvarianceError
 from ..hoist import trace
 from ..layout import Captured
-from ..pack import Pure, lift
+from ..packing import Pure, lift
 from ..tree import Advice
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (

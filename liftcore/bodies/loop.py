@@ -22,7 +22,7 @@ from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
 from ..hoist import Traced, trace
 from ..layout import Changes
-from ..pack import Pure
+from ..packing import Pure
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, check_separate, overlay, promoted, select

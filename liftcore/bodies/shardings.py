@@ -14,7 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
-from ..pack import Crossing
+from ..packing import Crossing
 from ..typing import Path, PyTree
 
 __all__ = ["Placement", "Shardings"]

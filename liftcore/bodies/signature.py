@@ -11,7 +11,7 @@ from .. import facts
 from ..facts import Facts
 from ..filters import Nothing, short_form
 from ..layout import Layout
-from ..pack import Crossing
+from ..packing import Crossing
 from ..tree import Names
 from ..typing import PyTree
 from .arguments import parameter_names

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import vary as add_axes
 from .._compat import varying_axes
-from ..pack import name_of
+from ..packing import name_of
 from ..scope import Scope
 from ..typing import Path, Predicate, PyTree
 

@@ -13,7 +13,7 @@ from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_de
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..pack import Pure, lift, name_of
+from ..packing import Pure, lift, name_of
 from ..typing import Filter
 
 __all__ = ["custom_vjp"]

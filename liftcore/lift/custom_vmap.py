@@ -21,7 +21,7 @@ from ..errors import LiftArgumentError, LiftError
 from ..filters import Nothing, merge
 from ..hoist import trace
 from ..layout import Captured
-from ..pack import Crossing, Pure, lift, name_of
+from ..packing import Crossing, Pure, lift, name_of
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree

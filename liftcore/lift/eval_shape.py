@@ -10,7 +10,7 @@ import jax
 from ..bodies.axes import split_arrays
 from ..bodies.changes import no_changes
 from ..layout import Captured
-from ..pack import Pure, lift
+from ..packing import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..pack import name_of
+from ..packing import name_of
 
 __all__ = ["named_call"]
 

@@ -17,7 +17,7 @@ from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
 from ..hoist import trace
 from ..layout import Captured, Changes
-from ..pack import Crossing, Pure, lift, name_of
+from ..packing import Crossing, Pure, lift, name_of
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables

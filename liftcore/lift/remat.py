@@ -11,7 +11,7 @@ from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments
 from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..pack import Pure, lift
+from ..packing import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bodies.axes import NO_AXES
 from ..errors import LiftArgumentError
-from ..pack import name_of
+from ..packing import name_of
 from ..typing import Filter
 from .remat import remat
 from .scan import scan

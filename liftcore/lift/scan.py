@@ -27,7 +27,7 @@ from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..pack import Pure, lift
+from ..packing import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, InOutAxes
 

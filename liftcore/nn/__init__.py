@@ -17,6 +17,7 @@ Names of parameters, numbers and dtypes are those of `flax.linen`.
 
 Example:
     >>> import jax, jax.numpy as jnp, liftcore
+    >>> from liftcore.nn import dense
     >>> def mlp(scope, x):
     ...     x = jax.nn.relu(dense(scope.push("hidden"), x, 8))
     ...     return dense(scope.push("out"), x, 2)
@@ -25,59 +26,6 @@ Example:
     {'bias': (2,), 'kernel': (8, 2)}
 """
 
-from .activation import prelu
-from .attention import dot_product_attention, dot_product_attention_weights
-from .convolution import conv, conv_local, conv_transpose
-from .decoding import DecodeCache, decode_cache
-from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
-from .embedding import Embedding, embedding
-from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
-from .linear import dense, dense_general, einsum
-from .lora import lora, merge_lora, unmerge_lora
-from .masks import combine_masks, make_attention_mask, make_causal_mask
-from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from .pooling import avg_pool, max_pool, min_pool, pool
-from .rotary import rotary_embedding
-from .stochastic import dropout
-from .windows import PaddingLike
+from ..lazy import from_stub
 
-__all__ = [
-    "DecodeCache",
-    "Embedding",
-    "Fp8Meta",
-    "PaddingLike",
-    "PromoteDtypeFn",
-    "avg_pool",
-    "batch_norm",
-    "canonicalize_dtype",
-    "combine_masks",
-    "conv",
-    "conv_local",
-    "conv_transpose",
-    "decode_cache",
-    "dense",
-    "dense_general",
-    "dot_product_attention",
-    "dot_product_attention_weights",
-    "dropout",
-    "einsum",
-    "embedding",
-    "fp8_dot_general",
-    "fp8_einsum",
-    "fp8_simulated_dot_general",
-    "group_norm",
-    "instance_norm",
-    "layer_norm",
-    "lora",
-    "make_attention_mask",
-    "make_causal_mask",
-    "max_pool",
-    "merge_lora",
-    "min_pool",
-    "pool",
-    "prelu",
-    "promote_dtype",
-    "rms_norm",
-    "rotary_embedding",
-    "unmerge_lora",
-]
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

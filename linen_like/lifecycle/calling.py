@@ -28,6 +28,7 @@ from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_UNNAMED = nullcontext()
 _UNWRAPPED = {"__eq__", "__hash__", "__init__", "__post_init__", "__repr__", "setup"}
 
 
@@ -149,7 +150,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         stack = context.modules
         stack.append(self)
         try:
-            with named(f"{self.name or type(self).__name__}{suffix}"):
+            with named(self, suffix):
                 run = intercepted(fun, name) if context.interceptors else fun
                 y = run(self, *args, **kwargs)
             if context.captures[-1] is not None:
@@ -161,7 +162,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             stack.pop()
             if is_compact:
-                self.__dict__["scope"] = self.scope.rewound(rewind_numbers=begins)
+                self.scope.free_all(numbers=begins)
                 if begins:
                     state.in_compact = False
 
@@ -193,7 +194,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
         state.in_setup = True
         stack.append(self)
         try:
-            with named(f"{self.name or type(self).__name__}.setup"):
+            with named(self, ".setup"):
                 run = intercepted(fun, "setup") if context.interceptors else fun
                 run(self)
             if context.captures[-1] is not None:
@@ -209,9 +210,12 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
-def named(name: str) -> AbstractContextManager[None]:
-    """Lets the operations within the `with` block carry a name in profiles, unless that was switched off."""
-    return jax.named_scope(name) if context.names_calls else nullcontext()
+def named(module: Any, suffix: str) -> AbstractContextManager[None]:
+    """Lets the operations within the `with` block carry the name of a module in profiles, where anything keeps it."""
+    scope = module.scope
+    if not context.names_calls or (scope is not None and scope.tree.eager):
+        return _UNNAMED
+    return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")
 
 
 def _keep(module: Any, name: str, y: Any) -> None:

@@ -19,7 +19,7 @@ from liftcore import Variable
 from .fields import Base
 from .naming import map_modules
 
-__all__ = ["HELD", "held", "holding", "keeps"]
+__all__ = ["HELD", "held", "holding", "keeps", "parts"]
 
 HELD = (Base, Variable)
 """The types of what is found."""
@@ -38,7 +38,7 @@ def held(fn: Any) -> list[Any]:
             found.setdefault(id(value), value)
         elif id(value) not in seen:
             seen.add(id(value))
-            for part in _parts(value):
+            for part in parts(value):
                 map_modules(part, visit, _KINDS)
         return value
 
@@ -90,7 +90,7 @@ def keeps(fn: Any) -> bool:
     return not getattr(fn, "is_module_method", False) and not all(isinstance(_content(cell), type) for cell in cells)
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def parts(value: Any) -> Iterator[Any]:
     """What a function, a method or a partial consists of."""
     if isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)

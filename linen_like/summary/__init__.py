@@ -1,12 +1,10 @@
 """Seeing a model: its calls as data and as tables, and itself in a notebook.
 
 recording, rows, cost   the calls of one `init`, computed with shapes only; who owns what, and what it costs
-tabulate                `tabulate`, `summarize`, `module_paths`
+tabulation              `tabulate`, `summarize`, `module_paths`
 table, html             how these, and modules, are drawn
 """
 
-from __future__ import annotations
+from liftcore.lazy import from_stub
 
-from .tabulate import Summary, module_paths, summarize, tabulate
-
-__all__ = ["Summary", "module_paths", "summarize", "tabulate"]
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

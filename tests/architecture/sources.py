@@ -29,11 +29,13 @@ class Source(NamedTuple):
         module: its dotted name; that of the package for an `__init__`.
         path: where it is.
         tree: what is in it.
+        stub: what is in the `.pyi` beside it, if there is one: the names of a package that are loaded at first use.
     """
 
     module: str
     path: Path
     tree: ast.Module
+    stub: ast.Module | None
 
     @property
     def is_package(self) -> bool:
@@ -55,13 +57,29 @@ def sources() -> dict[str, Source]:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[module] = Source(module, path, ast.parse(path.read_text()))
+            stub = path.with_suffix(".pyi")
+            found[module] = Source(module, path, _parsed(path), _parsed(stub) if stub.exists() else None)
     return found
 
 
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(source: Source) -> Iterator[Import]:
-    """What a file imports when it runs, at its top or in its functions; names in it for types alone are left out."""
-    for node in _running(source.tree):
+    """What a file imports when it runs: at its top, in its functions, or by its stub; not what is for types."""
+    yield from _imports(source, source.tree)
+    if source.stub is not None:
+        yield from _imports(source, source.stub)
+
+
+def offers(source: Source) -> dict[str, Import]:
+    """What the stub of a package says that it offers, by name."""
+    return {one.name: one for one in _imports(source, source.stub) if one.name} if source.stub else {}
+
+
+def _imports(source: Source, tree: ast.Module) -> Iterator[Import]:
+    for node in _running(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, None, node.lineno)

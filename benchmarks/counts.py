@@ -1,0 +1,55 @@
+"""Exact counts, which tests can assert: equations, operations of compiled programs, runs of a function."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+
+__all__ = ["Counted", "equations", "named", "program"]
+
+
+class Counted:
+    """A function, and how often its Python ran."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn, self.runs = fn, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+        self.runs += 1
+        return self.fn(*args, **kwargs)
+
+
+def equations(fn: Callable[..., Any], *args: Any) -> int:
+    """How many equations the trace of a function has, those of inner jaxprs included."""
+    return sum(1 for _ in _all(jax.make_jaxpr(fn)(*args).jaxpr))
+
+
+def named(fn: Callable[..., Any], primitive: str, *args: Any) -> int:
+    """How many of them are of one primitive."""
+    return sum(eqn.primitive.name == primitive for eqn in _all(jax.make_jaxpr(fn)(*args).jaxpr))
+
+
+def _all(jaxpr: Any) -> Any:
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(value):
+                yield from _all(value.jaxpr if isinstance(value, jex.ClosedJaxpr) else value)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+
+
+def program(fn: Callable[..., Any], *args: Any) -> str:
+    """The optimised program of a function, without what only tells where in the source it comes from."""
+    text = jax.jit(fn).lower(*args).compile().as_text()
+    lines = re.sub(r", metadata=\{[^}]*\}", "", text or "").splitlines()
+    return "\n".join(line for line in lines if " = " in line)

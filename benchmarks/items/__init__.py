@@ -1,0 +1,34 @@
+"""What is measured, one item a function: it yields the rows of the table as they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..row import Row
+from ..settings import Settings
+from .compiling import compiled, recompiles
+from .importing import importing
+from .nesting import nested, nested_scans, runs
+from .saving import restoring, saving
+from .scanning import scanned
+from .selecting import selecting
+from .tracing import eager, growth, init, trace
+
+__all__ = ["ITEMS"]
+
+ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
+    "import": importing,
+    "trace": trace,
+    "init": init,
+    "eager": eager,
+    "growth": growth,
+    "runs": runs,
+    "nested_scans": nested_scans,
+    "nested": nested,
+    "jit": compiled,
+    "recompiles": recompiles,
+    "scan": scanned,
+    "select": selecting,
+    "save": saving,
+    "restore": restoring,
+}

@@ -1,0 +1,90 @@
+"""Transformations in transformations: how often a body runs, and what a trace costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+import liftcore
+
+from ..counts import Counted
+from ..measure import seconds
+from ..models import core, linen, pure
+from ..row import Row
+from ..settings import Settings
+from ..sides import PURE, Side, linen_of
+from .tracing import traced
+
+__all__ = ["nested", "nested_scans", "runs"]
+
+_DEPTH = 4
+
+
+def runs(settings: Settings) -> Iterator[Row]:
+    """How often the body of nested scans and of `remat_scan` runs."""
+    for model in ("loops", "remat_loops"):
+        for depth in (1, 2, 3, 4):
+            found = {name: _runs(lifted(name, model, depth)) for name in ("core", *settings.linens)}
+            for number, entry in enumerate(("init", "apply")):
+                values = {name: counts[number] for name, counts in found.items()}
+                what = f"body runs of {entry}, {model}, depth {depth}"
+                yield Row("runs", what, "runs", values, {"core": 1.0, "linen_like": 1.0}, is_count=True)
+
+
+def nested_scans(settings: Settings) -> Iterator[Row]:
+    """The trace of four scans, one in the other."""
+    sides = {name: lifted(name, "loops", _DEPTH) for name in ("core", *settings.linens)}
+    sides[PURE] = Side(_init_by_hand, lambda variables, x: pure.loops(variables, x, _DEPTH))
+    for entry in ("apply", "init"):
+        tracers = {name: _traced(sides[name], entry) for name in settings.sides if name in sides}
+        targets = {"core": 2.0, "linen_like": 2.0}
+        what = f"trace of {entry}, {_DEPTH} nested scans"
+        yield Row("nested_scans", what, "s", seconds(tracers, settings.rounds), targets)
+
+
+def nested(settings: Settings) -> Iterator[Row]:
+    """The trace of apply of one transformation in itself."""
+    kernel, x = jnp.ones((pure.WIDTH, pure.WIDTH)), jnp.ones((8, pure.WIDTH))
+    variables = {"params": {"kernel": kernel}}
+    for transformation in ("vmap", "remat", "jit"):
+        for depth in (1, 2, 3, 4):
+            tracers = {PURE: traced(lambda *args: pure.nest(transformation, depth)(*args), kernel, x)}  # noqa: B023
+            tracers["core"] = traced(liftcore.apply(core.nest(transformation, depth)), variables, x)
+            for name in settings.linens:
+                module = linen.lifted(linen_of(name)).nest(transformation, depth)
+                tracers[name] = traced(module.apply, variables, x)
+            what = f"trace of apply, {transformation} nested {depth} times"
+            yield Row("nested", what, "s", seconds(tracers, settings.rounds), {"core": 1.6, "linen_like": 2.0})
+
+
+def _init_by_hand(key: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
+    kernels = pure.init_loops(key, _DEPTH)
+    return pure.loops(kernels, x, _DEPTH), kernels
+
+
+def _traced(side: Side, entry: str) -> Any:
+    """The function that traces one entry of a side."""
+    key, x = jax.random.key(0), jnp.ones((8, pure.WIDTH))
+    return traced(side.init, key, x) if entry == "init" else traced(side.apply, side.init(key, x)[1], x)
+
+
+def lifted(name: str, model: str, depth: int) -> Side:
+    """Nested loops of one side."""
+    if name == "core":
+        body = getattr(core, model)(depth)
+        return Side(liftcore.init(body), liftcore.apply(body))
+    module = getattr(linen.lifted(linen_of(name)), model)(depth)
+    return Side(module.init_with_output, module.apply)
+
+
+def _runs(side: Side) -> tuple[int, int]:
+    """How often the body runs in init, and in apply."""
+    with mock.patch.object(pure, "cell", Counted(pure.cell)) as cell:
+        variables = side.init(jax.random.key(0), jnp.ones((8, pure.WIDTH)))[1]
+        first, cell.runs = cell.runs, 0
+        side.apply(variables, jnp.ones((8, pure.WIDTH)))
+        return first, cell.runs

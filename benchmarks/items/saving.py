@@ -1,0 +1,64 @@
+"""Checkpoints as bytes: the time and the memory of writing and reading them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from liftcore import serialization
+
+from ..measure import seconds
+from ..memory import joined, leaves, peak_ratio
+from ..row import Row
+from ..settings import Settings
+from ..sides import PURE
+
+__all__ = ["restoring", "saving"]
+
+_SIZES = {
+    "100 MB in 4 leaves": (100_000_000, 4),
+    "100 MB in 10,000 leaves": (100_000_000, 10_000),
+    "1 GB in 4 leaves": (1_000_000_000, 4),
+}
+
+
+def saving(settings: Settings) -> Iterator[Row]:
+    """`to_bytes` against joining the buffers of all arrays."""
+    writers = _of_peers(settings, {"core": serialization.to_bytes}, "to_bytes")
+    for what, (size, count) in _SIZES.items():
+        tree = leaves(size, count)
+        sides = {name: functools.partial(write, tree) for name, write in ({PURE: joined} | writers).items()}
+        rounds = max(3, settings.rounds * 10_000_000 // size)
+        yield Row("save", f"to_bytes, {what}", "s", seconds(sides, rounds), {"core": 1.5})
+        del tree, sides
+        made = functools.partial(leaves, size, count)
+        peaks = {name: peak_ratio(made, write, size) for name, write in writers.items()}
+        yield Row("save", f"memory of to_bytes over that of the data, {what}", "times", peaks, {"core": 1.05})
+
+
+def restoring(settings: Settings) -> Iterator[Row]:
+    """`msgpack_restore`, and what it takes without copies, beyond the bytes that are given."""
+    ways = {"core": serialization.msgpack_restore, "core, copy=False": _views}
+    readers = _of_peers(settings, ways, "msgpack_restore")
+    for what, (size, count) in _SIZES.items():
+        given = functools.partial(_written, size, count)
+        peaks = {name: 1 + peak_ratio(given, read, size) for name, read in readers.items()}
+        title = f"memory of the bytes and what is restored, over that of the data, {what}"
+        yield Row("restore", title, "times", peaks, {"core": 2.05, "core, copy=False": 1.05})
+
+
+def _of_peers(settings: Settings, ours: Mapping[str, Callable[..., Any]], name: str) -> dict[str, Callable[..., Any]]:
+    if "flax" not in settings.peers:
+        return dict(ours)
+    from flax import serialization as peer
+
+    return {**ours, "flax": getattr(peer, name)}
+
+
+def _written(size: int, count: int) -> bytes:
+    return serialization.to_bytes(leaves(size, count))
+
+
+def _views(data: bytes) -> Any:
+    return serialization.msgpack_restore(data, copy=False)

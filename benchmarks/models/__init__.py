@@ -1,0 +1,1 @@
+"""The same models on each side, with the same operations."""

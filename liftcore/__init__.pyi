@@ -1,0 +1,113 @@
+from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, struct, traverse_util, typing
+from .bodies.axes import NO_AXES, In, InOut, Out, broadcast
+from .entry import apply, bind, init, lazy_init
+from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
+from .frozen_dict import FrozenDict, freeze, unfreeze
+from .layout import Captured, Changes
+from .lift.associative_scan import associative_scan
+from .lift.checkify import checkify
+from .lift.cond import cond, switch
+from .lift.custom_jvp import custom_jvp
+from .lift.custom_vjp import custom_vjp
+from .lift.custom_vmap import custom_vmap
+from .lift.eval_shape import eval_shape
+from .lift.fold_rngs import fold_rngs
+from .lift.fori_loop import fori_loop
+from .lift.grad import grad, value_and_grad
+from .lift.jacobian import hessian, jacfwd, jacrev
+from .lift.jit import jit
+from .lift.jvp import jvp, linearize
+from .lift.map import map
+from .lift.map_variables import map_variables
+from .lift.metadata import add_metadata_axis
+from .lift.named_call import named_call
+from .lift.pmap import pmap
+from .lift.purify import purify
+from .lift.remat import checkpoint, remat
+from .lift.remat_scan import remat_scan
+from .lift.scan import scan
+from .lift.shard_map import shard_map
+from .lift.swap_collection import swap_collection
+from .lift.vjp import vjp
+from .lift.vmap import vmap
+from .lift.while_loop import while_loop
+from .lift.with_rngs import with_rngs
+from .packing import pack
+from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
+from .scope import Scope
+from .variable import Variable
+
+__all__ = [
+    "NO_AXES",
+    "Captured",
+    "Changes",
+    "Difference",
+    "ExplainedLift",
+    "ExplainedSequence",
+    "ExplainedVariable",
+    "Explanation",
+    "FrozenDict",
+    "In",
+    "InOut",
+    "Out",
+    "Retrace",
+    "Retraces",
+    "Scope",
+    "Variable",
+    "add_metadata_axis",
+    "apply",
+    "assert_max_traces",
+    "associative_scan",
+    "bind",
+    "broadcast",
+    "checkify",
+    "checkpoint",
+    "cond",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vmap",
+    "errors",
+    "eval_shape",
+    "explain",
+    "filters",
+    "fold_rngs",
+    "fori_loop",
+    "freeze",
+    "frozen_dict",
+    "grad",
+    "hessian",
+    "init",
+    "jacfwd",
+    "jacrev",
+    "jit",
+    "jvp",
+    "lazy",
+    "lazy_init",
+    "linearize",
+    "map",
+    "map_variables",
+    "meta",
+    "named_call",
+    "nn",
+    "pack",
+    "pmap",
+    "purify",
+    "remat",
+    "remat_scan",
+    "retraces",
+    "rng",
+    "scan",
+    "serialization",
+    "shard_map",
+    "struct",
+    "swap_collection",
+    "switch",
+    "traverse_util",
+    "typing",
+    "unfreeze",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "while_loop",
+    "with_rngs",
+]

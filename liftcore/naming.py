@@ -1,0 +1,81 @@
+"""The names that are taken in one scope, and the numbers of automatic ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from . import problems
+from .tree import Names
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["Naming"]
+
+
+class Naming:
+    """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
+
+    __slots__ = ("_numbers", "_reserved")
+
+    def __init__(self) -> None:
+        self._reserved: dict[str, set[str | None]] = {}
+        self._numbers: dict[str, int] = {}
+
+    def name_reserved(self, name: str, collection: str | None = None) -> bool:
+        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
+        held = self._reserved.get(name)
+        return held is not None and (collection is None or collection in held or None in held)
+
+    def reserve(self, name: str, collection: str | None = None) -> None:
+        """Takes a name for a scope, or for a variable of a collection.
+
+        Raises:
+            NameInUseError: where it is taken.
+        """
+        if not isinstance(name, str):
+            raise problems.no_name(cast("Scope", self), name, collection)
+        held = self._reserved.get(name)
+        if held is None:
+            self._reserved[name] = {collection}
+        elif self.name_reserved(name, collection):
+            raise problems.name_taken(cast("Scope", self), name, collection, sorted(filter(None, held)))
+        else:
+            held.add(collection)
+
+    def free(self, name: str, collection: str | None = None) -> None:
+        """Gives a name back that `reserve` took."""
+        self._reserved.get(name, set()).discard(collection)
+        if not self._reserved.get(name, True):
+            del self._reserved[name]
+
+    def free_all(self, numbers: bool = True) -> None:
+        """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
+        self._reserved = {}
+        if numbers:
+            self._numbers = {}
+
+    def names(self) -> Names:
+        """The names that were taken and given out so far."""
+        taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
+        return Names(taken, tuple(self._numbers.items()))
+
+    def take_names(self, names: Names) -> None:
+        """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
+        for name, collection in names.taken:
+            self._reserved.setdefault(name, set()).add(collection)
+        for prefix, number in names.numbers:
+            self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
+
+    def number(self, prefix: str) -> int:
+        """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
+        number = self._numbers.get(prefix, 0)
+        self._numbers[prefix] = number + 1
+        return number
+
+    def default_name(self, prefix: str) -> str:
+        """The first of `{prefix}0`, `{prefix}1`, … that is free."""
+        index = 0
+        while self.name_reserved(f"{prefix}{index}"):
+            index += 1
+        return f"{prefix}{index}"

@@ -1,0 +1,171 @@
+"""What an import brings, and that names which are loaded at their first use are as good as others."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import liftcore
+import linen_like
+from benchmarks.fresh import new_modules
+from liftcore.lazy import from_stub
+from tests.architecture.sources import PACKAGES, ROOT, sources
+
+LAZY = pytest.mark.parametrize("name", [name for name, source in sources().items() if source.stub])
+
+BY_HAND = """
+import jax, jax.numpy as jnp
+keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 1))
+x = jnp.ones((1, 3))
+jax.nn.relu(x @ jax.nn.initializers.lecun_normal()(keys[0], (3, 8)) + jnp.zeros(8))
+"""
+MODEL = """
+import jax, jax.numpy as jnp, linen_like as nn
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(nn.relu(nn.Dense(8)(x)))
+x = jnp.ones((1, 3))
+Model().apply(Model().init(jax.random.key(0), x), x)
+"""
+
+
+def ours(modules: Sequence[str]) -> list[str]:
+    return [name for name in modules if name.partition(".")[0] in PACKAGES]
+
+
+# -- what an import brings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_import_brings_names_only(package: str) -> None:
+    assert set(new_modules(f"import {package}")) == {package, "liftcore", "liftcore.lazy"}
+
+
+def test_a_small_model_brings_only_what_it_uses() -> None:
+    modules = new_modules(MODEL, over=BY_HAND)
+    assert len(ours(modules)) <= 48, modules
+    assert {name.partition(".")[0] for name in modules} <= {"jax", *PACKAGES}
+    parts = {name.split(".")[1] for name in ours(modules) if "." in name}
+    assert not parts & {"packing", "bodies", "lift", "lifting", "transforms", "stacks", "serialization", "explanation"}
+    files = {name.rpartition(".")[2] for name in ours(modules)}
+    assert not files & {"attention", "convolution", "normalization", "recurrent", "fp8", "tabulation", "html", "spmd"}
+
+
+def test_liftcore_brings_no_module_layer() -> None:
+    assert not [name for name in new_modules("from liftcore import *") if name.startswith("linen_like")]
+
+
+def test_all_names_together_bring_nothing_that_is_installed_beside() -> None:
+    modules = new_modules("from liftcore import *\nfrom linen_like import *", over="import jax, jax.extend.core")
+    foreign = set(modules) - set(ours(modules))
+    known = {"jax", "msgpack", "_cython_3_3_0"} | set(sys.stdlib_module_names)
+    assert {name.partition(".")[0] for name in foreign} <= known
+    assert len(foreign) <= 20
+
+
+# -- names that are loaded at their first use --------------------------------------------------------------------------
+
+
+def test_each_name_is_the_right_one_whatever_was_imported_before() -> None:
+    run = subprocess.run([sys.executable, "-m", "tests.architecture.orders"], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr
+
+
+@LAZY
+def test_a_package_lists_its_names(name: str) -> None:
+    package = importlib.import_module(name)
+    assert dir(package) == sorted(package.__all__)
+    held: dict[str, object] = {}
+    exec(f"from {name} import *", held)
+    assert set(package.__all__) <= set(held)
+
+
+@LAZY
+def test_a_name_is_kept_once_it_is_loaded(name: str) -> None:
+    package = importlib.import_module(name)
+    for one in package.__all__:
+        assert getattr(package, one) is vars(package)[one]
+
+
+@LAZY
+def test_another_name_is_none(name: str) -> None:
+    package = importlib.import_module(name)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'") as caught:
+        package.nothing  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("nothing", package)
+    assert not hasattr(package, "nothing")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        exec(f"from {name} import nothing")
+
+
+@pytest.mark.parametrize("package", [liftcore, liftcore.nn, linen_like], ids=lambda package: package.__name__)
+def test_functions_and_classes_can_be_pickled_by_name(package: ModuleType) -> None:
+    for name in package.__all__:
+        value = getattr(package, name)
+        if getattr(value, "__module__", "").partition(".")[0] in PACKAGES and hasattr(value, "__qualname__"):
+            assert pickle.loads(pickle.dumps(value)) is value
+
+
+def test_threads_that_ask_first_at_the_same_time_get_the_same() -> None:
+    code = """
+import sys, threading, linen_like as nn
+sys.setswitchinterval(1e-6)
+start, found = threading.Barrier(8), []
+def ask(names):
+    start.wait()
+    found.append({name: getattr(nn, name) for name in names})
+names = nn.__all__
+threads = [threading.Thread(target=ask, args=(names[20 * i:] + names[:20 * i],)) for i in range(8)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+print(len(found), all(one[name] is getattr(nn, name) for one in found for name in names))
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["8", "True"]
+
+
+def test_loading_computes_nothing_so_that_it_may_happen_inside_a_trace() -> None:
+    code = """
+import importlib, jax
+from tests.architecture.sources import sources
+print(jax.make_jaxpr(lambda: [importlib.import_module(module) for module in sources()] and None)())
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "".join(run.stdout.split()) == "{lambda;.letin()}"
+
+
+def test_a_stub_may_rename_and_take_from_files_and_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "__init__.pyi").write_text("from . import part\nfrom .part import x as y\nfrom math import pi\n")
+    (folder / "__init__.py").write_text(
+        "from liftcore.lazy import from_stub\n__getattr__, __dir__, __all__ = from_stub(__name__, __file__)\n"
+    )
+    (folder / "part.py").write_text("x = 3\n")
+    (folder / "more.py").write_text("x = 4\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    made = importlib.import_module("made")
+    assert made.__all__ == ["part", "pi", "y"]
+    assert (made.y, made.part.x, round(made.pi, 2)) == (3, 3, 3.14)
+    assert made.more.x == 4  # as in other packages, whose files are there once one was loaded
+
+
+def test_a_package_without_its_stub_says_so() -> None:
+    with pytest.raises(FileNotFoundError, match=r"gone.__init__\.pyi"):
+        from_stub("gone", "/gone/__init__.py")
+
+
+def test_what_is_installed_has_the_stubs() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["options.package_data"]["*"].split() == ["*.pyi", "py.typed"]
