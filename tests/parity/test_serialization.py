@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from liftcore import serialization, struct
+from liftcore import encoding, serialization, struct
 
 flax = pytest.importorskip("flax")
 peer = pytest.importorskip("flax.serialization")
@@ -59,7 +59,7 @@ def test_the_bytes_are_the_same(make):
     assert_same(serialization.from_bytes(tree, data), peer.from_bytes(tree, data))
 
 
-@pytest.mark.parametrize("dtype", sorted(serialization._DTYPES))
+@pytest.mark.parametrize("dtype", sorted(encoding._DTYPES))
 def test_each_dtype_is_the_same(dtype):
     tree = {"a": np.array([0, 1]).astype(dtype)}
     data = peer.to_bytes(tree)
@@ -70,7 +70,7 @@ def test_each_dtype_is_the_same(dtype):
 
 
 def test_pieces_of_large_arrays_are_the_same(monkeypatch):
-    monkeypatch.setattr(serialization, "_MAX_CHUNK_BYTES", 24)
+    monkeypatch.setattr(encoding, "_MAX_CHUNK_BYTES", 24)
     monkeypatch.setattr(peer, "MAX_CHUNK_SIZE", 24)
     tree = {"a": {"big": np.arange(20, dtype=np.int32).reshape(4, 5)}, "small": np.arange(3)}
     data = serialization.to_bytes(tree)
