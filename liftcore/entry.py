@@ -157,13 +157,15 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
 
 
 def _run(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> Any:
-    with root.temporary():
+    try:
         if recording():
             note_applied(fn, root, mutable, args, kwargs)
         result = fn(root, *args, **kwargs)
         if mutable is False or mutable is None:
             return result
         return result, root.mutable_variables()
+    finally:
+        root.invalidate()
 
 
 def _check_variables(variables: Any) -> None:

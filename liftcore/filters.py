@@ -27,7 +27,6 @@ Example:
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,16 +67,16 @@ _ACCEPTED = (
 )
 
 
-class SubtreePredicate(abc.ABC):
+class SubtreePredicate:
     """A predicate that may know its answer for a whole subtree. Every predicate class of this file is one."""
 
-    @abc.abstractmethod
     def __call__(self, path: Path, value: typing.Any) -> bool:
         """Says whether the value at `path` matches."""
+        raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
-    @abc.abstractmethod
     def decide(self, prefix: Path) -> bool | None:
         """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited."""
+        return None
 
 
 # --- predicates -------------------------------------------------------------------------------------------------------
@@ -267,6 +266,8 @@ def to_predicate(filter: Filter) -> Predicate:
     Raises:
         InvalidFilterError: if `filter` is none of the forms listed at the top of this file.
     """
+    if isinstance(filter, SubtreePredicate):
+        return filter
     if filter is ... or filter is True:
         return Everything()
     if filter is None or filter is False:
@@ -512,7 +513,7 @@ def _assign(
 
 
 def _is_empty(tree: typing.Any) -> bool:
-    return isinstance(tree, Mapping) and not tree
+    return (type(tree) is dict or isinstance(tree, Mapping)) and not tree
 
 
 def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any], ...]:

@@ -51,8 +51,7 @@ class Record:
     mixed: frozenset[tuple[int, Path]] = frozenset()
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """All that is static about one use of a lift, without paths and counts: equal layouts give equal traces.
 
     Attributes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
@@ -86,7 +87,22 @@ def is_box(value: Any) -> bool:
 
 def has_boxes(tree: PyTree) -> bool:
     """Whether there is a box in a pytree."""
-    return any(map(is_box, jax.tree.leaves(tree, is_leaf=is_box)))
+    return _has_boxes(jax.tree.structure(tree))
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_boxes(treedef: Any) -> bool:
+    """The same, of a structure: that of many variables is looked at once."""
+    leaves = jax.tree.leaves(jax.tree.unflatten(treedef, [0] * treedef.num_leaves), is_leaf=is_box)
+    return any(map(is_box, leaves))
+
+
+def _is_array_type(kind: type) -> bool:
+    return issubclass(kind, (jax.Array, jax.core.Tracer, np.ndarray))
+
+
+is_array_type: Callable[[type], bool] = functools.lru_cache(256)(_is_array_type)
+"""Whether the values of a type are arrays, as most variables are, and no boxes. Each type is looked at once."""
 
 
 def unbox(tree: PyTree) -> PyTree:
@@ -96,10 +112,10 @@ def unbox(tree: PyTree) -> PyTree:
         >>> unbox({"kernel": Partitioned(1.0, ("in", "out")), "bias": 2.0})
         {'bias': 2.0, 'kernel': 1.0}
     """
+    if is_array_type(type(tree)):
+        return tree
     if isinstance(tree, AxisMetadata):
         return unbox(tree.unbox())
-    if hasattr(tree, "shape"):
-        return tree  # an array, as most variables are: read often, so decided fast
     return _map_boxes(lambda box: unbox(box.unbox()), tree)
 
 

@@ -16,14 +16,16 @@ __all__ = ["Naming"]
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
 
-    __slots__ = ("_numbers", "_reserved")
+    __slots__ = ("_adopted", "_numbers", "_reserved")
 
-    def __init__(self) -> None:
-        self._reserved: dict[str, set[str | None]] = {}
-        self._numbers: dict[str, int] = {}
+    _adopted: tuple[Names, ...]
+    _reserved: dict[str, set[str | None]]
+    _numbers: dict[str, int]
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
         """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
+        if self._adopted:
+            self._unpack()
         held = self._reserved.get(name)
         return held is not None and (collection is None or collection in held or None in held)
 
@@ -35,6 +37,8 @@ class Naming:
         """
         if not isinstance(name, str):
             raise problems.no_name(cast("Scope", self), name, collection)
+        if self._adopted:
+            self._unpack()
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
@@ -45,30 +49,44 @@ class Naming:
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Gives a name back that `reserve` took."""
+        if self._adopted:
+            self._unpack()
         self._reserved.get(name, set()).discard(collection)
         if not self._reserved.get(name, True):
             del self._reserved[name]
 
     def free_all(self, numbers: bool = True) -> None:
         """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
+        if self._adopted:
+            self._unpack()
         self._reserved = {}
         if numbers:
             self._numbers = {}
 
     def names(self) -> Names:
         """The names that were taken and given out so far."""
+        if self._adopted and not self._reserved and not self._numbers and len(self._adopted) == 1:
+            return self._adopted[0]
+        self._unpack()
         taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
         return Names(taken, tuple(self._numbers.items()))
 
     def take_names(self, names: Names) -> None:
         """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
-        for name, collection in names.taken:
-            self._reserved.setdefault(name, set()).add(collection)
-        for prefix, number in names.numbers:
-            self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
+        self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
+
+    def _unpack(self) -> None:
+        adopted, self._adopted = self._adopted, ()
+        for names in adopted:
+            for name, collection in names.taken:
+                self._reserved.setdefault(name, set()).add(collection)
+            for prefix, number in names.numbers:
+                self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
 
     def number(self, prefix: str) -> int:
         """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
+        if self._adopted:
+            self._unpack()
         number = self._numbers.get(prefix, 0)
         self._numbers[prefix] = number + 1
         return number

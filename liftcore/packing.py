@@ -13,7 +13,6 @@ PRNG sequences: with one dict from names to root keys), so a transformation may 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
@@ -287,19 +286,18 @@ class Crossing:
         mixed = frozenset((index, path) for index, root in enumerate(roots) for path in root.tree.mixed)
         return Record(tuple(draws.items()), names, sown, mixed)
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """While the body runs; at the end the scopes that were made inside end too."""
+    def enter(self) -> None:
+        """Tells the scopes outside that the body begins to run."""
         for outer in self.outers:
             outer.tree.lifts.append(self.layout.name)
-        try:
-            yield
-        finally:
-            for outer in self.outers:
-                outer.tree.lifts.pop()
-            for roots, _ in self._made:
-                for root in roots:
-                    root.invalidate()
+
+    def leave(self) -> None:
+        """Tells them that it ended; the scopes that were made inside end too."""
+        for outer in self.outers:
+            outer.tree.lifts.pop()
+        for roots, _ in self._made:
+            for root in roots:
+                root.invalidate()
 
 
 def _lifted(
@@ -324,8 +322,11 @@ def _lifted(
         layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, advice)
         crossing = Crossing(layout, outers, given)
         variable_groups, rng_groups = filter_(outers, into, keys)
-        with crossing.entered():
+        crossing.enter()
+        try:
             output = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+        finally:
+            crossing.leave()
         result, groups = _check_output(crossing, output)
         commit(crossing, groups)
         if crossing.watched is not None:
@@ -454,11 +455,11 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     layout = crossing.layout
     changes = groups[: len(layout.out_filters)]
     for index, outer in enumerate(crossing.outers):
-        created = dict(filters.leaves_of(filters.merge(*(group.created[index] for group in changes))))
-        values = dict(filters.leaves_of(filters.merge(*(group.values[index] for group in changes))))
+        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
+        values = filters.merge(*[group.values[index] for group in changes])
         for path, value in created.items():
             outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.settled)
-        for path, value in values.items():
+        for path, value in filters.leaves_of(values):
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if not crossing.settled:
             outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}
@@ -503,6 +504,8 @@ def _follow(scope: Scope, route: Path) -> Scope:
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
     """The trees of changed variables, one for each output filter."""
+    if not changed:
+        return [{} for _ in layout.out_filters]
     nested: dict[str, Any] = {}
     for path, value in changed.items():
         inner = nested

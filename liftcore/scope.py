@@ -7,9 +7,8 @@ written variable are copied on the first write, the others stay shared with the 
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import jax
@@ -47,7 +46,7 @@ class Scope(Naming):
     __slots__ = ("_ended", "_node", "name", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
-        super().__init__()
+        self._adopted, self._reserved, self._numbers = (), {}, {}
         self.tree, self.path, self.parent = tree, path, parent
         self.name = path[-1] if path else None
         self._node = node
@@ -129,7 +128,8 @@ class Scope(Naming):
         taken = self._take_name(name, f"{fn_name}_" if prefix is None else prefix)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.check_valid()
+            if self._ended or not self.tree.alive:
+                raise problems.ended(self)
             if partial_kwargs:
                 kwargs = {**partial_kwargs, **kwargs}
             if not named_call or self.tree.eager:
@@ -155,6 +155,7 @@ class Scope(Naming):
     def beside(self) -> Scope:
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
         scope = self.rewound()
+        self._unpack()
         scope._reserved = self._reserved
         return scope
 
@@ -172,12 +173,14 @@ class Scope(Naming):
         Args:
             drawn: how many keys were drawn here since that began.
         """
+        self._unpack()
         taken, self._reserved = self._reserved, {}
         counts = dict(self._node.counts)
         self._node.counts.update({name: counts[name] - number for name, number in drawn.items()})
         try:
             yield
         finally:
+            self._unpack()
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
@@ -324,15 +327,16 @@ class Scope(Naming):
             if not callable(init_fn):
                 raise problems.no_initializer(self, "params", name, init_fn)
             value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
-            if inspect.isfunction(value):
+            if isinstance(value, FunctionType):
                 raise problems.made_a_function(self, name, init_fn)
             self.create_variable("params", name, value)
             value = self._read("params")[name]
             return meta.unbox(value) if unbox else value
-        self.check_valid()
+        if self._ended or not self.tree.alive:
+            raise problems.ended(self)
         if self.tree.remade and ("params", *self.path, name) in self.tree.remade and init_fn is not None:
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
-        if unbox:
+        if unbox and not meta.is_array_type(type(value)):
             value = meta.unbox(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
@@ -450,7 +454,7 @@ class Scope(Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
-        return jax.random.fold_in(root, self.tree.word(self.path, counted, count))
+        return rng.fold_in(root, self.tree.word(self.path, counted, count))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""

@@ -47,10 +47,11 @@ class Node:
 
     def forget(self) -> None:
         """Lets go of the dicts here and below."""
-        self.dicts.clear()
-        self.owned.clear()
-        for child in self.children.values():
-            child.forget()
+        left = [self]
+        for node in left:
+            node.dicts.clear()
+            node.owned.clear()
+            left.extend(node.children.values())
 
 
 class Names(NamedTuple):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import jax
 
 from ..errors import LiftArgumentError, shown
 
-__all__ = ["advising", "choose", "fixed_arguments", "join_arguments", "name_arguments", "named_like", "parameter_names"]
+__all__ = ["advise", "choose", "fixed_arguments", "join_arguments", "name_arguments", "named_like", "parameter_names"]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -36,7 +35,9 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     """
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
-    parameters = parameter_names(fn) if nums or names else []
+    if not nums and not names:
+        return set()
+    parameters = parameter_names(fn)
     nums = tuple(num % len(parameters) if num < 0 and parameters else num for num in nums)
     if 0 in nums or (parameters and parameters[0] in names):
         raise LiftArgumentError(
@@ -53,7 +54,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
 def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names: tuple[str, ...]) -> None:
     """Checks that a function has the arguments that were chosen, as far as its signature says."""
     try:
-        parameters = inspect.signature(fn).parameters.values() if nums or names else ()
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
         return
     kinds = {one.kind for one in parameters}
@@ -100,28 +101,24 @@ def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[s
     return fixed
 
 
-@contextlib.contextmanager
-def advising(where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> Iterator[None]:
-    """Adds to JAX's errors about an argument that Python has to see how to declare it static.
+def advise(error: Exception, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
+    """Adds to an error of JAX about an argument that Python has to see how to declare it static.
 
     Args:
+        error: any error.
         where: the lift.
         fn: the function of scopes.
         dynamic: the arguments that are traced, as `name_arguments` calls them.
     """
-    try:
-        yield
-    except (jax.errors.ConcretizationTypeError, TypeError) as error:
-        traced = isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error))
-        if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
-            names = dict(enumerate(parameter_names(fn)))
-            flags = [
-                names.get(int(name), name) if name.isdecimal() else name
-                for name, value in dynamic.items()
-                if isinstance(value, bool | str)
-            ]
-            error.add_note(f"{where} traces its arguments (flags and texts among them: {flags}). {_DECLARE}")
-        raise
+    traced = isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error))
+    if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
+        names = dict(enumerate(parameter_names(fn)))
+        flags = [
+            names.get(int(name), name) if name.isdecimal() else name
+            for name, value in dynamic.items()
+            if isinstance(value, bool | str)
+        ]
+        error.add_note(f"{where} traces its arguments (flags and texts among them: {flags}). {_DECLARE}")
 
 
 def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:

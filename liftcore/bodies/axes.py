@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -189,13 +190,21 @@ def infer_size(
     Raises:
         AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
     """
+    mapped = list(mapped)
+    found = {given} if given is not None else set()
+    with contextlib.suppress(AttributeError, IndexError):  # told below
+        found |= {
+            leaf.shape[axis]
+            for _, tree, axes in mapped
+            for leaf, axis in zip(jax.tree.leaves(tree), axes, strict=True)
+            if axis is not None
+        }
+        if len(found) == 1:
+            return int(found.pop())
     sizes = [] if given is None else [("the size given", given)]
     for name, tree, axes in mapped:
         sizes += _sizes(where, name, tree, axes)
-    distinct = {size for _, size in sizes}
-    if len(distinct) == 1:
-        return int(distinct.pop())
-    if not distinct:
+    if not sizes:
         raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
     table = ", ".join(f"{name}: {size}" for name, size in sizes)
     raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")

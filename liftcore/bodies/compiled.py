@@ -219,9 +219,9 @@ class Compiled:
         self.traces.append(now)
 
     def _call(self, here: Here, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        words = np.zeros(self._room, np.uint32)
+        words: Any = None  # where there is nothing to draw from
         creates = False
-        if crossing.writes or any(group for group in jax.tree.leaves(operands[1], is_leaf=_is_dict)):
+        if crossing.writes or any(tree for group in operands[1] for tree in group):
             traced = self._trace(here, gone, operands)
             created, (_, _, kept) = traced.out_info
             words = self._filled([draw.word(crossing) for draw in kept.draws])
@@ -271,7 +271,3 @@ Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, tuple) else value
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
+from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.axes import NO_AXES
 from ..bodies.compiled import Body, Cache
 from ..bodies.outline import outline
@@ -101,16 +101,19 @@ def jit(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         crossing, arguments = pure.crossing, name_arguments(args, kwargs)
-        fixed = fixed_arguments(pure.where, arguments, static)
+        fixed = fixed_arguments(pure.where, arguments, static) if static else {}
         gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
         kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
-        with advising(pure.where, fn, {**kept, **gone}):
+        try:
             if crossing.watched is not None:  # a body that was compiled before would not run
                 return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
             placed = None if placement is None else placement.arrange(pure.where, crossing, gone, variable_groups, kept)
             rules = [matches for matches, _ in placement.rules] if placement else []
             body = Body(fn, crossing.layout, _hashable(fixed), _paths(crossing, rules), placed)
             return cache.find(body, options)(crossing, gone, (variable_groups, rng_groups, kept))
+        except TypeError as error:
+            advise(error, pure.where, fn, {**kept, **gone})
+            raise
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "jit", _ADVICE)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _compat
-from ..bodies.arguments import advising, choose, fixed_arguments, join_arguments, name_arguments
+from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
@@ -66,15 +66,18 @@ def remat(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = name_arguments(args, kwargs)
-        fixed = fixed_arguments(pure.where, arguments, static)
+        fixed = fixed_arguments(pure.where, arguments, static) if static else {}
 
         def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
             args, kwargs = join_arguments({**fixed, **dynamic})
             return pure(variable_groups, rng_groups, *args, **kwargs)
 
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        with advising(pure.where, fn, dynamic):
+        try:
             return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
+        except TypeError as error:
+            advise(error, pure.where, fn, dynamic)
+            raise
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)
 

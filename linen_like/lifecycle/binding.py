@@ -55,7 +55,7 @@ class State:
         children: the bound submodules by name, if there are any.
         home: where new submodules go while a method with a name scope of its own is running.
         counts: how many keys had been drawn at its scope when `setup` began.
-        inside: the lifts of its class that it is inside of, each as the transformations of all its methods.
+        inside: the lifts of its class that it is inside of.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
 

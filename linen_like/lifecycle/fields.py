@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .binding import State
 
 _NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
+_ATOMS = frozenset({bool, int, str, type(None)})
 _RESERVED = ("parent", "scope")
 _WIDTH = 100
 
@@ -165,6 +166,8 @@ def fingerprint(module: Base) -> Any:
 
 def _value_of(value: Any) -> Any:
     cls = type(value)
+    if cls in _ATOMS:
+        return (cls, value)
     if isinstance(value, Base):
         return (cls, *(_value_of(getattr(value, name)) for name in cls._field_names))
     if isinstance(value, list | tuple):

@@ -22,6 +22,10 @@ PLAIN = frozenset(
 )  # fmt: skip
 
 
+_ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None)})
+"""Those among them that nobody looks for in a tree."""
+
+
 class _Members(NamedTuple):
     """The members of a container, each with its key, and what makes the container from other ones."""
 
@@ -100,6 +104,8 @@ def map_modules(tree: Any, fn: Callable[[Any], Any], kinds: type | tuple[type, .
         fn: given each module.
         kinds: the types of what is replaced, where that is not modules only.
     """
+    if type(tree) in _ATOMS:
+        return tree
     if isinstance(tree, kinds):
         return fn(tree)
     members = _members(tree)

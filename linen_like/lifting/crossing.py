@@ -26,7 +26,7 @@ from ..lifecycle.fields import Base, fingerprint
 from ..lifecycle.naming import map_modules
 from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
-__all__ = ["Call", "Crossing", "cross", "lies_in"]
+__all__ = ["Call", "Crossing", "LiftOfClass", "cross", "lies_in"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,6 +53,17 @@ class Crossing(NamedTuple):
     given: int
 
 
+class LiftOfClass:
+    """One lift of a class; inside of it, methods that call each other run as they are.
+
+    Attributes:
+        keeps: whether the transformations of its methods may keep arrays alive.
+    """
+
+    def __init__(self, cores: Iterable[Callable[..., Any]]) -> None:
+        self.keeps = any(map(keeps, cores))
+
+
 class Inside(NamedTuple):
     """What stands inside a lift, the same for all functions of one use.
 
@@ -73,7 +84,7 @@ class Inside(NamedTuple):
 
     def key(self) -> Any:
         """A value that is equal for equal modules, wherever they stand; None where there is none."""
-        if any(keeps(core) for state in self.states for cores in state.inside for core in cores):
+        if any(lift.keeps for state in self.states for lift in state.inside):
             return None
         found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
         states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)
@@ -141,7 +152,10 @@ class Call:
     def __init__(self, fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> None:
         self.fn, self.inside, self.holds = fn, inside, holds
         self.__name__ = _name(fn, inside.parts.templates[0])
-        self.__signature__ = inspect.signature(fn)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.fn)
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Runs it on modules that are made on the scopes."""

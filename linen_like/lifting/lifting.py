@@ -15,7 +15,7 @@ from liftcore.errors import LiftArgumentError, shown
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
-from .crossing import Call, cross
+from .crossing import Call, LiftOfClass, cross
 
 __all__ = ["Methods", "lift", "mark_lifted"]
 
@@ -140,7 +140,7 @@ def _lifted_class(
         "__deepcopy__": _copied,
     }
     cores = {method: functools.partial(transformation, **options) for method, options in methods}
-    inside = tuple(cores.values())  # stands for this lift: inside of it, methods that call each other run as they are
+    inside = LiftOfClass(cores.values())
     for method, core in cores.items():
         core(getattr(cls, method))  # so that options are checked where they are given
         namespace[method] = _lifted_method(core, getattr(cls, method), inside)
@@ -196,7 +196,7 @@ _LOCK = threading.RLock()
 """Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
-def _lifted_method(core: Core, fn: Callable[..., Any], inside: tuple[Core, ...]) -> Callable[..., Any]:
+def _lifted_method(core: Core, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
     where = f"lifted {function_name(fn)}"
 
