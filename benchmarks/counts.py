@@ -50,6 +50,7 @@ def _is_jaxpr(value: Any) -> bool:
 
 def program(fn: Callable[..., Any], *args: Any) -> str:
     """The optimised program of a function, without what only tells where in the source it comes from."""
-    text = jax.jit(fn).lower(*args).compile().as_text()
-    lines = re.sub(r", metadata=\{[^}]*\}", "", text or "").splitlines()
+    compiled = jax.jit(lambda *args: fn(*args)).lower(*args).compile()  # so that all have arguments of the same names
+    text = compiled.as_text() or ""
+    lines = re.sub(r", metadata=\{[^}]*\}", "", text).splitlines()
     return "\n".join(line for line in lines if " = " in line)

@@ -128,7 +128,7 @@ class Pure:
     @property
     def where(self) -> str:
         """The place, for the text of an error: `scan(block) at /decoder`."""
-        return f"{self.crossing.layout.name} at {self.crossing.outers[0].path_text}"
+        return self.crossing.where
 
     @property
     def writes(self) -> bool:
@@ -198,6 +198,11 @@ class Crossing:
         self._made: list[tuple[list[Scope], PyTree]] = []
         self._fresh: Container[str] = ()
 
+    @functools.cached_property
+    def where(self) -> str:
+        """See `Pure.where`."""
+        return f"{self.layout.name} at {self.outers[0].path_text}"
+
     @property
     def writes(self) -> bool:
         """Whether a body may create, write or sow anything at all."""
@@ -264,7 +269,7 @@ class Crossing:
         roots = next((roots for roots, packed in self._made if packed is scopes), None)
         if roots is None:
             raise LiftArgumentError(
-                f"repack_fn of {self.layout.name} at {self.outers[0].path_text}",
+                f"repack_fn of {self.where}",
                 f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
                 "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
             )
@@ -345,7 +350,7 @@ def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree
     right = isinstance(groups, tuple | list) and len(groups) == wanted + (layout.captures is not None)
     if not right or not isinstance(output, tuple) or not all(isinstance(group, Changes) for group in groups[:wanted]):
         raise LiftArgumentError(
-            f"{layout.name} at {crossing.outers[0].path_text}",
+            crossing.where,
             f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
             f"filters{' and the captured values' if layout.captures else ''}; given {jax.tree.structure(output)}.",
             "Write `return result, repack_fn(scope)`.",

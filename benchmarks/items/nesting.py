@@ -19,7 +19,7 @@ from ..settings import Settings
 from ..sides import PURE, Side, linen_of
 from .tracing import traced
 
-__all__ = ["nested", "nested_scans", "runs"]
+__all__ = ["body_runs", "lifted", "nested", "nested_scans", "runs"]
 
 _DEPTH = 4
 
@@ -28,7 +28,7 @@ def runs(settings: Settings) -> Iterator[Row]:
     """How often the body of nested scans and of `remat_scan` runs."""
     for model in ("loops", "remat_loops"):
         for depth in (1, 2, 3, 4):
-            found = {name: _runs(lifted(name, model, depth)) for name in ("core", *settings.linens)}
+            found = {name: body_runs(lifted(name, model, depth)) for name in ("core", *settings.linens)}
             for number, entry in enumerate(("init", "apply")):
                 values = {name: counts[number] for name, counts in found.items()}
                 what = f"body runs of {entry}, {model}, depth {depth}"
@@ -81,7 +81,7 @@ def lifted(name: str, model: str, depth: int) -> Side:
     return Side(module.init_with_output, module.apply)
 
 
-def _runs(side: Side) -> tuple[int, int]:
+def body_runs(side: Side) -> tuple[int, int]:
     """How often the body runs in init, and in apply."""
     with mock.patch.object(pure, "cell", Counted(pure.cell)) as cell:
         variables = side.init(jax.random.key(0), jnp.ones((8, pure.WIDTH)))[1]

@@ -1,0 +1,151 @@
+"""What the benchmarks count, asserted: runs of bodies, programs, equations, keys, modules, calls of our functions."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import liftcore
+import linen_like
+from benchmarks.counts import equations, named
+from benchmarks.fresh import new_modules
+from benchmarks.items.compiling import again, ways
+from benchmarks.items.importing import STATEMENTS
+from benchmarks.items.nesting import body_runs, lifted
+from benchmarks.items.scanning import differing, stacks
+from benchmarks.models import core, linen, pure
+from benchmarks.sides import OURS, PURE, side
+
+KEY, X = jax.random.key(0), jnp.ones((2, pure.WIDTH))
+LINENS = ("linen_like",)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("model", ["loops", "remat_loops"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_body_of_nested_loops_runs_once(name: str, model: str, depth: int) -> None:
+    assert body_runs(lifted(name, model, depth)) == (1, 1)
+
+
+@pytest.mark.parametrize("way", ways(linen_like))
+def test_an_equal_module_is_not_compiled_again(way: str) -> None:
+    assert again(ways(linen_like)[way]) == 0
+
+
+@pytest.mark.parametrize(("remat", "gradient"), [(False, False), (False, True), (True, True)])
+def test_a_scanned_model_compiles_to_the_program_by_hand(remat: bool, gradient: bool) -> None:
+    assert differing(LINENS, remat, gradient) == {"core": 0, "linen_like": 0}
+
+
+def test_init_of_a_scanned_model_has_at_most_a_twentieth_more_equations_than_by_hand() -> None:
+    counts = {name: equations(init, KEY, X) for name, (init, _) in stacks(LINENS, False).items()}
+    assert max(counts.values()) <= 1.05 * counts[PURE], counts
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_apply_has_the_equations_by_hand_and_init_no_more(name: str, model: str) -> None:
+    by_hand, ours = side(PURE, model, 2), side(name, model, 2)
+    variables = ours.init(KEY, X)[1]
+    assert equations(ours.apply, variables, X) == equations(by_hand.apply, variables, X)
+    assert equations(ours.init, KEY, X) <= equations(by_hand.init, KEY, X)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_key_is_folded_for_an_initializer_that_ignores_it(name: str) -> None:
+    kernels = 6  # of a block; its other ten parameters are zeros and ones
+    assert named(side(name, "transformer", 2).init, "random_fold_in", KEY, X) == 2 * kernels
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_import_brings_fewer_than_forty_modules(name: str) -> None:
+    brought = new_modules(STATEMENTS[name])
+    assert len(brought) < 40, brought
+
+
+# --- how cost grows ---------------------------------------------------------------------------------------------------
+
+
+def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
+    """How often each function of the library is called while another one is traced."""
+    packages = tuple(str(Path(package.__file__ or "").parent) for package in (liftcore, linen_like))
+    found: Counter[str] = Counter()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(packages):
+            found[frame.f_code.co_qualname] += 1
+
+    jax.eval_shape(fn, *args)  # what is done once for all is done
+    sys.setprofile(note)
+    try:
+        jax.make_jaxpr(lambda *args: fn(*args))(*args)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("entry", ["init", "apply"])
+def test_work_grows_with_layers_and_not_faster(name: str, entry: str) -> None:
+    found = []
+    for layers in (2, 4, 8):
+        model = side(name, "mlp", layers)
+        found.append(calls(model.init, KEY, X) if entry == "init" else calls(model.apply, model.init(KEY, X)[1], X))
+    few, some, many = found
+    assert {call: many[call] - some[call] for call in many} == {call: 2 * (some[call] - few[call]) for call in many}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_lift_does_no_work_for_each_variable_that_its_body_leaves_alone(name: str) -> None:
+    axes: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {}}
+    found = []
+    for size in (10, 100):
+        variables = {"params": {f"w{i}": X for i in range(size)}}
+        if name == "core":
+            apply = liftcore.apply(liftcore.vmap(core.first_of_many, **axes))
+        else:
+            apply = linen_like.vmap(linen.lifted(linen_like).FirstOfMany, **axes)().apply
+        found.append(calls(apply, variables, X))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_depth_adds_the_same_work_at_each_level(name: str) -> None:
+    found = []
+    for depth in (1, 2, 3):
+        model = lifted(name, "loops", depth)
+        found.append(calls(model.apply, model.init(KEY, X)[1], X).total())
+    longer = {"core": 1, "linen_like": 2}[name]  # the path for errors; of a module also the lifts that it is inside of
+    assert found[2] - found[1] == found[1] - found[0] + longer, found
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_table_and_writes_figures_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.__main__ import main
+
+    files = [str(tmp_path / name) for name in ("table.json", "table.png")]
+    main(["select", "recompiles", "--rounds", "1", "--peers", "--json", files[0], "--png", files[1]])
+    printed = capsys.readouterr().out
+    assert "vmap over 1000 variables" in printed
+    assert "jax.jit(Net().apply) of a new instance" in printed
+    assert '"rows"' in Path(files[0]).read_text(encoding="utf-8")
+    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_names_its_items_where_it_is_asked_for_another(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(["everything"])
+    assert "unknown: everything (items: import, trace" in capsys.readouterr().err
