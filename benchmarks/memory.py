@@ -30,7 +30,7 @@ def leaves(total_bytes: int, count: int, dtype: str = "float32", library: str = 
     tree: dict[str, dict[str, Any]] = {f"layer_{layer}": {} for layer, _ in names}
     for layer, param in names:
         tree[f"layer_{layer}"][f"param_{param}"] = full((size,), layer + param, jnp.dtype(dtype))
-    jax.block_until_ready(tree)  # type: ignore[no-untyped-call]
+    jax.block_until_ready(tree)
     return tree
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -40,10 +41,14 @@ def compiled(settings: Settings) -> Iterator[Row]:
         ("call of a lifted jit, 300 leaves", lifted, {"core": 1.10, "linen_like": 1.30}),
         ("call of jax.jit(apply), 300 leaves", held, {"core": 1.02, "linen_like": 1.02}),
     ):
-        sides: dict[str, Callable[[], Any]] = {PURE: lambda: jax.block_until_ready(by_hand(params, x))}
+        sides: dict[str, Callable[[], Any]] = {PURE: functools.partial(_finished, by_hand, params, x)}
         for name, fn in fns.items():
-            sides[name] = lambda fn=fn: jax.block_until_ready(fn(variables, x))
+            sides[name] = functools.partial(_finished, fn, variables, x)
         yield Row("jit", what, "s", seconds(sides, settings.rounds), targets)
+
+
+def _finished(fn: Callable[..., Any], *args: Any) -> Any:
+    return jax.block_until_ready(fn(*args))
 
 
 def recompiles(settings: Settings) -> Iterator[Row]:

@@ -39,7 +39,7 @@ def saving(settings: Settings) -> Iterator[Row]:
 
 def restoring(settings: Settings) -> Iterator[Row]:
     """`msgpack_restore`, and what it takes without copies, beyond the bytes that are given."""
-    ways = {"core": serialization.msgpack_restore, "core, copy=False": _views}
+    ways: dict[str, Callable[..., Any]] = {"core": serialization.msgpack_restore, "core, copy=False": _views}
     readers = _of_peers(settings, ways, "msgpack_restore")
     for what, (size, count) in _SIZES.items():
         given = functools.partial(_written, size, count)

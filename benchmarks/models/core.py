@@ -80,7 +80,7 @@ def _loop(inner: Any) -> Any:
 def nest(transformation: str, depth: int) -> Any:
     """The cell under one transformation, several times."""
     shared: dict[str, Any] = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
-    once = {
+    once: Any = {
         "jit": liftcore.jit,
         "remat": liftcore.remat,
         "vmap": lambda fn: liftcore.vmap(fn, in_axes=None, axis_size=pure.TWICE, **shared),

@@ -139,7 +139,7 @@ def loops(kernels: jax.Array, x: jax.Array, depth: int) -> jax.Array:
 
 def nest(transformation: str, depth: int) -> Any:
     """The cell under one transformation, several times."""
-    once = {
+    once: Any = {
         "jit": jax.jit,
         "remat": jax.checkpoint,
         "vmap": lambda fn: jax.vmap(fn, in_axes=(None, None), axis_size=TWICE),
