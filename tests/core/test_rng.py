@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -148,3 +149,71 @@ def test_rewinding_draws_again_what_was_drawn() -> None:
     assert first == back
     assert first[0] != on[0]
     assert first[1] != on[1]
+
+
+# --- initializers that ignore their key -------------------------------------------------------------------------------
+
+
+class _Methods:
+    def method(self, key: Any) -> Any:
+        return key
+
+
+def _overwriting(key: Any, shape: Any = ()) -> Any:
+    key = jnp.zeros(shape)
+    del key
+    return shape
+
+
+IGNORE = {
+    "zeros": jax.nn.initializers.zeros,
+    "ones": jax.nn.initializers.ones,
+    "constant": jax.nn.initializers.constant(3),
+    "a lambda": lambda _: 1.0,
+    "a default": lambda key, value=3: value,
+    "another name in a closure": lambda key, shape: [shape for _ in range(3)],
+    "overwritten": _overwriting,
+}
+LOOK = {
+    "normal": jax.nn.initializers.normal(),
+    "first of two": lambda key, other: (other, key),
+    "in a closure": lambda key: lambda: key,
+    "in a comprehension": lambda key: [key for _ in range(2)],
+    "all arguments": lambda *args: args,
+    "keyword arguments": lambda *args, **kwargs: kwargs,
+    "locals": lambda key: locals(),
+    "eval": lambda key: eval("key"),
+    "a method": _Methods().method,
+    "a partial": functools.partial(jax.nn.initializers.zeros, dtype=jnp.float32),
+    "a compiled function": jax.jit(lambda key: 1.0),
+    "a builtin": len,
+    "a class": list,
+}
+
+
+@pytest.mark.parametrize("name", IGNORE)
+def test_an_initializer_is_known_to_ignore_its_key(name: str) -> None:
+    assert rng.ignores_key(IGNORE[name])
+
+
+@pytest.mark.parametrize("name", LOOK)
+def test_an_initializer_that_may_look_at_its_key_gets_one(name: str) -> None:
+    assert not rng.ignores_key(LOOK[name])
+
+
+def test_an_ignored_key_counts_as_a_draw() -> None:
+    def model(scope: liftcore.Scope, first: Any) -> Any:
+        scope.param("first", first)
+        return scope.param("second", jax.random.normal)
+
+    unused, used = (liftcore.init(model)(jax.random.key(0), first)[0] for first in (lambda _: 1.0, jax.random.normal))
+    assert unused == used
+    with pytest.raises(InvalidRngError):
+        liftcore.apply(model, mutable=True)({}, lambda _: 1.0)
+
+
+def test_a_folded_key_is_that_of_jax() -> None:
+    for root in (jax.random.key(3), jax.random.PRNGKey(3), jax.random.key(3, impl="rbg")):
+        ours, theirs = rng.fold_in(root, np.uint32(7)), jax.random.fold_in(root, np.uint32(7))
+        assert ours.dtype == theirs.dtype
+        assert (jax.random.key_data(ours) == jax.random.key_data(theirs)).all()
