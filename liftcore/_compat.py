@@ -50,10 +50,8 @@ _TRANSFORMATIONS = {
 _BETWEEN = ("contextlib", "functools")
 
 
-def trace_state() -> Any:
-    """A value that compares equal exactly while no JAX transformation has been entered or left."""
-    return _opaque_trace_state(convention="flax")  # type: ignore[no-untyped-call]
-
+trace_state: Callable[[], Any] = _opaque_trace_state
+"""Gives a value that compares equal exactly while no JAX transformation has been entered or left."""
 
 with jax.ensure_compile_time_eval():
     EAGER = trace_state()

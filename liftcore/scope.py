@@ -321,7 +321,8 @@ class Scope(Naming):
             NameInUseError: where the name is taken.
         """
         self.reserve(name, "params")
-        value = self._read("params").get(name, _MISSING)
+        found = self._node.dicts.get("params")
+        value = (self._read("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             self._check_creatable("params", name)
             if not callable(init_fn):

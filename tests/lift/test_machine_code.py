@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,8 @@ _OPERATION = re.compile(r"^\s*(?:ROOT )?[\w.%-]+ = .*? ([a-z][\w-]*)\(", re.MULT
 def operations(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     """How often each operation is in the optimised program, those inside of fusions, loops and branches included."""
     options = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+    if "xla_cpu_use_fusion_emitters" in os.environ["XLA_FLAGS"]:
+        options["xla_cpu_use_fusion_emitters"] = True
     text = jax.jit(fn, compiler_options=options).lower(*args).compile().as_text()
     found = Counter(_OPERATION.findall(text or ""))
     assert found, "nothing was recognised in the text"
