@@ -22,7 +22,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     """
     from matplotlib.figure import Figure
 
-    shown = [row for row in rows if PURE in row.values and not row.is_count][::-1]
+    shown = [row for row in rows if row.ratio(PURE) is not None][::-1]
     sides = list(dict.fromkeys(side for row in shown for side in row.values if side != PURE))
     figure = Figure(figsize=(10, 1.5 + 0.42 * len(shown)), layout="constrained")
     axes = figure.subplots()

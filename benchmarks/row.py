@@ -17,9 +17,9 @@ class Row:
     Attributes:
         item: the item that it belongs to, such as `trace`.
         what: what was measured, in words.
-        unit: `s`, `MB`, or what is counted.
+        unit: `s` for times; else of what there are so many.
         values: for each side the value.
-        targets: for each of our sides the most that it may be: of the ratio to the first side, or of a count itself.
+        targets: for each of our sides the most that it may be: of a time the ratio to that of pure JAX.
         is_count: whether values are exact counts, which tests assert; timings are told only.
     """
 
@@ -31,13 +31,13 @@ class Row:
     is_count: bool = False
 
     def ratio(self, side: str) -> float | None:
-        """The value over that of pure JAX, if that was measured."""
+        """The time over that of pure JAX, if that was measured."""
         base = self.values.get(PURE)
-        return self.values[side] / base if base and side in self.values else None
+        return self.values[side] / base if self.unit == "s" and base and side in self.values else None
 
     def reached(self, side: str) -> float:
-        """What the target of a side is compared with."""
-        found = None if self.is_count else self.ratio(side)
+        """What the target of a side is compared with: the ratio of times, or the value."""
+        found = self.ratio(side)
         return self.values[side] if found is None else found
 
     def is_met(self) -> bool | None:

@@ -59,7 +59,7 @@ def _value(row: Row, side: str) -> str:
     if side not in row.values:
         return ""
     ratio = row.ratio(side)
-    if side != PURE and ratio is not None and not row.is_count:
+    if side != PURE and ratio is not None:
         return f"{ratio:.2f} x"
     value = row.values[side]
     if row.unit != "s":

@@ -21,7 +21,7 @@ _ALIAS = "params of rule "
 
 def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
     """The root keys of one group, aliases included."""
-    if not tree.rngs and not tree.fallbacks:
+    if not tree.draws:
         return
     rules = {name: _rule(rng_filters, name) for name in tree.rngs}
     for name, root in tree.rngs.items():
@@ -57,6 +57,8 @@ def inner_sequences(
         groups: for each filter, the root keys of its sequences.
         fresh: the names of sequences that begin anew; some of them may be given here for the first time.
     """
+    if not any(groups):
+        return {}, []
     rngs = {name: root for group in groups for name, root in group.items() if not name.startswith(_ALIAS)}
     fallbacks: list[tuple[Predicate, Any]] = []
     for rule, group in zip(rng_filters, groups, strict=True):

@@ -205,6 +205,11 @@ class Tree:
         self.root.forget()
 
     @property
+    def draws(self) -> bool:
+        """Whether there is anything to draw from."""
+        return bool(self.rngs or self.fallbacks)
+
+    @property
     def hoisted(self) -> bool:
         """Whether the values created here are marked, so that the lift can cut out what makes them."""
         return self.lift is not None and self.lift.hoisted
