@@ -8,7 +8,7 @@ from ..row import Row
 from ..settings import Settings
 from .compiling import compiled, recompiles
 from .importing import importing
-from .nesting import nested, nested_scans, runs
+from .nesting import levels, nested, nested_scans, runs
 from .saving import restoring, saving
 from .scanning import scanned
 from .selecting import selecting
@@ -25,6 +25,7 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "runs": runs,
     "nested_scans": nested_scans,
     "nested": nested,
+    "levels": levels,
     "jit": compiled,
     "recompiles": recompiles,
     "scan": scanned,

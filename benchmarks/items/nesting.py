@@ -19,7 +19,7 @@ from ..settings import Settings
 from ..sides import PURE, Side, linen_of
 from .tracing import traced
 
-__all__ = ["body_runs", "lifted", "nested", "nested_scans", "runs"]
+__all__ = ["body_runs", "levels", "lifted", "nested", "nested_scans", "runs"]
 
 _DEPTH = 4
 
@@ -48,17 +48,32 @@ def nested_scans(settings: Settings) -> Iterator[Row]:
 
 def nested(settings: Settings) -> Iterator[Row]:
     """The trace of apply of one transformation in itself."""
-    kernel, x = jnp.ones((pure.WIDTH, pure.WIDTH)), jnp.ones((8, pure.WIDTH))
-    variables = {"params": {"kernel": kernel}}
     for transformation in ("vmap", "remat", "jit"):
         for depth in (1, 2, 3, 4):
-            tracers = {PURE: traced(lambda *args: pure.nest(transformation, depth)(*args), kernel, x)}  # noqa: B023
-            tracers["core"] = traced(liftcore.apply(core.nest(transformation, depth)), variables, x)
-            for name in settings.linens:
-                module = linen.lifted(linen_of(name)).nest(transformation, depth)
-                tracers[name] = traced(module.apply, variables, x)
             what = f"trace of apply, {transformation} nested {depth} times"
-            yield Row("nested", what, "s", seconds(tracers, settings.rounds), {"core": 1.6, "linen_like": 2.0})
+            values = _nested(settings, transformation, depth)
+            yield Row("nested", what, "s", values, {"core": 1.6, "linen_like": 2.0})
+
+
+def levels(settings: Settings) -> Iterator[Row]:
+    """What a level of nested transformations costs deep down, over what it costs near the top."""
+    two, four, sixteen, all_ = (_nested(settings, "vmap", depth) for depth in (2, 4, 16, 32))
+    values = {name: ((all_[name] - sixteen[name]) / 16) / ((four[name] - two[name]) / 2) for name in two}
+    targets = {"core": 1.05, "linen_like": 1.05}
+    yield Row("levels", "a level of nested vmaps at depth 16 to 32, over one at 2 to 4", "times", values, targets)
+
+
+def _nested(settings: Settings, transformation: str, depth: int) -> dict[str, float]:
+    kernel, x = jnp.ones((pure.WIDTH, pure.WIDTH)), jnp.ones((8, pure.WIDTH))
+    variables = {"params": {"kernel": kernel}}
+    tracers = {
+        PURE: traced(lambda *args: pure.nest(transformation, depth)(*args), kernel, x),
+        "core": traced(liftcore.apply(core.nest(transformation, depth)), variables, x),
+    }
+    for name in settings.linens:
+        module = linen.lifted(linen_of(name)).nest(transformation, depth)
+        tracers[name] = traced(module.apply, variables, x)
+    return seconds(tracers, settings.rounds)
 
 
 def _init_by_hand(key: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
