@@ -15,12 +15,15 @@ from liftcore.errors import LiftArgumentError, shown
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
-from .crossing import Call, LiftOfClass, cross
+from .crossing import Call, EqualCall, LiftOfClass, cross
 
 __all__ = ["Methods", "lift", "mark_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Core = Callable[[Call], Callable[..., Any]]
+_CALLS = 32
+"""How many lifted functions of different calls are kept for each lifted method."""
+
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
 
@@ -198,27 +201,33 @@ _LOCK = threading.RLock()
 
 def _lifted_method(core: Core, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
-    where = f"lifted {function_name(fn)}"
+    where, lifted = f"lifted {function_name(fn)}", _known_lifts(core)
 
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if inside in self._state.inside:
             return fn(self, *args, **kwargs)
         crossing = cross(where, self, [fn], args, kwargs, inside=(inside,))
-        return core(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
+        return lifted(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
 
     return method
 
 
+def _known_lifts(core: Core) -> Core:
+    """The same transformation, which gives the same lifted function for calls that are equal."""
+    known = functools.lru_cache(_CALLS)(core)
+    return lambda call: (known if isinstance(call, EqualCall) and call.is_exact() else core)(call)
+
+
 def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
-    where = f"lifted {function_name(fn)}"
+    where, lifted = f"lifted {function_name(fn)}", _known_lifts(core)
 
     @functools.wraps(fn)
-    def lifted(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def function(module: Any, *args: Any, **kwargs: Any) -> Any:
         crossing = cross(where, module, [fn], args, kwargs)
-        return core(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
+        return lifted(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
 
-    return mark_lifted(lifted)
+    return mark_lifted(function)
 
 
 def mark_lifted(fn: Function) -> Function:
