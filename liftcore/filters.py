@@ -573,8 +573,8 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
         {'params': {'a': 1, 'b': 2}}
     """
     merged: dict[str, typing.Any] = {}
-    for tree in trees:
-        merged = _merge_two(merged, tree)
+    for tree in filter(None, trees):
+        merged = _merge_two(merged, tree) if merged else dict(tree)
     return merged
 
 

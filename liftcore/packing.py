@@ -323,8 +323,8 @@ def _lifted(
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
-        surroundings = tuple((type(outer), *outer.tree.surroundings) for outer in outers)
-        names = tuple(scope.names() for scope in given)
+        surroundings = tuple([(type(outer), *outer.tree.surroundings) for outer in outers])
+        names = tuple([scope.names() for scope in given])
         layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, advice)
         crossing = Crossing(layout, outers, given)
         variable_groups, rng_groups = filter_(outers, into, keys)
@@ -396,12 +396,8 @@ def filter_(
 ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
     """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group."""
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path)[0] for outer in outers]
-    variable_groups = tuple(tuple(part[index] for part in parts) for index in range(len(in_filters)))
-    rng_groups = tuple(
-        tuple(dict(group_sequences(outer.tree, rng_filters, index)) for outer in outers)
-        for index in range(len(rng_filters))
-    )
-    return variable_groups, rng_groups
+    keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
+    return tuple(zip(*parts, strict=True)), tuple(zip(*keys, strict=True))
 
 
 def reconstruct(
@@ -417,7 +413,7 @@ def reconstruct(
     roots = []
     allowed = filters.to_predicate(mutable)
     for index, outer in enumerate(outers):
-        variables = filters.merge(*(group[index] for group in variable_groups))
+        variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
         rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, keys, fresh)
         tree = Tree(
@@ -447,10 +443,7 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
         tree = root.tree
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))
-    groups: list[Any] = [
-        Changes(tuple(part[index] for part in values), tuple(part[index] for part in created))
-        for index in range(len(layout.out_filters))
-    ]
+    groups: list[Any] = list(map(Changes, zip(*values, strict=True), zip(*created, strict=True)))
     if layout.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
