@@ -22,7 +22,6 @@ except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
 __all__ = [
-    "EAGER",
     "TAG",
     "as_array",
     "checkpoint",
@@ -52,10 +51,6 @@ _BETWEEN = ("contextlib", "functools")
 
 trace_state: Callable[[], Any] = _opaque_trace_state
 """Gives a value that compares equal exactly while no JAX transformation has been entered or left."""
-
-with jax.ensure_compile_time_eval():
-    EAGER = trace_state()
-    """The value of `trace_state` outside all transformations."""
 
 
 def tag(value: Any) -> Any:

@@ -45,7 +45,7 @@ def from_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[
             value = getattr(importlib.import_module(home, package), attribute)
             setattr(sys.modules[package], name, value)
             return value
-        if importlib.util.find_spec(f".{attribute}", package) is None:
+        if not attribute.isidentifier() or importlib.util.find_spec(f".{attribute}", package) is None:
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         return importlib.import_module(f".{attribute}", package)

@@ -87,14 +87,14 @@ def is_box(value: Any) -> bool:
 
 def has_boxes(tree: PyTree) -> bool:
     """Whether there is a box in a pytree."""
-    return _has_boxes(jax.tree.structure(tree))
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_boxes(treedef: Any) -> bool:
-    """The same, of a structure: that of many variables is looked at once."""
-    leaves = jax.tree.leaves(jax.tree.unflatten(treedef, [0] * treedef.num_leaves), is_leaf=is_box)
-    return any(map(is_box, leaves))
+    left: list[Any] = [jax.tree.structure(tree)]
+    for node in left:
+        data = node.node_data()
+        if data is not None:  # no leaf
+            if isinstance(data[0], type) and issubclass(data[0], AxisMetadata):
+                return True
+            left.extend(node.children())
+    return False
 
 
 def _is_array_type(kind: type) -> bool:

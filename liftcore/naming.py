@@ -16,11 +16,12 @@ __all__ = ["Naming"]
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
 
-    __slots__ = ("_adopted", "_numbers", "_reserved")
+    __slots__ = ("_adopted", "_numbers", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
     _numbers: dict[str, int]
+    _shared: bool
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
         """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
@@ -74,6 +75,8 @@ class Naming:
     def take_names(self, names: Names) -> None:
         """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
         self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
+        if self._shared:  # another scope, that would not see them, takes its names from the same dict
+            self._unpack()
 
     def _unpack(self) -> None:
         adopted, self._adopted = self._adopted, ()

@@ -284,7 +284,6 @@ class Crossing:
         draws = {
             (index, path, name): count
             for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
-            if root.tree.draws
             for path, name, count in _advances(root.node, outer.node)
             if name not in self._fresh
         }
@@ -421,7 +420,7 @@ def reconstruct(
             rngs,
             filters.intersect(filters.intersect(outer.tree.mutable, layout.taken), allowed),
             base=outer.path,
-            root=outer.node.copy_counts(fresh) if outer.tree.draws else Node(),
+            root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice, layout.in_filters),

@@ -38,8 +38,15 @@ def word(items: Iterable[str | int]) -> np.uint32:
     return np.uint32(int.from_bytes(digest.digest()[:4], "big"))
 
 
-fold_in = jax.jit(jax.random.fold_in, inline=True)
-"""`jax.random.fold_in`: the same equation, put into a trace, and run without one, in less time."""
+_fold_typed = jax.jit(jax.random.fold_in, inline=True)
+
+
+def fold_in(key: Any, word: Any) -> Any:
+    """`jax.random.fold_in`; with a typed key the same equation is put into a trace, or run without one, in less time.
+
+    What a raw key means depends on a setting of JAX, which is asked each time.
+    """
+    return _fold_typed(key, word) if key.ndim == 0 else jax.random.fold_in(key, word)
 
 
 def ignores_key(init_fn: Callable[..., Any]) -> bool:

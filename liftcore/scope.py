@@ -46,7 +46,7 @@ class Scope(Naming):
     __slots__ = ("_ended", "_node", "name", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
-        self._adopted, self._reserved, self._numbers = (), {}, {}
+        self._adopted, self._reserved, self._numbers, self._shared = (), {}, {}, False
         self.tree, self.path, self.parent = tree, path, parent
         self.name = path[-1] if path else None
         self._node = node
@@ -132,7 +132,7 @@ class Scope(Naming):
                 raise problems.ended(self)
             if partial_kwargs:
                 kwargs = {**partial_kwargs, **kwargs}
-            if not named_call or self.tree.eager:
+            if not named_call:
                 return fn(self._inner(taken), *args, **kwargs)
             with jax.named_scope(taken):
                 return fn(self._inner(taken), *args, **kwargs)
@@ -157,6 +157,7 @@ class Scope(Naming):
         scope = self.rewound()
         self._unpack()
         scope._reserved = self._reserved
+        self._shared = scope._shared = True
         return scope
 
     def below(self, path: Path) -> Scope:

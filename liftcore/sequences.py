@@ -21,7 +21,7 @@ _ALIAS = "params of rule "
 
 def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
     """The root keys of one group, aliases included."""
-    if not tree.draws:
+    if not tree.rngs and not tree.fallbacks:
         return
     rules = {name: _rule(rng_filters, name) for name in tree.rngs}
     for name, root in tree.rngs.items():

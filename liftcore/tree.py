@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
-from ._compat import EAGER, trace_state
+from ._compat import trace_state
 from .filters import Everything, Nothing, matches_collection
 from .typing import Path, Predicate
 
@@ -152,7 +152,7 @@ class Tree:
     """What every scope of one `init`, `apply` or lift shares."""
 
     __slots__ = (
-        "_resolved", "_writable", "alive", "base", "created", "eager", "fallbacks", "initializing", "lift", "lifts",
+        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "lifts",
         "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes",
         "written",
     )  # fmt: skip
@@ -184,7 +184,6 @@ class Tree:
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
         self.trace = trace_state()
-        self.eager = self.trace == EAGER
         self.alive = True
         self.created: dict[Path, Any] = {}
         self.written: dict[Path, None] = {}
@@ -203,11 +202,6 @@ class Tree:
         self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], plain_word
         self.created, self.sown, self._resolved = {}, [], {}
         self.root.forget()
-
-    @property
-    def draws(self) -> bool:
-        """Whether there is anything to draw from."""
-        return bool(self.rngs or self.fallbacks)
 
     @property
     def hoisted(self) -> bool:

@@ -28,7 +28,6 @@ from .places import name_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNNAMED = nullcontext()
 _UNWRAPPED = {"__eq__", "__hash__", "__init__", "__post_init__", "__repr__", "setup"}
 
 
@@ -211,10 +210,9 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(module: Any, suffix: str) -> AbstractContextManager[None]:
-    """Lets the operations within the `with` block carry the name of a module in profiles, where anything keeps it."""
-    scope = module.scope
-    if not context.names_calls or (scope is not None and scope.tree.eager):
-        return _UNNAMED
+    """Lets the operations within the `with` block carry the name of a module in profiles, unless that is off."""
+    if not context.names_calls:
+        return nullcontext()
     return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")
 
 

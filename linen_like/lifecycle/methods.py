@@ -14,14 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import jax
-
-from liftcore.frozen_dict import FrozenDict
-
-from .closures import parts
 from .context import context
-from .fields import Base, fingerprint
-from .naming import PLAIN
+from .description import Indescribable, description
+from .fields import Base
 
 __all__ = ["by_value"]
 
@@ -29,14 +24,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZE = 256
 _kept: dict[Any, _Method] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def by_value(fun: F) -> F:
     """Makes methods of unbound modules equal where their modules are.
 
-    Those of a module that is bound, or holds an array or an object that is equal to none but itself, are equal only
-    where the module is the same, as is usual in Python.
+    Those of a module that cannot be described by values (see `description`) are equal only where the module is the
+    same, as is usual in Python. What is no field – attributes of the class, globals, methods that are replaced later –
+    is no part of the value: as with any function under `jax.jit`, a trace has what was there when it was made.
 
     Example:
         >>> import linen_like as nn
@@ -100,8 +96,7 @@ class _Method:
 
     def _compared(self) -> tuple[Any, ...]:
         if self._value is None:
-            around = context.names_calls, context.interceptors  # another trace, where these are others
-            self._value = (self.__func__, *around, _value(self.__self__))
+            self._value = (self.__func__, context.names_calls, _value(self.__self__))
         return self._value
 
 
@@ -121,35 +116,19 @@ class _Same:
 
 
 def _keep(value: Any, method: _Method) -> None:
+    gone = None
     with _lock:
         _kept[value] = _kept.pop(value, method)  # those used last are last
         if len(_kept) > _SIZE:
-            del _kept[next(iter(_kept))]
+            gone = _kept.pop(next(iter(_kept)))
+    del gone  # only now: what it held may run code of the user's when it goes
 
 
 def _value(module: Any) -> Any:
-    """What a module is compared by: its name and fields, or itself where they cannot stand for it."""
-    if module.scope is None and module.parent is None and not context.interceptors and _lasts(module, set()):
-        value = fingerprint(module)
-        if value is not None:
-            return module.name, value
-    return _Same(module)
-
-
-def _lasts(value: Any, seen: set[int]) -> bool:
-    """Whether a value is told by its fingerprint for good, and keeps no arrays alive."""
-    kind: Any = type(value)
-    if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-        if id(value) in seen:  # a function may hold itself
-            return True
-        seen.add(id(value))
-        return all(_lasts(part, seen) for part in parts(value))
-    if kind in PLAIN:
-        return not hasattr(value, "__wrapped__") or _lasts(value.__wrapped__, seen)  # what `jax.jit` made of a function
-    if isinstance(value, Base):
-        return all(_lasts(value.__dict__.get(name), seen) for name in kind._field_names)
-    if kind in (list, tuple):
-        return all(_lasts(member, seen) for member in value)
-    if kind in (dict, FrozenDict):
-        return all(_lasts(member, seen) for member in value.values())
-    return kind.__hash__ not in (None, object.__hash__) and not isinstance(value, jax.Array)
+    """What a module is compared by: all that its fields say, or itself where they cannot stand for it."""
+    if context.interceptors:
+        return _Same(object())  # they are part of what is traced
+    try:
+        return description(module)
+    except Indescribable:
+        return _Same(module)

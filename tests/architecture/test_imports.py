@@ -169,3 +169,8 @@ def test_what_is_installed_has_the_stubs() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     assert setup["options.package_data"]["*"].split() == ["*.pyi", "py.typed"]
+
+
+def test_what_is_no_name_is_no_attribute() -> None:
+    assert not hasattr(liftcore, "filters.Any")
+    assert not hasattr(liftcore, "")

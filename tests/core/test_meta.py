@@ -443,3 +443,24 @@ def test_the_state_of_a_box_is_what_is_in_it() -> None:
     zeros = jax.tree.map(jnp.zeros_like, tree)
     assert_same(serialization.from_state_dict(zeros, state), tree)
     assert_same(serialization.from_bytes(zeros, serialization.to_bytes(tree)), tree)
+
+
+@jax.tree_util.register_pytree_node_class
+class Looking:
+    """A node that looks at its child when it is made, and whose metadata cannot be compared."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.ndim = array, array.ndim
+
+    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+        return (self.array,), np.ones(2)
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: tuple[Any]) -> Looking:
+        return cls(*children)
+
+
+def test_boxes_are_looked_for_without_making_nodes_or_comparing_their_metadata() -> None:
+    node = Looking(jnp.ones(3))
+    assert not has_boxes([node, node])
+    assert has_boxes([node, Partitioned(jnp.ones(3), ("a",))])

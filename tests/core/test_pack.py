@@ -514,3 +514,32 @@ def test_lifts_of_ones_own_nest_in_every_other(outer: Callable[..., Any]) -> Non
     inside, again = liftcore.init(transposed(outer(layer)))(KEY, X)
     np.testing.assert_allclose(inside, y, rtol=1e-6)
     assert jax.tree.structure(again) == jax.tree.structure(variables)
+
+
+@pytest.mark.parametrize("given", [{}, {"rngs": {"other": jax.random.key(1)}}])
+def test_draws_from_a_sequence_that_a_lift_brings_are_counted(given: dict[str, Any]) -> None:
+    def bringing(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+            groups = tuple(tuple({**keys, "noise": jax.random.key(7)} for keys in group) for group in rng_groups)
+            scope = scope_fn(variable_groups, groups)
+            return fn(scope), repack_fn(scope)
+
+        return liftcore.pack(transform, [True], [True], [True])
+
+    def without(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+            scope = scope_fn(variable_groups, rng_groups)
+            return fn(scope), repack_fn(scope)
+
+        return liftcore.pack(transform, [True], [True], [False])
+
+    def draw(scope: Scope) -> Any:
+        return jax.random.key_data(scope.make_rng("noise")).tolist()
+
+    def model(scope: Scope) -> list[Any]:
+        lifted = bringing(draw)
+        twice = without(lambda scope: [lifted(scope), lifted(scope)])
+        return [lifted(scope), lifted(scope), *twice(scope), lifted(scope)]
+
+    drawn = liftcore.apply(model)({}, **given)
+    assert len({tuple(key) for key in drawn}) == len(drawn)

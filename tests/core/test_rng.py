@@ -217,3 +217,10 @@ def test_a_folded_key_is_that_of_jax() -> None:
         ours, theirs = rng.fold_in(root, np.uint32(7)), jax.random.fold_in(root, np.uint32(7))
         assert ours.dtype == theirs.dtype
         assert (jax.random.key_data(ours) == jax.random.key_data(theirs)).all()
+
+
+def test_a_raw_key_is_folded_by_the_implementation_of_the_moment() -> None:
+    key = jnp.arange(4, dtype=jnp.uint32)
+    for impl in ("rbg", "unsafe_rbg", "rbg"):
+        with jax.default_prng_impl(impl):
+            assert (rng.fold_in(key, np.uint32(7)) == jax.random.fold_in(key, np.uint32(7))).all()

@@ -161,6 +161,20 @@ def test_operations_carry_the_names_of_modules() -> None:
     assert "Outer.encode/mlp/Dense_1" in stacks
 
 
+def test_operations_of_a_bound_module_carry_names_under_a_raw_transformation() -> None:
+    class Outer(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(2)
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(x)
+
+    bound = Outer().bind(Outer().init(KEY, X))
+    bound(X)  # runs `setup`, which names the layer
+    stacks = {str(eqn.source_info.name_stack) for eqn in jax.make_jaxpr(lambda x: bound(x))(X).eqns}
+    assert "Outer/dense" in stacks
+
+
 # --- raw transformations ----------------------------------------------------------------------------------------------
 
 

@@ -231,3 +231,24 @@ def test_an_exception_leaves_no_name_scope_behind() -> None:
             return nn.Dense(3)(x)
 
     assert shapes(Model().init(KEY, X)) == {"params": {"up": {"Dense_0": DENSE}, "Dense_0": DENSE}}
+
+
+def test_a_name_that_a_lift_took_is_taken_for_the_other_module() -> None:
+    class Base(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> Any:
+            return x * self.param("scale", jax.nn.initializers.ones, ())
+
+    class Around(nn.Module):
+        base: nn.Module
+
+        def setup(self) -> None:
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x: jax.Array) -> Any:
+            scaled = nn.jit(lambda mdl, x: x * mdl.param("scale", jax.nn.initializers.zeros, ()))(self, x)
+            return scaled, self.base(x)
+
+    with pytest.raises(NameInUseError):
+        Around(Base()).init(jax.random.key(0), jnp.ones(3))
