@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -9,8 +12,8 @@ import jax.numpy as jnp
 from .pure import HIDDEN, WIDTH, affine, attend, kernel_init, normalize
 
 
-def _kernel(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    return kernel_init(hk.next_rng_key(), shape, dtype)
+def _kernel(shape: Sequence[int], dtype: Any) -> jax.Array:
+    return kernel_init(hk.next_rng_key(), tuple(shape), dtype)
 
 
 class Dense(hk.Module):
