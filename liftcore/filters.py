@@ -27,6 +27,7 @@ Example:
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,16 +68,16 @@ _ACCEPTED = (
 )
 
 
-class SubtreePredicate:
+class SubtreePredicate(abc.ABC):
     """A predicate that may know its answer for a whole subtree. Every predicate class of this file is one."""
 
+    @abc.abstractmethod
     def __call__(self, path: Path, value: typing.Any) -> bool:
         """Says whether the value at `path` matches."""
-        raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
+    @abc.abstractmethod
     def decide(self, prefix: Path) -> bool | None:
         """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited."""
-        return None
 
 
 # --- predicates -------------------------------------------------------------------------------------------------------
