@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -55,8 +55,8 @@ def side(name: str, model: str, layers: int) -> Side:
     makers: dict[str, Callable[[str, int], Side]] = {
         PURE: _pure,
         "core": _core,
-        "linen_like": lambda model, layers: _linen(linen_like, model, layers),
-        "flax": lambda model, layers: _linen(importlib.import_module("flax.linen"), model, layers),
+        "linen_like": functools.partial(_linen, name),
+        "flax": functools.partial(_linen, name),
         "equinox": _equinox,
         "haiku": _haiku,
     }
@@ -81,8 +81,8 @@ def _core(model: str, layers: int) -> Side:
     )
 
 
-def _linen(nn: ModuleType, model: str, layers: int) -> Side:
-    cls = getattr(linen.models(nn), {"mlp": "MLP", "transformer": "Transformer"}[model])
+def _linen(name: str, model: str, layers: int) -> Side:
+    cls = getattr(linen.models(linen_of(name)), {"mlp": "MLP", "transformer": "Transformer"}[model])
     return Side(
         lambda key, x: cls(layers).init_with_output(key, x),
         lambda variables, x: cls(layers).apply(variables, x),

@@ -26,11 +26,7 @@ _PROGRAMS = (("forward", False, False), ("gradient", False, True), ("gradient, r
 def scanned(settings: Settings) -> Iterator[Row]:
     """The lines of compiled programs that differ, the equations of init, the time to trace and to lower."""
     names = settings.linens
-    for what, remat, gradient in (
-        ("forward", False, False),
-        ("gradient", False, True),
-        ("gradient, remat", True, True),
-    ):
+    for what, remat, gradient in _PROGRAMS:
         values = {name: float(count) for name, count in differing(names, remat, gradient).items()}
         targets = {"core": 0.0, "linen_like": 0.0}
         title = f"operations unlike those of pure JAX, scan of {_LAYERS} blocks, {what}"
