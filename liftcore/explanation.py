@@ -385,7 +385,7 @@ def _captured(crossing: Crossing) -> set[Path]:
 def _sequences(crossing: Crossing, total: Watch) -> tuple[ExplainedSequence, ...]:
     layout, tree = crossing.layout, crossing.outers[0].tree
     lifted = {name for outer in crossing.outers for name in outer.tree.rngs}
-    drawn = collections.Counter({(name, name): 0 for name in tree.given_sequences()})
+    drawn = collections.Counter({(name, name): 0 for name in tree.given})
     for (_, name, source), count in total.drawn.items():
         drawn[name, source] += count
     found = []

@@ -79,6 +79,9 @@ class Traced:
             chosen: a pytree of bools like `created`, for some of them; the others are None. None stands for all.
             *operands: what the function is called on; None for one that no chosen value depends on.
         """
+        treedef, picks = self._picks(chosen)
+        if not any(picks):
+            return jax.tree.unflatten(treedef, [None] * self._made)
         make, places = self.maker(chosen)
         leaves: list[Any] = []
         for operand, size in zip(operands, self._sizes, strict=True):

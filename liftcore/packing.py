@@ -136,6 +136,11 @@ class Pure:
         return self.crossing.writes
 
     @property
+    def unchanged(self) -> tuple[Any, ...]:
+        """The output groups of a body that leaves the scopes as they were."""
+        return self.crossing.unchanged
+
+    @property
     def nested(self) -> bool:
         """Whether the lift is used inside another one that cuts initial values out of its body."""
         return self.crossing.nested
@@ -207,6 +212,13 @@ class Crossing:
     def writes(self) -> bool:
         """Whether a body may create, write or sow anything at all."""
         return any(outer.tree.writes for outer in self.outers)
+
+    @property
+    def unchanged(self) -> tuple[Any, ...]:
+        """See `Pure.unchanged`."""
+        nothing: PyTree = tuple({} for _ in self.outers)
+        groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
+        return (*groups, tuple([] for _ in self.outers)) if self.layout.captures else tuple(groups)
 
     @property
     def nested(self) -> bool:
@@ -358,6 +370,11 @@ def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree
     return result, groups
 
 
+_ONE_ROUTE: tuple[tuple[int, Path], ...] = ((0, ()),)
+_ONE_SCOPE = jax.tree.structure(0)
+"""What `dedupe` finds of a single scope."""
+
+
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
     """Finds the outermost distinct scopes.
 
@@ -365,6 +382,9 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         Those; the given scopes as a list; for each of these, the index of its outermost scope and the route from there;
         and the pytree structure of the given scopes.
     """
+    if isinstance(scopes, Scope):  # most lifts are given one
+        scopes.check_valid()
+        return [scopes], [scopes], _ONE_ROUTE, _ONE_SCOPE
     given, structure = jax.tree.flatten(scopes, is_leaf=_is_scope)
     for scope in given:
         if not isinstance(scope, Scope):

@@ -233,7 +233,7 @@ def _shape(tree: Any) -> str:
 def no_sequence(scope: Scope, name: str) -> LiftError:
     """A key is drawn from a sequence that was not given, or not lifted."""
     where = f'make_rng("{name}") at {scope.path_text}'
-    given, lift = scope.tree.given_sequences(), scope.tree.lift
+    given, lift = scope.tree.given, scope.tree.lift
     if lift is not None and (name in given or rng.DEFAULT in given):
         return UnliftedSequenceError(
             where,

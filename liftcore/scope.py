@@ -57,10 +57,7 @@ class Scope(Naming):
     @property
     def path_text(self) -> str:
         """The path as errors show it, with the names of lifts: `/encoder/vmap(block)/dense`."""
-        below = self.path[len(self.tree.base) :]
-        lift = self.tree.lift
-        above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
-        return "/".join((above, *below)) or "/"
+        return "/".join((self.tree.above, *self.relative_path)) or "/"
 
     @property
     def relative_path(self) -> Path:

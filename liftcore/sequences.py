@@ -27,7 +27,7 @@ def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) ->
     for name, root in tree.rngs.items():
         if rules[name] == index:
             yield name, root
-    beyond = filters.subtract(rng_filters[index], tree.given_sequences())
+    beyond = filters.subtract(rng_filters[index], tree.given)
     holds_params = rules.get(rng.DEFAULT) == index
     if beyond != filters.Nothing() or holds_params:
         for number, (_, root) in enumerate(tree.fallbacks):
@@ -73,7 +73,7 @@ def inner_sequences(
 
 def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
     """Fallbacks for none of the sequences that a lift outside gave: one of these that is not lifted is an error."""
-    given = tuple(name for name in tree.rngs if name not in tree.given_sequences())
+    given = tuple(name for name in tree.rngs if name not in tree.given)
     return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
 
 

@@ -149,11 +149,14 @@ def plain_word(path: Path, name: str, count: int) -> Any:
 
 
 class Tree:
-    """What every scope of one `init`, `apply` or lift shares."""
+    """What every scope of one `init`, `apply` or lift shares.
+
+    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not.
+    """
 
     __slots__ = (
-        "_resolved", "_writable", "alive", "base", "created", "fallbacks", "initializing", "lift", "lifts",
-        "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes",
+        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "initializing", "lift",
+        "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes",
         "written",
     )  # fmt: skip
 
@@ -172,6 +175,7 @@ class Tree:
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
+        self.given: tuple[str, ...] = tuple(rngs) if lift is None else lift.outer.tree.given
         self.mutable = mutable
         self.base = base
         self.root = Node() if root is None else root
@@ -193,6 +197,7 @@ class Tree:
         self.writes: bool = mutable != Nothing() or (
             lift is not None and lift.captures is not None and lift.outer.tree.writes
         )
+        self._above: str | None = None
         self._resolved: dict[str, tuple[str, Any] | None] = {}
         self._writable: dict[str, bool | None] = {}
 
@@ -223,7 +228,7 @@ class Tree:
     def _resolve(self, name: str) -> tuple[str, Any] | None:
         if name in self.rngs:
             return name, self.rngs[name]
-        if name in self.given_sequences():
+        if name in self.given:
             return None
         return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
 
@@ -231,12 +236,15 @@ class Tree:
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
         rules = tuple(rule for rule, _ in self.fallbacks)
-        given = self.given_sequences()
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, given, self.remade
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, self.remade
 
-    def given_sequences(self) -> tuple[str, ...]:
-        """The names of the sequences that `init` or `apply` were given, lifted here or not."""
-        return tuple(self.outermost().rngs)
+    @property
+    def above(self) -> str:
+        """The path of the lift that the tree is inside of, for the text of errors: `/encoder/vmap(block)`."""
+        if self._above is None:
+            lift = self.lift
+            self._above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
+        return self._above
 
     def outermost(self) -> Tree:
         """The tree that `init` or `apply` made, outside all lifts."""

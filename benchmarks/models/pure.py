@@ -138,13 +138,13 @@ def loops(kernels: jax.Array, x: jax.Array, depth: int) -> jax.Array:
 
 
 def nest(transformation: str, depth: int) -> Any:
-    """The cell under one transformation, several times."""
+    """The cell under one transformation, several times; a new cell each time, of which JAX keeps no trace."""
     once: Any = {
         "jit": jax.jit,
         "remat": jax.checkpoint,
         "vmap": lambda fn: jax.vmap(fn, in_axes=(None, None), axis_size=TWICE),
     }[transformation]
-    fn: Any = cell
+    fn: Any = lambda kernel, x: cell(kernel, x)  # noqa: E731
     for _ in range(depth):
         fn = once(fn)
     return fn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, shown
+from ..packing import Pure
 from ..scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree
 from .arguments import parameter_names
@@ -28,8 +29,6 @@ __all__ = [
     "VariableAxes",
     "broadcast",
     "flatten_axes",
-    "infer_size",
-    "named_groups",
     "replace_mapped",
     "select_mapped",
     "slice_type",
@@ -150,6 +149,8 @@ def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) ->
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     """One axis for each leaf of a tree, from a pytree prefix of axes; None and `broadcast` stand for no axis."""
+    if isinstance(axes, int) or _no_axis(axes):  # one for all of it
+        return [None if _no_axis(axes) else axes] * len(jax.tree.leaves(tree))
     prefix, treedef = _flatten(axes)
     try:
         parts = treedef.flatten_up_to(tree)
@@ -173,41 +174,80 @@ def _no_axis(axis: Any) -> bool:
     return axis is None or axis is broadcast
 
 
-def infer_size(
-    where: str,
-    given: int | None,
-    mapped: Iterable[Named],
-    fix: str,
-) -> int:
-    """The size of the axis that everything mapped shares.
+class Arguments:
+    """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole.
 
-    Args:
-        where: the lift, for the text of an error.
-        given: the size that the user gave, if any.
-        mapped: a name, a tree, and one axis for each of its leaves.
-        fix: how to give the size.
-
-    Raises:
-        AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
+    Attributes:
+        sliced: the leaves that are sliced.
+        axes: their axes.
     """
-    mapped = list(mapped)
-    found = {given} if given is not None else set()
-    with contextlib.suppress(AttributeError, IndexError):  # told below
-        found |= {
-            leaf.shape[axis]
-            for _, tree, axes in mapped
-            for leaf, axis in zip(jax.tree.leaves(tree), axes, strict=True)
-            if axis is not None
-        }
-        if len(found) == 1:
-            return int(found.pop())
-    sizes = [] if given is None else [("the size given", given)]
-    for name, tree, axes in mapped:
-        sizes += _sizes(where, name, tree, axes)
-    if not sizes:
-        raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
-    table = ", ".join(f"{name}: {size}" for name, size in sizes)
-    raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
+
+    def __init__(
+        self, pure: Pure, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
+    ) -> None:
+        """Of a call of a function whose first `skip` parameters are others."""
+        self._pure, self._skip, self._args, self._kwargs = pure, skip, tuple(args), dict(kwargs)
+        self._arg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, self._args)
+        self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
+        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
+        self._axes = [*self._arg_axes, *self._kwarg_axes]
+        self.axes = [axis for axis in self._axes if axis is not None]
+        self.sliced = select_mapped(self._leaves, self._axes)
+
+    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
+        """The size of the axis that they share with groups of variables.
+
+        Args:
+            given: the size that the user gave, if any.
+            groups: the groups of variables.
+            axes: the axis of each group.
+            fix: how to give the size, for the text of an error.
+
+        Raises:
+            AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
+        """
+        mapped = [*zip(self.sliced, self.axes, strict=True), *zip(groups, axes, strict=True)]
+        found = {given} if given is not None else set()
+        with contextlib.suppress(AttributeError, IndexError):  # told below
+            found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
+            if len(found) == 1:
+                return int(found.pop())
+        where, sizes = self._pure.where, [] if given is None else [("the size given", given)]
+        for name, tree, along in (*self._named(), *_named_groups(groups, axes)):
+            sizes += _sizes(where, name, tree, along)
+        if not sizes:
+            raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
+        table = ", ".join(f"{name}: {size}" for name, size in sizes)
+        raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
+
+    def _named(self) -> Iterator[Named]:
+        """The arguments with their names in the signature of the function."""
+        names = parameter_names(self._pure.fn)[self._skip :]
+        names += [f"args[{index}]" for index in range(len(names), len(self._args))]
+        left = iter(self._arg_axes)
+        for name, arg in zip(names, self._args, strict=False):
+            yield name, arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
+        yield "keyword arguments", self._kwargs, self._kwarg_axes
+
+    def belong_to(self, numbers: Container[int]) -> list[bool]:
+        """For each sliced leaf whether it is of a positional argument with one of some numbers, from 1."""
+        each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
+        owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self._axes)
+        return [number in numbers for number in owners]
+
+    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
+        """The arguments of one lane or iteration, from its slices."""
+        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
+        return args, kwargs
+
+
+def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
+    """Groups of variables with their axes."""
+    for group, axis in zip(groups, axes, strict=True):
+        if axis is not None:
+            for tree in group:
+                for collection, below in tree.items():
+                    yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
 
 
 def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, int]]:
@@ -224,49 +264,6 @@ def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterato
                 "Give None as its axis to use the same value everywhere.",
             )
         yield f"{name}{jax.tree_util.keystr(path)}", shape[axis]
-
-
-def named_arguments(fn: Callable[..., Any], skip: int, args: Sequence[Any], axes: Sequence[Axis]) -> Iterator[Named]:
-    """Positional arguments, which come after the first `skip` ones of the signature, with their names and axes."""
-    names = parameter_names(fn)[skip:]
-    names += [f"args[{index}]" for index in range(len(names), len(args))]
-    left = iter(axes)
-    for name, arg in zip(names, args, strict=False):
-        yield name, arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
-
-
-def named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
-    """Groups of variables with their axes."""
-    for group, axis in zip(groups, axes, strict=True):
-        if axis is not None:
-            for tree in group:
-                for collection, below in tree.items():
-                    yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
-
-
-class Arguments:
-    """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole."""
-
-    def __init__(
-        self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
-    ) -> None:
-        self._args, self._kwargs = tuple(args), dict(kwargs)
-        self._arg_axes = flatten_axes(f"{where}, in_axes", in_axes, self._args)
-        self._kwarg_axes = keyword_axes(kw_axes, kwargs)
-        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
-        self._axes = [*self._arg_axes, *self._kwarg_axes]
-        self.axes = [axis for axis in self._axes if axis is not None]
-        self.sliced = select_mapped(self._leaves, self._axes)
-
-    def named(self, fn: Callable[..., Any], skip: int) -> Iterator[Named]:
-        """The arguments with their names in the signature of `fn`, which come after its first `skip` ones."""
-        yield from named_arguments(fn, skip, self._args, self._arg_axes)
-        yield "keyword arguments", self._kwargs, self._kwarg_axes
-
-    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments of one lane or iteration, from its slices."""
-        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
-        return args, kwargs
 
 
 def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
@@ -300,7 +297,7 @@ def slice_type(leaf: Any, axis: int) -> Any:
     return mapped_aval(np.shape(leaf)[axis], axis % np.ndim(leaf), jax.typeof(leaf))
 
 
-def keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
+def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
     """One axis for each leaf of keyword arguments: Python values that are no arrays have none."""
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
     leaves = jax.tree.leaves(dict(kwargs))

@@ -35,7 +35,7 @@ def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], par
         params: the `metadata_params` of the lift.
     """
     return [
-        group if axis is None else _without(where, group, axis, params)
+        _without(where, group, axis, params) if axis is not None and any(group) else group
         for group, axis in zip(groups, axes, strict=True)
     ]
 
@@ -60,7 +60,7 @@ def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mappin
         params: the `metadata_params` of the lift.
     """
     changed = [
-        group if axis is None else Changes(*(add_axis(part, axis, params) for part in group))
+        group if axis is None else Changes(*(add_axis(part, axis, params) if any(part) else part for part in group))
         for group, axis in zip(groups, axes, strict=False)
     ]
     return (*changed, *groups[len(changed) :])

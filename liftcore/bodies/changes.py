@@ -1,4 +1,4 @@
-"""What a body changed, by name; and the output groups of one that changed nothing."""
+"""What a body changed, by name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..filters import leaves_of
-from ..layout import Changes
-from ..packing import Pure
 from ..typing import PyTree
 
-__all__ = ["names_of", "no_changes", "path_text"]
+__all__ = ["names_of", "path_text"]
 
 
 def path_text(path: Iterable[Any]) -> str:
@@ -21,9 +19,3 @@ def path_text(path: Iterable[Any]) -> str:
 def names_of(group: PyTree) -> list[str]:
     """The names of the variables of a group."""
     return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
-
-
-def no_changes(pure: Pure, filters: int = 1) -> tuple[Any, ...]:
-    """Output groups of a body that leaves the scopes as they were: those of some filters, and the captured values."""
-    nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
-    return *(Changes(nothing, nothing) for _ in range(filters)), tuple([] for _ in nothing)

@@ -23,8 +23,6 @@ from .axes import (
     Arguments,
     VariableAxes,
     flatten_axes,
-    infer_size,
-    named_groups,
     replace_mapped,
     select_mapped,
     slice_type,
@@ -81,15 +79,14 @@ def over_lanes(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = Arguments(pure.where, args, kwargs, in_axes, kw_axes)
-        named = list(arguments.named(pure.fn, 1))
-        mapped = [*named, *named_groups(variable_groups, axes.in_axes)]
-        size = infer_size(pure.where, axis_size, mapped, mapper.fix)
+        arguments = Arguments(pure, 1, args, kwargs, in_axes, kw_axes)
+        size = arguments.size(axis_size, variable_groups, axes.in_axes, mapper.fix)
         keys = split_keys(rng_groups, key_axes, size)
         variable_groups = boxes_inside(pure.where, variable_groups, axes.in_axes, metadata_params)
+        along = [axis if any(group) else None for group, axis in zip(variable_groups, axes.in_axes, strict=True)]
 
         def join(slices: Any) -> tuple[Any, ...]:
-            variables = replace_mapped(variable_groups, axes.in_axes, slices[0])
+            variables = replace_mapped(variable_groups, along, slices[0])
             return variables, replace_mapped(keys, key_axes, slices[1]), *arguments.join(slices[2])
 
         def lane(pure: Pure, slices: Any, whole: Any) -> tuple[Any, Any]:
@@ -99,14 +96,13 @@ def over_lanes(
             return result, groups
 
         operands = (
-            select_mapped(variable_groups, axes.in_axes),
+            select_mapped(variable_groups, along),
             select_mapped(keys, key_axes),
             arguments.sliced,
         )
-        operand_axes = ([axis for axis in axes.in_axes if axis is not None], 0, arguments.axes)
+        operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
         places, whole = _whole(join, operands) if mapper.closed else ([], [])
-        owners = [number for number, (_, _, each) in enumerate(named, 1) for axis in each if axis is not None]
-        donated = [number in mapper.donated and number <= len(args) for number in owners] + [False] * len(whole)
+        donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
         lanes = Lanes(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
         result, groups = lanes.run(pure, lane, (operands, whole), out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
@@ -140,7 +136,7 @@ class Lanes(NamedTuple):
         size: how many lanes there are.
         in_axes: the axes of the operands.
         group_axes: those of the output groups.
-        donated: for each of the last leaves of the operands whether it is donated.
+        donated: for each of the last leaves of the operands whether it is donated; empty where none is.
     """
 
     mapper: Mapper
@@ -185,8 +181,8 @@ class Lanes(NamedTuple):
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
         """Maps `lane(pure, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
         if not pure.writes:
-            run = self.spread(lambda *given: lane(pure, *given), self.in_axes, (out_axes, self.group_axes))
-            return run(*operands)  # type: ignore[no-any-return]
+            run = self.spread(lambda *given: lane(pure, *given)[0], self.in_axes, out_axes)
+            return run(*operands), pure.unchanged
         axes, hoisted = list(self.group_axes), pure.hoisted()
 
         def flat(*given: Any) -> tuple[tuple[Any, Any], Any]:

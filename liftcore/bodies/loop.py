@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
@@ -65,18 +64,16 @@ class Loop(NamedTuple):
             return self._run_hoisted(pure, body, state, xs, out_axes)
 
         def step(carry: Any, slices: Any) -> Any:
-            carry, ys, groups = body(pure, (state[0], carry), slices)
-            return carry, (ys, groups)
+            return body(pure, (state[0], carry), slices)[:2]
 
         try:
-            carry, (ys, groups) = self.scan(step, state[1], xs)
+            carry, ys = self.scan(step, state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
             traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
             check_carry(pure.where, "carry", state[1], traced.outputs)
             raise
-        groups = (*groups[:2], *self._moved(to_axis, groups[2:-1]), groups[-1])
-        return carry, Outputs(pure.where, out_axes).join(ys, ()), groups
+        return carry, Outputs(pure.where, out_axes).join(ys, ()), pure.unchanged
 
     def _run_hoisted(
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
@@ -160,8 +157,8 @@ class Loop(NamedTuple):
     def _made(self, make: Callable[..., Created], slices: Sequence[Any], batches: bool) -> Created:
         if batches and self.size:
             with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
-                return jax.vmap(lambda _, slices: make(*slices))(jnp.arange(self.size), slices)
-        made: Created
+                made: Created = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)
+                return made
         _, made = self.scan(lambda _, slices: (None, make(*slices)), None, slices)
         return made
 

@@ -37,8 +37,7 @@ def outline(
         The result and the output groups.
     """
     if not pure.writes:
-        result: tuple[Any, tuple[Any, ...]] = transformation(lambda *operands: body(pure, *operands))(*operands)
-        return result
+        return transformation(lambda *operands: body(pure, *operands)[0])(*operands), pure.unchanged
     hoisted = pure.hoisted()
     traced = trace(lambda *operands: without_created(*body(hoisted, *operands)), *operands)
     created = pure.settle(traced.create(None, *operands))

@@ -21,7 +21,7 @@ from ..packing import Pure
 from ..tree import Advice
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select
-from .changes import names_of, no_changes, path_text
+from .changes import names_of, path_text
 from .outline import without_created
 
 __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
@@ -82,7 +82,7 @@ class Repeat(NamedTuple):
             traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
             check_carry(self.pure.where, "carry", value, traced.outputs)
             raise
-        return value, no_changes(self.pure, 2)
+        return value, self.pure.unchanged
 
     @property
     def _first(self) -> Any:
@@ -117,7 +117,7 @@ class Repeat(NamedTuple):
 
         last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
         carried, shared = map(_merged, early, late)
-        _, unwritten, captured = no_changes(self.pure, 2)
+        _, unwritten, captured = self.pure.unchanged
         return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
     def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:

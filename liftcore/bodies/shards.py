@@ -89,8 +89,8 @@ class Shards(NamedTuple):
         """Runs `shard(pure, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
         self.check_parts(operands[0], in_specs[0])
         if not pure.writes:
-            run = self.map(lambda *slices: shard(pure, *slices), in_specs, (out_specs, WHOLE))
-            return run(*operands)  # type: ignore[no-any-return]
+            run = self.map(lambda *slices: shard(pure, *slices)[0], in_specs, out_specs)
+            return run(*operands), pure.unchanged
         hoisted = pure.hoisted()
         traced = self.trace(lambda *slices: without_created(*shard(hoisted, *slices)), in_specs, operands)
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]

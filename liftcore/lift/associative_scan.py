@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..bodies.changes import names_of, no_changes
+from ..bodies.changes import names_of
 from ..errors import LiftArgumentError
 from ..layout import Captured, Changes
 from ..packing import Pure, lift
@@ -57,7 +57,7 @@ def associative_scan(
             return result
 
         scanned = jax.lax.associative_scan(operator, elems, reverse, axis)
-        return scanned, no_changes(pure)
+        return scanned, pure.unchanged
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [True], "associative_scan", _ADVICE)
 

@@ -62,8 +62,7 @@ def checkify(
             return pure(variable_groups, rng_groups, *args, **kwargs)
 
         if not pure.writes:
-            error, (result, groups) = checks.checkify(body, chosen)(pure)
-            return (error, result), groups
+            return checks.checkify(lambda: body(pure)[0], chosen)(), pure.unchanged
         hoisted = pure.hoisted()
         traced = trace(lambda: without_created(*body(hoisted)))
         first, created = checks.checkify(lambda: traced.create(None), chosen)()

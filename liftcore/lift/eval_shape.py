@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from ..bodies.axes import split_arrays
-from ..bodies.changes import no_changes
 from ..layout import Captured
 from ..packing import Pure, lift
 from ..tree import Advice
@@ -53,6 +52,6 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
 
         shapes = jax.eval_shape(body, arrays)
         pure.forget()
-        return shapes, no_changes(pure)
+        return shapes, pure.unchanged
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", _ADVICE)

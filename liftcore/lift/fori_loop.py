@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
-from ..bodies.changes import no_changes
 from ..bodies.loop import Loop
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..errors import LiftArgumentError
@@ -138,7 +137,7 @@ def _unknown(
     """The loop to a bound that is known when it runs."""
 
     def condition(_: Pure, variables: Variables, number: Any, state: Any) -> Any:
-        return state[0] < bounds[1], no_changes(pure, 2)
+        return state[0] < bounds[1], pure.unchanged
 
     def step(pure: Pure, variables: Variables, number: Any, state: Any) -> Any:
         index, value = state

@@ -10,7 +10,6 @@ import jax
 
 from .. import rng
 from ..bodies.axes import split_arrays
-from ..bodies.changes import no_changes
 from ..bodies.outline import without_created
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
@@ -95,7 +94,7 @@ def _leave(pure: Pure, variable_groups: Any, rng_groups: Any) -> tuple[Crossing,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
             "Give scopes of one `init`, `apply` or lift.",
         )
-    return pure.crossing, no_changes(pure)
+    return pure.crossing, pure.unchanged
 
 
 def _create(

@@ -15,8 +15,6 @@ from ..bodies.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
-    infer_size,
-    named_groups,
     replace_mapped,
     select_mapped,
     split_keys,
@@ -103,10 +101,9 @@ def scan(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         carry, args, kwargs = _carry(pure, args, kwargs)
-        arguments = Arguments(pure.where, args, kwargs, in_axes, kw_axes)
+        arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        mapped = [*arguments.named(pure.fn, 2), *named_groups(stacked, axes.in_axes)]
-        size = infer_size(pure.where, length, mapped, "Give it: `length=…`.")
+        size = arguments.size(length, stacked, axes.in_axes, "Give it: `length=…`.")
         keys = split_keys(rng_groups, key_axes, size)
         stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 

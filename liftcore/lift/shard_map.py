@@ -87,7 +87,7 @@ def shard_map(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         flatten_axes(f"{pure.where}, in_specs", in_specs, args)
-        arguments = Arguments(pure.where, args, kwargs, in_specs, WHOLE)
+        arguments = Arguments(pure, 1, args, kwargs, in_specs, WHOLE)
         shards = Shards.of(pure.where, mesh, axis_names, check_vma)
         along = [shards.chosen(split) for split in splits.values()]
 
