@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["seconds"]
+__all__ = ["first_seconds", "seconds"]
 
 _SAMPLE = 2e-3
 """How many seconds one sample takes at least: a faster function is called several times for it."""
@@ -23,13 +24,29 @@ def seconds(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
         sides: functions without arguments.
         rounds: how many samples are taken of each.
     """
-    names = list(sides)
     calls = {name: _calls(side) for name, side in sides.items()}
+    return _medians({name: functools.partial(_time, side, calls[name]) for name, side in sides.items()}, rounds)
+
+
+def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], rounds: int) -> dict[str, float]:
+    """The median time of the first call of what each side makes: nothing that is kept with it was there before.
+
+    Args:
+        makers: functions without arguments; each gives a new one, whose first call is timed.
+        rounds: how many samples are taken of each.
+    """
+    for make in makers.values():
+        make()()
+    return _medians({name: functools.partial(_time_first, make) for name, make in makers.items()}, rounds)
+
+
+def _medians(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    names = list(samplers)
     samples: dict[str, list[float]] = {name: [] for name in names}
     with _without_collection():
         for turn in range(rounds):
             for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
-                samples[name].append(_time(sides[name], calls[name]))
+                samples[name].append(samplers[name]())
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -38,6 +55,10 @@ def _time(side: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         side()
     return (time.perf_counter() - begin) / calls
+
+
+def _time_first(make: Callable[[], Callable[[], object]]) -> float:
+    return _time(make(), 1)
 
 
 def _calls(side: Callable[[], object]) -> int:

@@ -199,7 +199,7 @@ class Crossing:
         self.records: list[Record] = []
         self.settled = False
         self.watched = next((outer.tree.watch.lift(self) for outer in outers if outer.tree.watch is not None), None)
-        self._live = all(outer.tree.trace == trace_state() for outer in outers)
+        self.live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
         self._fresh: Container[str] = ()
 
@@ -267,7 +267,7 @@ class Crossing:
             if words is not None:
                 root.tree.word = words(index)
             root.tree.remade = outer.tree.remade | remade
-            if not self._live:  # a raw transformation lies between: its scopes may be read, no more
+            if not self.live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
         scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
         for inner, outer in zip(scopes, self.given, strict=True):
@@ -370,11 +370,6 @@ def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree
     return result, groups
 
 
-_ONE_ROUTE: tuple[tuple[int, Path], ...] = ((0, ()),)
-_ONE_SCOPE = jax.tree.structure(0)
-"""What `dedupe` finds of a single scope."""
-
-
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
     """Finds the outermost distinct scopes.
 
@@ -382,9 +377,6 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
         Those; the given scopes as a list; for each of these, the index of its outermost scope and the route from there;
         and the pytree structure of the given scopes.
     """
-    if isinstance(scopes, Scope):  # most lifts are given one
-        scopes.check_valid()
-        return [scopes], [scopes], _ONE_ROUTE, _ONE_SCOPE
     given, structure = jax.tree.flatten(scopes, is_leaf=_is_scope)
     for scope in given:
         if not isinstance(scope, Scope):
@@ -394,6 +386,8 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
                 "Pass the scope whose variables are lifted; modules have lifts of their own, under the same names.",
             )
         scope.check_valid()
+    if len(given) == 1:  # as most lifts are given
+        return given, given, ((0, ()),), structure
 
     def holds(outer: Scope, inner: Scope) -> bool:
         return outer.tree is inner.tree and inner.path[: len(outer.path)] == outer.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -57,8 +58,8 @@ def cell(scope: Scope, x: jax.Array) -> jax.Array:
 
 
 def loops(depth: int) -> Any:
-    """Loops in loops, each over kernels of its own."""
-    body = cell
+    """Loops in loops, each over kernels of its own; the functions are new each time."""
+    body: Any = functools.partial(cell)
     for _ in range(depth):
         body = _loop(body)
     return body
@@ -78,34 +79,28 @@ def _loop(inner: Any) -> Any:
 
 
 def nest(transformation: str, depth: int) -> Any:
-    """The cell under one transformation, several times."""
+    """The cell under one transformation, several times; the functions are new each time."""
     shared: dict[str, Any] = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
     once: Any = {
         "jit": liftcore.jit,
         "remat": liftcore.remat,
         "vmap": lambda fn: liftcore.vmap(fn, in_axes=None, axis_size=pure.TWICE, **shared),
     }[transformation]
-    fn: Any = cell
+    fn: Any = functools.partial(cell)
     for _ in range(depth):
         fn = once(fn)
     return fn
 
 
-def _step(scope: Scope, x: jax.Array) -> tuple[jax.Array, None]:
-    return block(scope, x), None
+def stack(layers: int, remat: bool = False) -> Any:
+    """Equal blocks in a loop, with nothing kept for the gradient on demand; the functions are new each time."""
 
+    def step(scope: Scope, x: jax.Array) -> tuple[jax.Array, None]:
+        return block(scope, x), None
 
-_remat_step = liftcore.remat(_step)
-
-
-def stack(scope: Scope, x: jax.Array, layers: int) -> jax.Array:
-    """Equal blocks in a loop."""
-    return liftcore.scan(_step, layers, variable_axes={"params": 0}, split_rngs={"params": True})(scope, x)[0]
-
-
-def remat_stack(scope: Scope, x: jax.Array, layers: int) -> jax.Array:
-    """The same, with nothing kept for the gradient."""
-    return liftcore.scan(_remat_step, layers, variable_axes={"params": 0}, split_rngs={"params": True})(scope, x)[0]
+    body: Any = liftcore.remat(step) if remat else step
+    looped = liftcore.scan(body, layers, variable_axes={"params": 0}, split_rngs={"params": True})
+    return lambda scope, x: looped(scope, x)[0]
 
 
 def scale(scope: Scope, x: jax.Array) -> jax.Array:

@@ -63,9 +63,8 @@ def models(nn: ModuleType | Any) -> SimpleNamespace:
 _STACKED: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
 
 
-@functools.cache
-def lifted(nn: ModuleType | Any) -> SimpleNamespace:
-    """What makes transformed models: `Cell`, `FirstOfMany`, `Wide`, `loops`, `nest`, `remat_loops` and `stack`."""
+def new_lifted(nn: ModuleType | Any) -> SimpleNamespace:
+    """What makes transformed models, of new classes: `FirstOfMany`, `Wide`, `loops`, `nest`, `remat_loops`, `stack`."""
     block = models(nn).Block
 
     class Cell(nn.Module):
@@ -129,3 +128,7 @@ def lifted(nn: ModuleType | Any) -> SimpleNamespace:
     return SimpleNamespace(
         Cell=Cell, FirstOfMany=FirstOfMany, Wide=Wide, loops=loops, nest=nest, remat_loops=remat_loops, stack=stack
     )
+
+
+lifted = functools.cache(new_lifted)
+"""The same, of the same classes each time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -138,13 +139,13 @@ def loops(kernels: jax.Array, x: jax.Array, depth: int) -> jax.Array:
 
 
 def nest(transformation: str, depth: int) -> Any:
-    """The cell under one transformation, several times; a new cell each time, of which JAX keeps no trace."""
+    """The cell under one transformation, several times; the functions are new each time."""
     once: Any = {
         "jit": jax.jit,
         "remat": jax.checkpoint,
         "vmap": lambda fn: jax.vmap(fn, in_axes=(None, None), axis_size=TWICE),
     }[transformation]
-    fn: Any = lambda kernel, x: cell(kernel, x)  # noqa: E731
+    fn: Any = functools.partial(cell)
     for _ in range(depth):
         fn = once(fn)
     return fn

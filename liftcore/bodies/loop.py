@@ -26,8 +26,9 @@ from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, check_separate, overlay, promoted, select
 from .changes import names_of
+from .step import Steps, run
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "iteration"]
 
 
 class Created(NamedTuple):
@@ -37,6 +38,17 @@ class Created(NamedTuple):
     carried: PyTree
     stacked: PyTree
     constant: PyTree
+
+
+def iteration(traced: Callable[..., Any]) -> Callable[..., Any]:
+    """The form of a step in a loop: `(tracers, carry), slices -> (tracers, carry), (ys, record)`."""
+
+    def step(state: Any, slices: Any) -> Any:
+        tracers, carry = state  # JAX makes constants of the loop of what is carried as it is
+        (carry, ys), record = traced(tracers, carry, slices)
+        return (tracers, carry), (ys, record)
+
+    return step
 
 
 class Loop(NamedTuple):
@@ -50,6 +62,7 @@ class Loop(NamedTuple):
     unroll: int | bool
     split_transpose: bool
     group_axes: Sequence[Axis]
+    steps: Steps
     advice: str = 'Stack it, `variable_axes={{"{}": 0}}`'
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
@@ -57,32 +70,48 @@ class Loop(NamedTuple):
         return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
-        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+        self,
+        pure: Pure,
+        body: Callable[..., Any],
+        whole: PyTree,
+        state: tuple[PyTree, PyTree],
+        xs: PyTree,
+        out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs `body(pure, (carried variables, carry), slices) -> (carry, ys, groups)` in a loop."""
+        """Runs `body(pure, whole, carried variables, carry, slices) -> ((carry, ys), groups)` in a loop."""
         if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes)):
-            return self._run_hoisted(pure, body, state, xs, out_axes)
-
-        def step(carry: Any, slices: Any) -> Any:
-            return body(pure, (state[0], carry), slices)[:2]
-
+            return self._run_hoisted(pure, body, whole, state, xs, out_axes)
+        carried, carry = state
         try:
-            carry, ys = self.scan(step, state[1], xs)
+            carry, ys = run(pure, self.steps, body, (whole, carried), self._repeated, carry, xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-            traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
-            check_carry(pure.where, "carry", state[1], traced.outputs)
+            traced = trace(lambda carry, slices: ((), body(pure, whole, carried, carry, slices)[0][0]), carry, slices)
+            check_carry(pure.where, "carry", carry, traced.outputs)
             raise
         return carry, Outputs(pure.where, out_axes).join(ys, ()), pure.unchanged
 
+    def _repeated(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def repeated(tracers: list[Any], carry: PyTree, xs: PyTree) -> Any:
+            (_, carry), (ys, record) = self.scan(step, (tracers, carry), xs)
+            return (carry, ys), record
+
+        return repeated
+
     def _run_hoisted(
-        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+        self,
+        pure: Pure,
+        body: Callable[..., Any],
+        whole: PyTree,
+        state: tuple[PyTree, PyTree],
+        xs: PyTree,
+        out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
         outputs = Outputs(pure.where, out_axes)
         hoisted = pure.hoisted()
 
         def flat(state: Any, slices: Any) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = body(hoisted, state, slices)
+            (carry, ys), (shared, carried, *stacked, captured) = body(hoisted, whole, *state, slices)
             _check_unwritten(pure.where, shared.values)
             stackable, constant = outputs.split(ys)
             created = Created(shared.created, carried.created, [one.created for one in stacked], tag(constant))

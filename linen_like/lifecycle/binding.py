@@ -56,11 +56,12 @@ class State:
         home: where new submodules go while a method with a name scope of its own is running.
         counts: how many keys had been drawn at its scope when `setup` began.
         inside: the lifts of its class that it is inside of.
+        keeps: whether one of these may keep arrays alive.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
 
     # Defaults live in the class, so that the state of a module costs nothing until something is put there.
-    in_setup = in_compact = ready = reuse = False
+    in_setup = in_compact = ready = reuse = keeps = False
     open = True
     children: dict[str, Base] | None = None
     home: Scope | None = None
@@ -78,6 +79,7 @@ class State:
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
         self.inside = other.inside.union(inside)
+        self.keeps = other.keeps or any(lift.keeps for lift in inside)
 
 
 NEW = State()

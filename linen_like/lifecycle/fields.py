@@ -166,14 +166,14 @@ def fingerprint(module: Base) -> Any:
 
 def _value_of(value: Any) -> Any:
     cls = type(value)
-    if cls in _ATOMS:
+    if cls in _ATOMS or isinstance(value, type):
         return (cls, value)
     if isinstance(value, Base):
-        return (cls, *(_value_of(getattr(value, name)) for name in cls._field_names))
+        return (cls, *[_value_of(getattr(value, name)) for name in cls._field_names])
     if isinstance(value, list | tuple):
         return (cls, *map(_value_of, value))
     if isinstance(value, Mapping):
-        return (cls, *((_value_of(key), _value_of(below)) for key, below in value.items()))
+        return (cls, *map(_value_of, value), *map(_value_of, value.values()))
     if isinstance(value, functools.partial):
         return (cls, value.func, _value_of(value.args), _value_of(value.keywords))
     if isinstance(value, float):

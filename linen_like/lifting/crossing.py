@@ -84,7 +84,7 @@ class Inside(NamedTuple):
 
     def key(self) -> Any:
         """A value that is equal for equal modules, wherever they stand; None where there is none."""
-        if any(lift.keeps for state in self.states for lift in state.inside):
+        if any(state.keeps for state in self.states):
             return None
         found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
         states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)
@@ -209,7 +209,7 @@ class EqualCall(Call):
 
     def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
         super().__init__(fn, inside, {})
-        self._key = fn, key, context.captures[-1]
+        self._key = fn, key, context.captures[-1], context.names_calls
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key
