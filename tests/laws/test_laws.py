@@ -237,8 +237,11 @@ def test_law_2_once_inside_three_others(names: tuple[str, ...]) -> None:
     assert_runs(names)
 
 
-FOUND_AGAIN = {"jit", "remat", "remat, policy"}
-"""Those of which all that the body is given are arrays, so that its trace serves the derivative too."""
+FOUND_AGAIN = {"jit", "remat", "remat, policy"} if jax.__version_info__ >= (0, 10, 2) else {"jit"}
+"""Those of which all that the body is given are arrays, so that its trace serves the derivative too.
+
+Before JAX 0.10.2 keys cross a checkpoint as words, to a new function.
+"""
 
 
 @ROWS

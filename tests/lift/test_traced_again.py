@@ -74,6 +74,8 @@ def traced(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_body_is_not_run_again_where_an_equal_use_was_traced(name: str) -> None:
+    if "remat" in name and jax.__version_info__ < (0, 10, 2):
+        pytest.skip("keys cross a checkpoint as words, to a new function")
     _, variables = liftcore.init(MODELS[name])({"params": KEY, **RNGS}, X)
     RUNS.clear()
     apply = liftcore.apply(MODELS[name])
@@ -158,7 +160,8 @@ def test_draws_go_on_where_the_last_ones_ended(kind: str) -> None:
     runs = len(RUNS)
     again = jax.jit(lambda *args, **kwargs: liftcore.apply(model)(*args, **kwargs))(variables, X, rngs=RNGS)
     assert runs
-    assert len(RUNS) == runs
+    if kind == "scan" or jax.__version_info__ >= (0, 10, 2):
+        assert len(RUNS) == runs
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
     assert not np.array_equal(first[0], first[1])
