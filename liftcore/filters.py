@@ -340,6 +340,9 @@ class _Names:
                 return _Names(other.names - self.names)
         return _Names(self.names | other.names, inverted=True)
 
+    def __or__(self, other: _Names) -> _Names:
+        return ~(~self & ~other)
+
     def filter(self) -> Predicate:
         if not self.names:
             return Everything() if self.inverted else Nothing()
@@ -429,6 +432,9 @@ def union(a: Filter, b: Filter) -> Predicate:
     for one, other in ((left, right), (right, left)):
         if isinstance(other, Nothing) and isinstance(one, _SHORTEST):
             return one
+    names, others = _names(left), _names(right)
+    if names is not None and others is not None:
+        return (names | others).filter()
     return _complement(intersect(_complement(left), _complement(right)))
 
 

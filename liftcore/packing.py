@@ -424,15 +424,15 @@ def reconstruct(
 ) -> list[Scope]:
     """Makes live scopes inside, at the paths of those outside."""
     roots = []
-    allowed = filters.to_predicate(mutable)
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
         rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, keys, fresh)
+        writable = filters.intersect(outer.tree.mutable, layout.taken)
         tree = Tree(
             variables,
             rngs,
-            filters.intersect(filters.intersect(outer.tree.mutable, layout.taken), allowed),
+            writable if mutable is True else filters.intersect(writable, mutable),
             base=outer.path,
             root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,

@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from ..filters import names_collections
 from ..packing import Crossing
 from ..retrace import Counted
@@ -47,7 +49,7 @@ def is_plain(value: Any) -> bool:
     return kind in _PLAIN or (kind is float and value != 0) or isinstance(value, type)
 
 
-_PLAIN = (bool, bytes, int, str, type(None))
+_PLAIN = (bool, bytes, int, str, type(None), jax.tree_util.PyTreeDef)
 
 
 def seen_paths(crossing: Crossing, asked: bool) -> tuple[Path, ...]:
