@@ -17,7 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core.primitives import random_fold_in_p
 
+from ._compat import varying_axes
 from .errors import InvalidRngError, shown
 
 DEFAULT = "params"
@@ -44,9 +46,19 @@ _fold_typed = jax.jit(jax.random.fold_in, inline=True)
 def fold_in(key: Any, word: Any) -> Any:
     """`jax.random.fold_in`; with a typed key the same equation is put into a trace, or run without one, in less time.
 
-    What a raw key means depends on a setting of JAX, which is asked each time.
+    What a raw key means depends on a setting of JAX, which is asked each time. Inside a `jax.shard_map` JAX makes the
+    types of both agree.
     """
-    return _fold_typed(key, word) if key.ndim == 0 else jax.random.fold_in(key, word)
+    if key.ndim or _varies(key) or _varies(word):
+        return jax.random.fold_in(key, word)
+    if isinstance(key, jax.core.Tracer):
+        return random_fold_in_p.bind(key, word)  # type: ignore[no-untyped-call]
+    return _fold_typed(key, word)
+
+
+def _varies(value: Any) -> bool:
+    """Whether a value differs along axes of a mesh, inside a `jax.shard_map`."""
+    return isinstance(value, jax.core.Tracer) and bool(varying_axes(jax.typeof(value)))
 
 
 def ignores_key(init_fn: Callable[..., Any]) -> bool:
