@@ -219,6 +219,17 @@ def test_a_folded_key_is_that_of_jax() -> None:
         assert (jax.random.key_data(ours) == jax.random.key_data(theirs)).all()
 
 
+@pytest.mark.parametrize("in_axes", [None, (0, 0), (0, None)])
+def test_a_key_is_folded_by_the_equation_of_jax(in_axes: Any) -> None:
+    keys, words = jax.random.split(jax.random.key(3), 2), np.array([7, 9], np.uint32)
+    given = keys if in_axes else keys[0], words if in_axes == (0, 0) else words[0]
+
+    def traced(fold: Any) -> str:
+        return str(jax.make_jaxpr(jax.vmap(fold, in_axes) if in_axes else fold)(*given))
+
+    assert traced(rng.fold_in) == traced(jax.random.fold_in)
+
+
 def test_a_raw_key_is_folded_by_the_implementation_of_the_moment() -> None:
     key = jnp.arange(4, dtype=jnp.uint32)
     for impl in ("rbg", "unsafe_rbg", "rbg"):
