@@ -70,6 +70,7 @@ class Layout(NamedTuple):
         captures: whether, and which, captured values come out in a last group.
         trees: for each outermost scope, what of its surroundings a body can see.
         names: the names of each given scope.
+        left: for each outermost scope the paths of the variables that are not lifted: a body that asks is told so.
         advice: how to make the lift take more, for the text of errors.
     """
 
@@ -83,4 +84,5 @@ class Layout(NamedTuple):
     captures: Captured | None
     trees: tuple[Any, ...]
     names: tuple[Names, ...]
+    left: tuple[tuple[Path, ...], ...]
     advice: Advice

@@ -334,11 +334,11 @@ def _lifted(
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
+        variable_groups, rng_groups, left = filter_(outers, into, keys)
         surroundings = tuple([(type(outer), *outer.tree.surroundings) for outer in outers])
         names = tuple([scope.names() for scope in given])
-        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, advice)
+        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, left, advice)
         crossing = Crossing(layout, outers, given)
-        variable_groups, rng_groups = filter_(outers, into, keys)
         crossing.enter()
         try:
             output = across(crossing, variable_groups, rng_groups, *args, **kwargs)
@@ -406,11 +406,16 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
 
 def filter_(
     outers: Sequence[Scope], in_filters: Sequence[Predicate], rng_filters: Sequence[Predicate]
-) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
-    """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group."""
-    parts = [filters.partition(outer.collections_below(), in_filters, outer.path)[0] for outer in outers]
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...], tuple[tuple[Path, ...], ...]]:
+    """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group.
+
+    Returns:
+        The groups of variables, those of sequences, and for each scope the paths of the variables in no group.
+    """
+    parts = [filters.partition(outer.collections_below(), in_filters, outer.path) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
-    return tuple(zip(*parts, strict=True)), tuple(zip(*keys, strict=True))
+    left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) for _, rest in parts])
+    return tuple(zip(*(taken for taken, _ in parts), strict=True)), tuple(zip(*keys, strict=True)), left
 
 
 def reconstruct(
@@ -438,6 +443,7 @@ def reconstruct(
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
             lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice, layout.in_filters),
+            left=(*layout.left[index], *outer.tree.left),
             word=functools.partial(_word, outer, fresh) if fresh else outer.tree.word,
         )
         roots.append(type(outer)(tree, tree.root, outer.path, None))

@@ -151,13 +151,14 @@ def plain_word(path: Path, name: str, count: int) -> Any:
 class Tree:
     """What every scope of one `init`, `apply` or lift shares.
 
-    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not.
+    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `left` the paths of
+    variables that the lifts around it left outside, each from the scope that is lifted.
     """
 
     __slots__ = (
-        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "initializing", "lift",
-        "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word", "writes",
-        "written",
+        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "initializing", "left",
+        "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word",
+        "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -171,6 +172,7 @@ class Tree:
         fallbacks: Sequence[tuple[Predicate, Any]] | None = None,
         initializing: bool = False,
         lift: Lift | None = None,
+        left: tuple[Path, ...] = (),
         word: Callable[[Path, str, int], Any] = plain_word,
     ) -> None:
         self.variables = dict(variables)
@@ -184,6 +186,7 @@ class Tree:
         self.fallbacks = fallbacks
         self.initializing = initializing
         self.lift = lift
+        self.left = left
         self.word = word
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
@@ -236,7 +239,7 @@ class Tree:
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
         rules = tuple(rule for rule, _ in self.fallbacks)
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, self.remade
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, self.remade, self.left
 
     @property
     def above(self) -> str:

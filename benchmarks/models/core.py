@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -59,23 +58,19 @@ def cell(scope: Scope, x: jax.Array) -> jax.Array:
 
 def loops(depth: int) -> Any:
     """Loops in loops, each over kernels of its own; the functions are new each time."""
-    body: Any = functools.partial(cell)
+
+    def step(scope: Scope, x: jax.Array) -> tuple[jax.Array, None]:
+        return cell(scope, x), None
+
+    body: Any = step
     for _ in range(depth):
-        body = _loop(body)
-    return body
+        body = liftcore.scan(body, pure.TWICE, variable_axes={"params": 0}, split_rngs={"params": True})
+    return lambda scope, x: body(scope, x)[0]
 
 
 def remat_loops(depth: int) -> Any:
     """`loops` with nothing kept for the gradient."""
     return liftcore.remat_scan(cell, (pure.TWICE,) * depth)
-
-
-def _loop(inner: Any) -> Any:
-    def step(scope: Scope, x: jax.Array) -> tuple[jax.Array, None]:
-        return inner(scope, x), None
-
-    looped = liftcore.scan(step, pure.TWICE, variable_axes={"params": 0}, split_rngs={"params": True})
-    return lambda scope, x: looped(scope, x)[0]
 
 
 def nest(transformation: str, depth: int) -> Any:
@@ -86,7 +81,11 @@ def nest(transformation: str, depth: int) -> Any:
         "remat": liftcore.remat,
         "vmap": lambda fn: liftcore.vmap(fn, in_axes=None, axis_size=pure.TWICE, **shared),
     }[transformation]
-    fn: Any = functools.partial(cell)
+
+    def innermost(scope: Scope, x: jax.Array) -> jax.Array:
+        return cell(scope, x)
+
+    fn: Any = innermost
     for _ in range(depth):
         fn = once(fn)
     return fn

@@ -33,7 +33,7 @@ def outline(
         transformation: such as `jax.checkpoint`.
         body: called as `body(pure, *operands)`; returns the result and the output groups.
         pure: the function of scopes.
-        steps: where its step is found, if it reads only.
+        steps: where its step is found, if the body reads only.
         *operands: pytrees of arrays.
 
     Returns:

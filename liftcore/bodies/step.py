@@ -1,9 +1,11 @@
 """Steps: bodies that read only, as functions of operands alone, of which JAX finds the trace again.
 
 JAX keeps the trace of what a loop or a checkpoint runs with the function itself. So a use of a lift that is equal to an
-earlier one, at the same place of the model, runs the same `Step`. It closes over no tracer, and it knows the use that
-it is traced for only while that lasts. What the body did that is no array rides home in the pytree structure of its
-outputs, where JAX keeps it too.
+earlier one, at the same place of the model, runs the same `Step`; and its Python does not run. A step closes over no
+tracer, and it knows the use that it is traced for only while that lasts. What the body did that is no array, the names
+that it took and the keys that it drew, rides home in the pytree structure of its outputs, where JAX keeps it too.
+
+A use is found again only where everything in it is compared by value, and is equal to nothing that does otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -19,10 +21,10 @@ import jax
 from ..layout import Layout, Record
 from ..packing import Crossing, Pure, name_of
 from ..tree import Node, plain_word
-from ..typing import PyTree
-from .sharing import is_exact, is_plain
+from ..typing import Predicate, PyTree
+from .sharing import is_exact, is_plain, is_plain_filter, is_plain_structure
 
-__all__ = ["Step", "Steps", "run"]
+__all__ = ["Body", "Steps", "run"]
 
 _KEPT = 256
 """How many steps of different uses are kept."""
@@ -68,49 +70,73 @@ def _is_traced(leaf: Any) -> bool:
     return isinstance(leaf, jax.core.Tracer) and isinstance(jax.typeof(leaf), jax.core.ShapedArray)
 
 
-class Here(threading.local):
+class Now(threading.local):
     """The use of a lift that a body is traced for, in one thread, while that lasts."""
 
     crossing: Crossing | None = None
 
 
-class Step:
-    """A body that reads only, as what JAX traces.
+class Body:
+    """A body that may be found again: a frozen dataclass, so that it compares by value.
 
-    Args:
-        form: see `Form`.
-        body: called as `body(pure, *whole, *operands)`; returns the result and the output groups.
+    It is called as `body(pure, *whole, *operands)`, and returns the result and the output groups.
+    """
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether equal ones do the very same."""
+        raise NotImplementedError
+
+    def __call__(self, pure: Pure, *given: Any) -> tuple[Any, Any]:
+        """Runs while it is traced."""
+        raise NotImplementedError
+
+
+class Use(NamedTuple):
+    """A use of a lift, as far as its body can see it. Equal ones run one step.
+
+    Attributes:
+        body: as in `Body`; a function that is called so is never found again.
         fn: the function of scopes.
         layout: what is static about the use of the lift.
         whole: what the body is given beside its operands, less the tracers.
-        place: what the body can see of where its scopes stand.
-
-    Attributes:
-        traced: the function that a transformation takes.
+        place: where its scopes stand, and how many keys were drawn there.
     """
 
-    def __init__(
-        self, form: Form, body: Callable[..., Any], fn: Callable[..., Any], layout: Layout, whole: Whole, place: Any
-    ) -> None:
-        here = self._here = Here()
+    body: Callable[..., Any]
+    fn: Callable[..., Any]
+    layout: Layout
+    whole: Whole
+    place: Any
+
+
+class Step:
+    """A body that reads only, as what JAX traces.
+
+    Attributes:
+        traced: what `form` made, for a transformation to take.
+    """
+
+    def __init__(self, form: Form, use: Use) -> None:
+        now = self._now = Now()
 
         def traced(tracers: Sequence[Any], *operands: Any) -> tuple[Any, Record]:
-            crossing = here.crossing
+            crossing = now.crossing
             assert crossing is not None, "traced outside of the call that asked for it"
-            result, _ = body(Pure(fn, crossing), *whole.join(tracers), *operands)
+            result, _ = use.body(Pure(use.fn, crossing), *use.whole.join(tracers), *operands)
             return result, crossing.records.pop()
 
         named: Any = form(traced)
-        named.__name__, named.__signature__ = name_of(fn), _OPERANDS
+        named.__name__, named.__signature__ = name_of(use.fn), _OPERANDS
         self.traced = named
 
     def run(self, crossing: Crossing, transformed: Callable[..., tuple[Any, Record]], *operands: Any) -> Any:
         """Calls what a transformation made of `traced`, for one use of the lift."""
-        before, self._here.crossing = self._here.crossing, crossing
+        before, self._now.crossing = self._now.crossing, crossing
         try:
             result, record = transformed(*operands)
         finally:
-            self._here.crossing = before
+            self._now.crossing = before
         crossing.records.append(record)
         return result
 
@@ -120,19 +146,15 @@ class Steps:
 
     Args:
         form: see `Form`.
-
-    Attributes:
-        new: makes a step; its arguments are those of `Step` after the form.
-        find: gives that of an equal use.
     """
 
     def __init__(self, form: Form = lambda traced: traced) -> None:
-        self._form, self.new = form, functools.partial(Step, form)
-        self.find = functools.lru_cache(_KEPT)(self.new)
+        self.new = functools.partial(Step, form)
+        self._known = functools.lru_cache(_KEPT)(self.new)
 
-    def of(self, fn: Callable[..., Any]) -> Steps:
-        """These; or a table for one function, for as long as that is lifted, where equal ones may differ."""
-        return self if is_exact(fn) else Steps(self._form)
+    def find(self, use: Use, crossing: Crossing, operands: PyTree) -> Step:
+        """The step of an equal use; a new one where something in this one cannot be told from the like."""
+        return (self._known if _is_told(use, crossing, operands) else self.new)(use)
 
 
 def run(
@@ -148,32 +170,48 @@ def run(
     Args:
         pure: the function of scopes.
         steps: where its step is found.
-        body: see `Step`; where a step is to be found again, it compares by value.
+        body: see `Use`.
         whole: what it is given beside the operands.
         transformation: makes `transformed(tracers, *operands) -> (result, record)` of what JAX traces.
         *operands: pytrees of arrays.
     """
     tracers, rest = Whole.of(whole)
-    place = _place(pure.crossing)
-    use = body, pure.fn, pure.crossing.layout, rest, place
-    try:
-        step = steps.find(*use) if place is not None and rest.is_plain else steps.new(*use)
-    except TypeError:  # a function or a filter of the user's cannot be hashed
-        step = steps.new(*use)
+    use = Use(body, pure.fn, pure.crossing.layout, rest, _place(pure.crossing))
+    step = steps.find(use, pure.crossing, (whole, operands))
     return step.run(pure.crossing, transformation(step.traced), tracers, *operands)
 
 
-def _place(crossing: Crossing) -> Any:
-    """What a body can see of where its scopes stand; None where its trace must serve no other use."""
-    if crossing.watched is not None or not crossing.live:
-        return None
+def _is_told(use: Use, crossing: Crossing, operands: PyTree) -> bool:
+    """Whether all that decides what a use does can be told from another one by comparing."""
     trees = [outer.tree for outer in crossing.outers]
-    paths = tuple(outer.path for outer in crossing.outers)
-    if not any(tree.rngs or tree.fallbacks for tree in trees):
+    return (
+        isinstance(use.body, Body)
+        and use.body.is_plain
+        and use.whole.is_plain
+        and is_exact(use.fn)
+        and crossing.live
+        and crossing.watched is None
+        and all(tree.word is plain_word for tree in trees)  # words that are dealt are tracers
+        and all(map(is_plain_filter, _filters(crossing)))
+        and is_plain_structure(jax.tree.structure(operands))
+    )
+
+
+def _filters(crossing: Crossing) -> Iterator[Predicate]:
+    """The filters that a body can see the work of."""
+    layout = crossing.layout
+    yield from (*layout.in_filters, *layout.out_filters, *layout.rng_filters)
+    for outer in crossing.outers:
+        yield from (outer.tree.mutable, *(rule for rule, _ in outer.tree.fallbacks))
+
+
+def _place(crossing: Crossing) -> tuple[Any, ...]:
+    """What a body can see of where its scopes stand, and of the keys that it draws."""
+    paths = tuple([outer.path for outer in crossing.outers])
+    if not any(outer.tree.rngs or outer.tree.fallbacks for outer in crossing.outers):
         return paths
-    if any(tree.word is not plain_word for tree in trees):  # words that are dealt are tracers
-        return None
-    return paths, *(_counts(outer.node) for outer in crossing.outers)
+    impl: str = jax.config.jax_default_prng_impl  # type: ignore[attr-defined]  # what raw keys mean
+    return paths, impl, tuple([_counts(outer.node) for outer in crossing.outers])
 
 
 def _counts(node: Node) -> tuple[Any, ...]:

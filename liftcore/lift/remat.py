@@ -10,8 +10,8 @@ from typing import Any
 from .. import _compat
 from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
-from ..bodies.sharing import is_plain
-from ..bodies.step import Steps
+from ..bodies.sharing import exact_as, is_plain
+from ..bodies.step import Body, Steps
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..packing import Pure, lift
@@ -64,7 +64,6 @@ def remat(
             f"expected a function such as those of `jax.checkpoint_policies`, given {shown(policy)}.",
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
         )
-    known = _STEPS.of(fn)
     transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
     static = choose(fn, "static", static_argnums, static_argnames)
 
@@ -72,20 +71,19 @@ def remat(
         arguments = name_arguments(args, kwargs)
         fixed = fixed_arguments(pure.where, arguments, static) if static else {}
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        body = Body(tuple((name, type(value), value) for name, value in fixed.items()))
-        steps = known if all(map(is_plain, fixed.values())) else Steps()
+        body = Call(tuple((name, type(value), value) for name, value in fixed.items()))
         try:
-            return outline(transformation, body, pure, steps, variable_groups, rng_groups, dynamic)
+            return outline(transformation, body, pure, _STEPS, variable_groups, rng_groups, dynamic)
         except TypeError as error:
             advise(error, pure.where, fn, dynamic)
             raise
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)
+    return exact_as(fn, lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE))
 
 
 @dataclasses.dataclass(frozen=True)
-class Body:
-    """What is run; equal ones do the same.
+class Call(Body):
+    """What is run.
 
     Attributes:
         fixed: the static arguments, each with its name and type.
@@ -93,13 +91,16 @@ class Body:
 
     fixed: tuple[tuple[str, type, Any], ...]
 
-    def __call__(self, pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+    @property
+    def is_plain(self) -> bool:
+        return all(is_plain(value) for _, _, value in self.fixed)
+
+    def __call__(self, pure: Pure, *given: Any) -> tuple[Any, Any]:
+        variable_groups, rng_groups, dynamic = given
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **dynamic})
         return pure(variable_groups, rng_groups, *args, **kwargs)
 
 
 _STEPS = Steps()
-"""Those of functions that hold no arrays and may be found again by an equal one."""
-
 checkpoint = remat
 """Another name of `remat`."""

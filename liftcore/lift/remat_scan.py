@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..bodies.axes import NO_AXES
+from ..bodies.sharing import exact_as
 from ..errors import LiftArgumentError
 from ..packing import name_of
 from ..typing import Filter
@@ -74,7 +75,7 @@ def remat_scan(
 
         step.__name__ = name_of(fn)  # for the paths of errors
         scanned = scan(
-            step,
+            exact_as(body, step),
             length,
             variable_broadcast=variable_broadcast,
             variable_carry=variable_carry,
@@ -87,7 +88,7 @@ def remat_scan(
             return scanned(scopes, carry)[0]
 
         looped.__name__ = step.__name__
-        return looped
+        return exact_as(body, looped)
 
     body = loop(fn, lengths[-1])
     for length in reversed(lengths[:-1]):

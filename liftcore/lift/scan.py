@@ -25,7 +25,8 @@ from ..bodies.axes import (
 )
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..bodies.loop import Loop, iteration
-from ..bodies.step import Steps
+from ..bodies.sharing import exact_as, is_plain_structure
+from ..bodies.step import Body, Steps
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..packing import Pure, lift
@@ -101,7 +102,6 @@ def scan(
     check_params("scan", metadata_params)
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    steps = _STEPS.of(fn)
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         carry, args, kwargs = _carry(pure, args, kwargs)
@@ -117,20 +117,20 @@ def scan(
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
         whole = shared, [key if axis is None else () for key, axis in zip(keys, key_axes, strict=True)], arguments.whole
-        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes, steps)
-        body = Body(arguments.structure, tuple(key_axes))
+        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes, _STEPS)
+        body = Call(arguments.structure, tuple(key_axes))
         carry, ys, groups = loop.run(pure, body, whole, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
-    return lift(transform, fn, into, out, rules, "scan", advice)
+    return exact_as(fn, lift(transform, fn, into, out, rules, "scan", advice))
 
 
 @dataclasses.dataclass(frozen=True)
-class Body:
-    """What is run in each iteration; equal ones do the same.
+class Call(Body):
+    """What is run in each iteration.
 
     Attributes:
         arguments: how the arguments are made of slices and of what is passed whole.
@@ -140,7 +140,12 @@ class Body:
     arguments: Structure
     key_axes: tuple[Axis, ...]
 
-    def __call__(self, pure: Pure, whole: Any, carried: Any, carry: Any, slices: Any) -> tuple[tuple[Any, Any], Any]:
+    @property
+    def is_plain(self) -> bool:
+        return is_plain_structure(self.arguments.treedef)
+
+    def __call__(self, pure: Pure, *given: Any) -> tuple[tuple[Any, Any], Any]:
+        whole, carried, carry, slices = given
         shared, keys, leaves = whole
         stacked, rngs, sliced = slices
         args, kwargs = self.arguments.join(leaves, sliced)
@@ -150,7 +155,6 @@ class Body:
 
 
 _STEPS = Steps(iteration)
-"""The steps of functions that hold no arrays and may be found again by an equal one."""
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:

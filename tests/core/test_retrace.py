@@ -129,7 +129,7 @@ def test_filters_and_mutable_sets() -> None:
         liftcore.apply(lifted("filter", variables=All("params", PathContains("w"))))(stored(), X)
     mutable, filtered, single = found
     assert mutable.differences == (Difference("mutable", "None", "'state'"),)
-    assert set(what(filtered)) == {"variables", "variable state/n"}
+    assert set(what(filtered)) == {"variables", "variable state/n", "variables not lifted"}
     assert Difference("variables", "...", "'params'") in filtered.differences
     assert next(one.now for one in single.differences if one.what == "variables") == "All('params', PathContains('w'))"
 

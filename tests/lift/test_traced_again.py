@@ -16,7 +16,7 @@ import pytest
 import liftcore
 import linen_like as linen
 from liftcore import Scope, nn
-from liftcore.errors import JaxTransformError, UnliftedSequenceError
+from liftcore.errors import JaxTransformError, UnliftedCollectionError, UnliftedSequenceError
 
 X = jnp.arange(1.0, 4.0)
 KEY = jax.random.key(0)
@@ -286,6 +286,146 @@ def test_another_filter_context_or_setting_gives_another_trace() -> None:
     assert plain != precise
     assert len(RUNS) == 2
     assert str(traced(liftcore.apply(lifted), variables, X)) == plain
+
+
+def test_a_variable_that_is_not_lifted_is_noticed_though_the_trace_is_known() -> None:
+    variables = {"params": {}, "stats": {"mean": jnp.ones(3)}}
+    for lifted in (liftcore.remat(reading, variables="params"), liftcore.jit(reading, variables="params")):
+        assert traced(liftcore.apply(lifted), {}, X)
+        with pytest.raises(UnliftedCollectionError, match="stats"):
+            traced(liftcore.apply(lifted), variables, X)
+        assert traced(liftcore.apply(lifted), {}, X)
+    inner = liftcore.remat(reading)
+    outer = liftcore.vmap(lambda scope, x: inner(scope, x), variable_axes={"params": None})
+    assert traced(liftcore.apply(outer), {}, X[None])
+    with pytest.raises(UnliftedCollectionError, match="stats"):
+        traced(liftcore.apply(outer), variables, X[None])
+
+
+def reading(scope: Scope, x: Any) -> Any:
+    return x + scope.get_variable("stats", "mean", 0.0)
+
+
+@jax.tree_util.register_pytree_node_class
+class Node:
+    """A pytree with something static."""
+
+    def __init__(self, value: Any, static: Any) -> None:
+        self.value, self.static = value, static
+
+    def tree_flatten(self) -> Any:
+        return (self.value,), self.static
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, children: Any) -> Any:
+        return cls(*children, static)
+
+
+def signed(scope: Scope, x: Any, node: Node) -> Any:
+    return x * node.value * np.sum(np.copysign(np.float32(1), node.static))
+
+
+def signed_step(scope: Scope, x: Any, node: Node) -> tuple[Any, Any]:
+    return signed(scope, x, node), None
+
+
+@pytest.mark.parametrize("kind", ["remat", "scan", "scan, whole"])
+@pytest.mark.parametrize(
+    "statics", [(0.0, -0.0), (True, 1), (np.ones(1), -np.ones(1)), ((1.0, 0.0), (1.0, -0.0))], ids=str
+)
+def test_what_is_static_in_a_pytree_is_told_apart(kind: str, statics: Any) -> None:
+    axes = liftcore.broadcast if kind == "scan, whole" else 0
+    lifted = liftcore.remat(signed) if kind == "remat" else liftcore.scan(signed_step, length=1, in_axes=axes)
+    for static in (*statics, *statics):
+        found = liftcore.apply(lifted)({}, X, Node(jnp.ones(1), static))
+        found = found if kind == "remat" else found[0]
+        np.testing.assert_array_equal(found, X * np.sum(np.copysign(1, static)))
+
+
+def test_keys_of_dicts_are_told_apart() -> None:
+    def body(scope: Scope, x: Any, given: dict[Any, Any]) -> Any:
+        return x * given[1] if isinstance(next(iter(given)), float) else -x * given[1]
+
+    lifted = liftcore.remat(body)
+    found = [float(liftcore.apply(lifted)({}, 2.0, {key: 1.0})) for key in (1, 1.0, True, 1)]
+    assert found == [-2.0, 2.0, -2.0, -2.0]
+
+
+def test_defaults_of_a_function_are_not_kept() -> None:
+    gone = []
+
+    def run() -> None:
+        big = jnp.ones(3)
+        gone.append(weakref.ref(big))
+
+        def body(scope: Scope, x: Any, big: Any = big) -> Any:
+            return x * big.sum()
+
+        liftcore.apply(liftcore.remat(body))({}, X)
+
+    run()
+    gc.collect()
+    assert gone[0]() is None
+
+
+def noised(scope: Scope, x: Any) -> Any:
+    return x * jax.random.normal(scope.make_rng("noise"), (3,))
+
+
+def test_what_a_raw_key_means_is_asked_each_time() -> None:
+    key = jnp.arange(4, dtype=jnp.uint32)
+    for impl in ("rbg", "unsafe_rbg", "rbg"):
+        with jax.default_prng_impl(impl):
+            plain, lifted = (liftcore.apply(fn)({}, X, rngs={"noise": key}) for fn in (noised, liftcore.remat(noised)))
+            np.testing.assert_allclose(lifted, plain, rtol=1e-6)
+
+
+def scaled(scope: Scope, x: Any) -> Any:
+    return linen.Dense(3, parent=scope.push("dense"))(x)
+
+
+@pytest.mark.parametrize("transform", [liftcore.remat, liftcore.jit])
+def test_interceptors_are_seen_by_modules_inside_lifts_of_functions(transform: Any) -> None:
+    lifted = transform(scaled)
+    _, variables = liftcore.init(lifted)(KEY, X)
+    plain = liftcore.apply(lifted)(variables, X)
+    for _ in range(2):
+        with linen.intercept_methods(_a_hundredfold):
+            np.testing.assert_allclose(liftcore.apply(lifted)(variables, X), 100 * plain, rtol=1e-6)
+        np.testing.assert_array_equal(liftcore.apply(lifted)(variables, X), plain)
+
+
+def _a_hundredfold(next_fun: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    return 100 * next_fun(*args, **kwargs)
+
+
+def test_a_closure_and_a_method_that_reads_one_are_traced_each_time() -> None:
+    by = 2.0
+
+    class Scale(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return by * x
+
+    lifted = liftcore.remat(lambda scope, x: by * x)
+    cls = linen.remat(Scale)
+    for by in (2.0, 3.0):
+        np.testing.assert_array_equal(liftcore.apply(lifted)({}, X), by * X)
+        np.testing.assert_array_equal(cls().apply({}, X), by * X)
+
+
+class Doubling:
+    """A function with attributes of its own."""
+
+    is_exact = True
+    __exact__ = None
+
+    def __call__(self, scope: Scope, x: Any) -> Any:
+        return 2 * x
+
+
+def test_an_object_is_no_exact_function_by_its_attributes() -> None:
+    np.testing.assert_array_equal(liftcore.apply(liftcore.remat(Doubling()))({}, X), 2 * X)
 
 
 # --- laws -------------------------------------------------------------------------------------------------------------
