@@ -52,9 +52,16 @@ def iteration(traced: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Loop(NamedTuple):
-    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables.
+    """How a body is run.
 
-    The last field is how to take a variable that is not the same in all iterations, for the text of an error.
+    Attributes:
+        size: the number of iterations.
+        reverse: see `jax.lax.scan`.
+        unroll: see `jax.lax.scan`.
+        split_transpose: see `jax.lax.scan`.
+        group_axes: the axes of the groups of variables that it stacks.
+        steps: where the step of a body that reads only is found.
+        advice: how to take a variable that is not the same in all iterations, for the text of an error.
     """
 
     size: int

@@ -18,7 +18,9 @@ __all__ = ["exact_as", "is_exact", "is_plain", "is_plain_filter", "is_plain_stru
 
 Lifted = TypeVar("Lifted", bound=Callable[..., Any])
 
-_PLAIN = (bool, bytes, int, str, type(None))
+_PLAIN = frozenset({bool, bytes, int, str, type(None)})
+_NAMED = frozenset({str, type(None)})
+_SIMPLE = (filters.Everything, filters.Nothing, filters.WithTag, filters.OfType, filters.PathContains)
 _LIFTED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -79,11 +81,8 @@ def is_plain_structure(treedef: Any) -> bool:
 
 def _is_named(data: Any) -> bool:
     if type(data) in (list, tuple):
-        return all(map(_is_named, data))
-    return type(data) in (str, type(None)) or isinstance(data, type)
-
-
-_SIMPLE = (filters.Everything, filters.Nothing, filters.WithTag, filters.OfType, filters.PathContains)
+        return _NAMED.issuperset(map(type, data)) or all(map(_is_named, data))
+    return type(data) in _NAMED or isinstance(data, type)
 
 
 def is_plain_filter(predicate: Any) -> bool:

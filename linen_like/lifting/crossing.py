@@ -205,7 +205,7 @@ class Call:
 
 
 class EqualCall(Call):
-    """A `Call` that equals those of equal modules, so that they share what is compiled."""
+    """A `Call` that equals those of equal modules, so that they share what is compiled, or traced."""
 
     def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
         super().__init__(fn, inside, {})
