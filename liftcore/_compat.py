@@ -86,15 +86,12 @@ def as_array(value: Any) -> Any:
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`jax.checkpoint`, whatever stands around it.
 
-    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words, to a new
-    function, of which JAX knows no trace.
+    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words.
     """
     if jax.__version_info__ >= (0, 10, 2):
         return jax.checkpoint(fn, **options)
 
     def call(*operands: Any) -> Any:
-        if not any(map(_is_key, jax.tree.leaves(operands))):
-            return jax.checkpoint(fn, **options)(*operands)
         impls = jax.tree.map(lambda leaf: _is_key(leaf) and jax.random.key_impl(leaf), operands)
         words = jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, operands)
         run = jax.checkpoint(lambda *words: fn(*jax.tree.map(_wrapped, words, impls)), **options)

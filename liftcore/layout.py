@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
-
 from .tree import Advice, Names, Sown
 from .typing import Path, Predicate, PyTree
 
@@ -36,12 +34,9 @@ class Changes(NamedTuple):
     created: PyTree
 
 
-@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a body did that is no array, so that it can be known again when a body that was traced before is not run.
-
-    It is a pytree without leaves.
+    """What a body did that is no array, so that it can be known again when a compiled body is not run.
 
     Attributes:
         draws: how many keys were drawn, as `((index of the scope, relative path, sequence), count)`.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import liftcore
 
 from ..counts import Counted
-from ..measure import first_seconds, seconds
+from ..measure import first_seconds
 from ..models import core, linen, pure
 from ..row import Row
 from ..settings import Settings
@@ -37,16 +37,13 @@ def runs(settings: Settings) -> Iterator[Row]:
 
 
 def nested_scans(settings: Settings) -> Iterator[Row]:
-    """The trace of four scans, one in the other: of a new model, and of one that was traced before."""
+    """The trace of four scans, one in the other, of a new model each time."""
     names = (PURE, "core", *settings.linens)
     targets = {"core": 2.0, "linen_like": 2.0}
     for entry in ("apply", "init"):
         makers = {name: functools.partial(_loops, name, entry) for name in names}
         what = f"trace of {entry}, {_DEPTH} nested scans"
         yield Row("nested_scans", what, "s", first_seconds(makers, settings.rounds), targets)
-    again = {name: _loops(name, "apply") for name in names}
-    what = f"trace of apply again, {_DEPTH} nested scans"
-    yield Row("nested_scans", what, "s", seconds(again, settings.rounds), {"core": 1.0, "linen_like": 1.0})
 
 
 def nested(settings: Settings) -> Iterator[Row]:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ __all__ = [
     "In",
     "InOut",
     "Out",
-    "Structure",
     "VariableAxes",
     "broadcast",
     "flatten_axes",
@@ -175,36 +174,12 @@ def _no_axis(axis: Any) -> bool:
     return axis is None or axis is broadcast
 
 
-class Structure(NamedTuple):
-    """How arguments are made of the leaves that are sliced and of those that are passed whole.
-
-    Attributes:
-        treedef: the structure of the arguments and of the keyword arguments.
-        axes: the axis of each leaf, or None.
-    """
-
-    treedef: Any
-    axes: tuple[Axis, ...]
-
-    def join(self, whole: Sequence[Any], slices: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments of one lane or iteration.
-
-        Args:
-            whole: for each leaf that is passed whole this, for the others anything.
-            slices: the slices of the others.
-        """
-        args, kwargs = jax.tree.unflatten(self.treedef, replace_mapped(whole, self.axes, slices))
-        return args, kwargs
-
-
 class Arguments:
     """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole.
 
     Attributes:
-        structure: how they are put together again.
         sliced: the leaves that are sliced.
         axes: their axes.
-        whole: for each leaf that is passed whole this, for the others None.
     """
 
     def __init__(
@@ -214,11 +189,10 @@ class Arguments:
         self._pure, self._skip, self._args, self._kwargs = pure, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
-        leaves, treedef = jax.tree.flatten((self._args, self._kwargs))
-        axes = (*self._arg_axes, *self._kwarg_axes)
-        self.structure = Structure(treedef, axes)
-        self.sliced, self.axes = select_mapped(leaves, axes), select_mapped(axes, axes)
-        self.whole = [leaf if axis is None else None for leaf, axis in zip(leaves, axes, strict=True)]
+        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
+        self._axes = [*self._arg_axes, *self._kwarg_axes]
+        self.axes = [axis for axis in self._axes if axis is not None]
+        self.sliced = select_mapped(self._leaves, self._axes)
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
         """The size of the axis that they share with groups of variables.
@@ -258,12 +232,13 @@ class Arguments:
     def belong_to(self, numbers: Container[int]) -> list[bool]:
         """For each sliced leaf whether it is of a positional argument with one of some numbers, from 1."""
         each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
-        owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self.structure.axes)
+        owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self._axes)
         return [number in numbers for number in owners]
 
     def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
         """The arguments of one lane or iteration, from its slices."""
-        return self.structure.join(self.whole, slices)
+        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
+        return args, kwargs
 
 
 def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:

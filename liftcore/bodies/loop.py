@@ -26,9 +26,8 @@ from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, check_separate, overlay, promoted, select
 from .changes import names_of
-from .step import Steps, run
 
-__all__ = ["Loop", "iteration"]
+__all__ = ["Loop"]
 
 
 class Created(NamedTuple):
@@ -40,28 +39,10 @@ class Created(NamedTuple):
     constant: PyTree
 
 
-def iteration(traced: Callable[..., Any]) -> Callable[..., Any]:
-    """The form of a step in a loop: `(tracers, carry), slices -> (tracers, carry), (ys, record)`."""
-
-    def step(state: Any, slices: Any) -> Any:
-        tracers, carry = state  # JAX makes constants of the loop of what is carried as it is
-        (carry, ys), record = traced(tracers, carry, slices)
-        return (tracers, carry), (ys, record)
-
-    return step
-
-
 class Loop(NamedTuple):
-    """How a body is run.
+    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables.
 
-    Attributes:
-        size: the number of iterations.
-        reverse: see `jax.lax.scan`.
-        unroll: see `jax.lax.scan`.
-        split_transpose: see `jax.lax.scan`.
-        group_axes: the axes of the groups of variables that it stacks.
-        steps: where the step of a body that reads only is found.
-        advice: how to take a variable that is not the same in all iterations, for the text of an error.
+    The last field is how to take a variable that is not the same in all iterations, for the text of an error.
     """
 
     size: int
@@ -69,7 +50,6 @@ class Loop(NamedTuple):
     unroll: int | bool
     split_transpose: bool
     group_axes: Sequence[Axis]
-    steps: Steps
     advice: str = 'Stack it, `variable_axes={{"{}": 0}}`'
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
@@ -77,48 +57,32 @@ class Loop(NamedTuple):
         return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
-        self,
-        pure: Pure,
-        body: Callable[..., Any],
-        whole: PyTree,
-        state: tuple[PyTree, PyTree],
-        xs: PyTree,
-        out_axes: InOutAxes,
+        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs `body(pure, whole, carried variables, carry, slices) -> ((carry, ys), groups)` in a loop."""
+        """Runs `body(pure, (carried variables, carry), slices) -> (carry, ys, groups)` in a loop."""
         if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes)):
-            return self._run_hoisted(pure, body, whole, state, xs, out_axes)
-        carried, carry = state
+            return self._run_hoisted(pure, body, state, xs, out_axes)
+
+        def step(carry: Any, slices: Any) -> Any:
+            return body(pure, (state[0], carry), slices)[:2]
+
         try:
-            carry, ys = run(pure, self.steps, body, (whole, carried), self._repeated, carry, xs)
+            carry, ys = self.scan(step, state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-            traced = trace(lambda carry, slices: ((), body(pure, whole, carried, carry, slices)[0][0]), carry, slices)
-            check_carry(pure.where, "carry", carry, traced.outputs)
+            traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
+            check_carry(pure.where, "carry", state[1], traced.outputs)
             raise
         return carry, Outputs(pure.where, out_axes).join(ys, ()), pure.unchanged
 
-    def _repeated(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def repeated(tracers: list[Any], carry: PyTree, xs: PyTree) -> Any:
-            (_, carry), (ys, record) = self.scan(step, (tracers, carry), xs)
-            return (carry, ys), record
-
-        return repeated
-
     def _run_hoisted(
-        self,
-        pure: Pure,
-        body: Callable[..., Any],
-        whole: PyTree,
-        state: tuple[PyTree, PyTree],
-        xs: PyTree,
-        out_axes: InOutAxes,
+        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
         outputs = Outputs(pure.where, out_axes)
         hoisted = pure.hoisted()
 
         def flat(state: Any, slices: Any) -> Any:
-            (carry, ys), (shared, carried, *stacked, captured) = body(hoisted, whole, *state, slices)
+            carry, ys, (shared, carried, *stacked, captured) = body(hoisted, state, slices)
             _check_unwritten(pure.where, shared.values)
             stackable, constant = outputs.split(ys)
             created = Created(shared.created, carried.created, [one.created for one in stacked], tag(constant))

@@ -15,7 +15,6 @@ from .._compat import as_array
 from ..hoist import trace
 from ..layout import Changes
 from ..packing import Pure
-from .step import Steps, run
 
 __all__ = ["outline", "with_created", "without_created"]
 
@@ -24,7 +23,6 @@ def outline(
     transformation: Callable[[Callable[..., Any]], Callable[..., Any]],
     body: Callable[..., Any],
     pure: Pure,
-    steps: Steps,
     *operands: Any,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Applies a transformation to a body, less the initial values that the body makes.
@@ -33,19 +31,18 @@ def outline(
         transformation: such as `jax.checkpoint`.
         body: called as `body(pure, *operands)`; returns the result and the output groups.
         pure: the function of scopes.
-        steps: where its step is found, if the body reads only.
         *operands: pytrees of arrays.
 
     Returns:
         The result and the output groups.
     """
     if not pure.writes:
-        return run(pure, steps, body, (), transformation, *operands), pure.unchanged
+        return transformation(lambda *operands: body(pure, *operands)[0])(*operands), pure.unchanged
     hoisted = pure.hoisted()
     traced = trace(lambda *operands: without_created(*body(hoisted, *operands)), *operands)
     created = pure.settle(traced.create(None, *operands))
-    rest = transformation(lambda created, *operands: traced.rest(None, created, *operands)[1])
-    return with_created(created, *jax.tree.map(as_array, rest(created, *operands)))
+    run = transformation(lambda created, *operands: traced.rest(None, created, *operands)[1])
+    return with_created(created, *jax.tree.map(as_array, run(created, *operands)))
 
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:

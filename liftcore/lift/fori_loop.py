@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
-from ..bodies.loop import Loop, iteration
+from ..bodies.loop import Loop
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
-from ..bodies.step import Steps
 from ..errors import LiftArgumentError
 from ..layout import Captured
 from ..packing import Pure, lift
@@ -121,15 +120,14 @@ def _known(
 ) -> tuple[Any, Any]:
     """The loop between bounds that are known, which is a scan that carries the index and the value."""
 
-    def step(pure: Pure, shared: Any, carried: Any, now: Any, _: Any) -> tuple[tuple[Any, Any], Any]:
-        index, value = now
+    def step(pure: Pure, now: Any, _: Any) -> tuple[Any, Any, Any]:
+        carried, (index, value) = now
         number = index - state[0] if counts else ()
-        value, (carried, shared, captured) = body(pure, Variables(carried, shared), number, index, value)
-        return ((index + 1, value), ()), (shared, carried, captured)
+        value, (carried, shared, captured) = body(pure, Variables(carried, variables.shared), number, index, value)
+        return (index + 1, value), (), (shared, carried, captured)
 
-    loop = Loop(size, False, unroll, False, [], Steps(iteration), 'Carry it, `variable_carry="{}"`')
-    whole = variables.shared
-    (_, value), _, (shared, carried, captured) = loop.run(pure, step, whole, (variables.carried, state), (), 0)
+    loop = Loop(size, False, unroll, False, [], 'Carry it, `variable_carry="{}"`')
+    (_, value), _, (shared, carried, captured) = loop.run(pure, step, (variables.carried, state), (), 0)
     return value, (carried, shared, captured)
 
 

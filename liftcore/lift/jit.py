@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,13 +14,12 @@ from ..bodies.axes import NO_AXES
 from ..bodies.compiled import Body, Cache
 from ..bodies.outline import outline
 from ..bodies.shardings import Placement
-from ..bodies.sharing import is_shareable, seen_paths
-from ..bodies.step import Steps
 from ..filters import names_collections
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..packing import Crossing, Pure, lift
+from ..retrace import Counted
 from ..tree import Advice
-from ..typing import Filter, PyTree
+from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
 
@@ -98,7 +99,7 @@ def jit(
     )
     rules = [matches for matches, _ in placement.rules] if placement else []
     asked = not all(map(names_collections, [variables, *rules]))
-    cache = _SHARED if is_shareable(fn) else Cache()
+    cache = _SHARED if _is_shareable(fn) else Cache()
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         crossing, arguments = pure.crossing, name_arguments(args, kwargs)
@@ -109,7 +110,7 @@ def jit(
             if crossing.watched is not None:  # a body that was compiled before would not run
                 return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
             placed = None if placement is None else placement.arrange(pure.where, crossing, gone, variable_groups, kept)
-            body = Body(fn, crossing.layout, _hashable(fixed), seen_paths(crossing, asked), placed)
+            body = Body(fn, crossing.layout, _hashable(fixed), _seen_paths(crossing, asked), placed)
             return cache.find(body, options)(crossing, gone, (variable_groups, rng_groups, kept))
         except TypeError as error:
             advise(error, pure.where, fn, {**kept, **gone})
@@ -125,11 +126,22 @@ def _run_anew(pure: Pure, fixed: dict[str, Any], *operands: Any) -> Any:
         args, kwargs = join_arguments({**fixed, **dynamic})
         return pure(variable_groups, rng_groups, *args, **kwargs)
 
-    return outline(jax.jit, body, pure, Steps(), *operands)
+    return outline(jax.jit, body, pure, *operands)
 
 
 _SHARED = Cache()
 """Compiled functions of bodies that hold no arrays and may be found again by an equal one."""
+
+
+def _is_shareable(fn: Callable[..., Any]) -> bool:
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    if isinstance(fn, Counted):
+        return _is_shareable(fn.__wrapped__)
+    if isinstance(fn, types.FunctionType):
+        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
+        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 def _options(**given: Any) -> tuple[tuple[str, Any], ...]:
@@ -138,3 +150,9 @@ def _options(**given: Any) -> tuple[tuple[str, Any], ...]:
 
 def _hashable(fixed: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...]:
     return tuple((name, type(value), value) for name, value in fixed.items())
+
+
+def _seen_paths(crossing: Crossing, asked: bool) -> tuple[Path, ...]:
+    """The paths of what is lifted, where a filter may ask for them: one of the lift (`asked`), or that of `mutable`."""
+    asked = asked or not all(names_collections(outer.tree.mutable) for outer in crossing.outers)
+    return tuple(outer.path for outer in crossing.outers) if asked else ()

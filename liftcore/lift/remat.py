@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 from .. import _compat
 from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
-from ..bodies.sharing import exact_as, is_plain
-from ..bodies.step import Body, Steps
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..packing import Pure, lift
@@ -70,37 +67,20 @@ def remat(
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = name_arguments(args, kwargs)
         fixed = fixed_arguments(pure.where, arguments, static) if static else {}
+
+        def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+            args, kwargs = join_arguments({**fixed, **dynamic})
+            return pure(variable_groups, rng_groups, *args, **kwargs)
+
         dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        body = Call(tuple((name, type(value), value) for name, value in fixed.items()))
         try:
-            return outline(transformation, body, pure, _STEPS, variable_groups, rng_groups, dynamic)
+            return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
         except TypeError as error:
             advise(error, pure.where, fn, dynamic)
             raise
 
-    return exact_as(fn, lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE))
+    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Call(Body):
-    """What is run.
-
-    Attributes:
-        fixed: the static arguments, each with its name and type.
-    """
-
-    fixed: tuple[tuple[str, type, Any], ...]
-
-    @property
-    def is_plain(self) -> bool:
-        return all(is_plain(value) for _, _, value in self.fixed)
-
-    def __call__(self, pure: Pure, *given: Any) -> tuple[Any, Any]:
-        variable_groups, rng_groups, dynamic = given
-        args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **dynamic})
-        return pure(variable_groups, rng_groups, *args, **kwargs)
-
-
-_STEPS = Steps()
 checkpoint = remat
 """Another name of `remat`."""

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ..bodies.axes import NO_AXES
-from ..bodies.sharing import exact_as
 from ..errors import LiftArgumentError
 from ..packing import name_of
 from ..typing import Filter
@@ -75,7 +74,7 @@ def remat_scan(
 
         step.__name__ = name_of(fn)  # for the paths of errors
         scanned = scan(
-            exact_as(body, step),
+            step,
             length,
             variable_broadcast=variable_broadcast,
             variable_carry=variable_carry,
@@ -88,7 +87,7 @@ def remat_scan(
             return scanned(scopes, carry)[0]
 
         looped.__name__ = step.__name__
-        return exact_as(body, looped)
+        return looped
 
     body = loop(fn, lengths[-1])
     for length in reversed(lengths[:-1]):

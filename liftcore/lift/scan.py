@@ -7,7 +7,6 @@ variable of each kind may be created in the body is told in `loop`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from ..bodies.arguments import parameter_names
 from ..bodies.axes import (
     NO_AXES,
     Arguments,
-    Structure,
     VariableAxes,
     replace_mapped,
     select_mapped,
@@ -24,14 +22,12 @@ from ..bodies.axes import (
     to_front,
 )
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
-from ..bodies.loop import Loop, iteration
-from ..bodies.sharing import exact_as, is_plain_structure
-from ..bodies.step import Body, Steps
+from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
 from ..packing import Pure, lift
 from ..tree import Advice
-from ..typing import Axis, Filter, InOutAxes
+from ..typing import Filter, InOutAxes
 
 __all__ = ["scan"]
 
@@ -111,50 +107,26 @@ def scan(
         keys = split_keys(rng_groups, key_axes, size)
         stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 
+        def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
+            carried, carry = state
+            rngs = replace_mapped(keys, key_axes, slices[1])
+            args, kwargs = arguments.join(slices[2])
+            result, groups = pure([shared, carried, *slices[0]], rngs, carry, *args, **kwargs)
+            return *_pair(pure.where, result), groups
+
         xs = (
             [to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)],
             select_mapped(keys, key_axes),
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
-        whole = shared, [key if axis is None else () for key, axis in zip(keys, key_axes, strict=True)], arguments.whole
-        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes, _STEPS)
-        body = Call(arguments.structure, tuple(key_axes))
-        carry, ys, groups = loop.run(pure, body, whole, (carried, carry), xs, out_axes)
+        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
+        carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
-    return exact_as(fn, lift(transform, fn, into, out, rules, "scan", advice))
-
-
-@dataclasses.dataclass(frozen=True)
-class Call(Body):
-    """What is run in each iteration.
-
-    Attributes:
-        arguments: how the arguments are made of slices and of what is passed whole.
-        key_axes: for each group of PRNG sequences 0 where it is split, else None.
-    """
-
-    arguments: Structure
-    key_axes: tuple[Axis, ...]
-
-    @property
-    def is_plain(self) -> bool:
-        return is_plain_structure(self.arguments.treedef)
-
-    def __call__(self, pure: Pure, *given: Any) -> tuple[tuple[Any, Any], Any]:
-        whole, carried, carry, slices = given
-        shared, keys, leaves = whole
-        stacked, rngs, sliced = slices
-        args, kwargs = self.arguments.join(leaves, sliced)
-        rngs = replace_mapped(keys, self.key_axes, rngs)
-        result, groups = pure([shared, carried, *stacked], rngs, carry, *args, **kwargs)
-        return _pair(pure.where, result), groups
-
-
-_STEPS = Steps(iteration)
+    return lift(transform, fn, into, out, rules, "scan", advice)
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:

@@ -7,7 +7,6 @@ functions that it holds hold in turn.
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,13 +19,10 @@ from liftcore import Variable
 from .fields import Base
 from .naming import map_modules
 
-__all__ = ["HELD", "class_reads_cells", "function_reads_cells", "held", "holding", "keeps", "parts"]
+__all__ = ["HELD", "held", "holding", "keeps", "parts"]
 
 HELD = (Base, Variable)
 """The types of what is found."""
-
-_UNCHANGING = {"jax", "liftcore", "linen_like"}
-"""Packages whose closures, such as the initializers, keep what they were made with."""
 
 _HOLDERS = (types.FunctionType, types.MethodType, functools.partial)
 _KINDS = (*HELD, *_HOLDERS)
@@ -92,30 +88,6 @@ def keeps(fn: Any) -> bool:
         return bool(arrays) or keeps(fn.func)
     cells = getattr(fn, "__closure__", None) or ()
     return not getattr(fn, "is_module_method", False) and not all(isinstance(_content(cell), type) for cell in cells)
-
-
-def function_reads_cells(fn: Any) -> bool:
-    """Whether a function of a user's reads variables of the function that it was made in: they may change."""
-    bare = inspect.unwrap(fn)
-    cells = getattr(bare, "__closure__", None) or ()
-    return not _is_unchanging(bare) and not all(isinstance(_content(cell), type) for cell in cells)
-
-
-def class_reads_cells(cls: type) -> bool:
-    """Whether a method of a module class does."""
-    return any(map(_has_such_methods, cls.__mro__))
-
-
-@functools.lru_cache(1024)
-def _has_such_methods(cls: type) -> bool:
-    if _is_unchanging(cls):
-        return False
-    methods = [one.fget if isinstance(one, property) else getattr(one, "__func__", one) for one in vars(cls).values()]
-    return any(isinstance(fn, types.FunctionType) and function_reads_cells(fn) for fn in methods)
-
-
-def _is_unchanging(defined: Any) -> bool:
-    return str(defined.__module__).partition(".")[0] in _UNCHANGING
 
 
 def parts(value: Any) -> Iterator[Any]:

@@ -8,8 +8,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
-
 from liftcore.errors import LiftArgumentError
 
 from .context import Context, context
@@ -77,27 +75,9 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
     before = context.interceptors
     context.interceptors = (*before, interceptor)
     try:
-        with _SEEN_BY_JAX(_Same(context.interceptors)):
-            yield
+        yield
     finally:
         context.interceptors = before
-
-
-class _Same:
-    """Functions, equal to the very same ones."""
-
-    def __init__(self, functions: tuple[Interceptor, ...]) -> None:
-        self._functions = functions
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and list(map(id, self._functions)) == list(map(id, other._functions))
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self._functions)))
-
-
-_SEEN_BY_JAX: Any = jax.make_user_context(default_value=None)
-"""The interceptors again, for JAX: a trace that was made inside of some serves no call inside of others."""
 
 
 def intercepted(fun: Callable[..., Any], name: str) -> Callable[..., Any]:

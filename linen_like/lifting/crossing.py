@@ -24,7 +24,7 @@ from ..lifecycle.closures import HELD, held, holding, keeps
 from ..lifecycle.context import context
 from ..lifecycle.fields import Base, fingerprint
 from ..lifecycle.naming import map_modules
-from .template import Apart, Parts, Place, Template, instantiate, is_exact, reads_cells, scopes_of
+from .template import Apart, Parts, Place, Template, instantiate, is_exact, scopes_of
 
 __all__ = ["Call", "Crossing", "EqualCall", "LiftOfClass", "cross", "lies_in"]
 
@@ -205,11 +205,11 @@ class Call:
 
 
 class EqualCall(Call):
-    """A `Call` that equals those of equal modules, so that they share what is compiled, or traced."""
+    """A `Call` that equals those of equal modules, so that they share what is compiled."""
 
     def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
         super().__init__(fn, inside, {})
-        self._key = fn, key, context.captures[-1], context.names_calls
+        self._key = fn, key, context.captures[-1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key
@@ -221,11 +221,6 @@ class EqualCall(Call):
         """Whether any equal call does the very same: no class of a user's says what is equal in its fields."""
         parts = self.inside.parts
         return all(map(is_exact, (*parts.templates, *parts.along)))
-
-    def __exact__(self) -> bool:
-        """Whether it does what an equal call did before: nothing that it is made of reads what may have changed."""
-        parts = self.inside.parts
-        return self.is_exact() and not any(map(reads_cells, (*parts.templates, *parts.along)))
 
 
 def _call(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,11 +11,11 @@ import jax
 from liftcore import Scope, Variable
 
 from ..lifecycle.binding import constructor_arguments
-from ..lifecycle.closures import HELD, class_reads_cells, function_reads_cells
+from ..lifecycle.closures import HELD
 from ..lifecycle.fields import Base
 from ..lifecycle.naming import PLAIN, map_modules
 
-__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "is_exact", "reads_cells", "scopes_of"]
+__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "is_exact", "scopes_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,17 +84,6 @@ def is_exact(value: Any) -> bool:
     if isinstance(value, Template):
         return all(map(is_exact, value.arguments.values()))
     return type(value) in PLAIN or isinstance(value, Base) or (type(value) is tuple and all(map(is_exact, value)))
-
-
-def reads_cells(value: Any) -> bool:
-    """Whether a function in a template, or a method of its class, reads what may change: a closure or an object."""
-    if isinstance(value, Template):
-        return class_reads_cells(value.cls) or any(map(reads_cells, value.arguments.values()))
-    if type(value) is tuple:
-        return any(map(reads_cells, value))
-    if isinstance(value, types.FunctionType):
-        return function_reads_cells(value)
-    return isinstance(value, types.MethodType)
 
 
 def scopes_of(value: Any) -> list[Scope]:

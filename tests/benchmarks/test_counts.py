@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ import pytest
 
 import liftcore
 import linen_like
-from benchmarks.counts import Counted, equations, named
+from benchmarks.counts import equations, named
 from benchmarks.fresh import new_modules
 from benchmarks.items.compiling import again, ways
 from benchmarks.items.importing import STATEMENTS
@@ -33,17 +32,6 @@ LINENS = ("linen_like",)
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_the_body_of_nested_loops_runs_once(name: str, model: str, depth: int) -> None:
     assert body_runs(lifted(name, model, depth)) == (1, 1)
-
-
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("model", ["loops", "remat_loops"])
-def test_the_body_of_nested_loops_does_not_run_where_it_was_traced_before(name: str, model: str) -> None:
-    side = lifted(name, model, 2)
-    variables = side.init(KEY, X)[1]
-    with mock.patch.object(pure, "cell", Counted(pure.cell)) as cell:
-        for _ in range(3):
-            jax.make_jaxpr(lambda *args: side.apply(*args))(variables, X)
-    assert cell.runs == 1
 
 
 @pytest.mark.parametrize("way", ways(linen_like))

@@ -237,13 +237,6 @@ def test_law_2_once_inside_three_others(names: tuple[str, ...]) -> None:
     assert_runs(names)
 
 
-FOUND_AGAIN = {"jit", "remat", "remat, policy"} if jax.__version_info__ >= (0, 10, 2) else {"jit"}
-"""Those of which all that the body is given are arrays, so that its trace serves the derivative too.
-
-Before JAX 0.10.2 keys cross a checkpoint as words, to a new function.
-"""
-
-
 @ROWS
 def test_law_2_once_when_it_is_run_too(name: str) -> None:
     body = Counted(block_in(name))
@@ -256,7 +249,7 @@ def test_law_2_once_when_it_is_run_too(name: str) -> None:
     assert body.since() == times
     derivative = jax.jacfwd if REVERSE & TABLE[name].refuses else jax.grad
     derivative(lambda x: liftcore.apply(lifted)(variables, x, rngs=keys()).sum())(X)
-    assert body.since() == (0 if name in FOUND_AGAIN else times)
+    assert body.since() == (0 if name == "jit" else times)
 
 
 # -- 3. transparent ----------------------------------------------------------------------------------------------------
@@ -708,7 +701,7 @@ def test_law_1_and_2_hold_for_programs_inside_every_lift(drawn: tuple[str, Any])
     before = jax.eval_shape(liftcore.init(lifted), keys(), X)
     assert body.since() == times
     assert jax.tree.structure(before) == jax.tree.structure(jax.eval_shape(liftcore.init(lifted), keys(), X))
-    assert body.since() == (0 if name in FOUND_AGAIN else times)
+    assert body.since() == (0 if name == "jit" else times)
 
 
 def test_the_table_covers_every_kind_of_group() -> None:
