@@ -199,7 +199,7 @@ class Crossing:
         self.records: list[Record] = []
         self.settled = False
         self.watched = next((outer.tree.watch.lift(self) for outer in outers if outer.tree.watch is not None), None)
-        self.live = all(outer.tree.trace == trace_state() for outer in outers)
+        self._live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
         self._fresh: Container[str] = ()
 
@@ -267,7 +267,7 @@ class Crossing:
             if words is not None:
                 root.tree.word = words(index)
             root.tree.remade = outer.tree.remade | remade
-            if not self.live:  # a raw transformation lies between: its scopes may be read, no more
+            if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
         scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
         for inner, outer in zip(scopes, self.given, strict=True):
