@@ -5,14 +5,16 @@ What a body draws depends on the path and the counts of its caller, which are no
 function, taken from one vector in the order of the draws. Which draws a body makes, the names it takes and what it sows
 is static. It rides home in the pytree structure of the compiled function's output, on cached calls as well.
 
-A compiled function knows nothing of the call that traces it but through `Here`, which is emptied when the call ends.
+A compiled function knows nothing of the call that traces it but through `_calls`: what it keeps, it keeps for all.
 """
 
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -46,23 +48,27 @@ _TRACES = 256
 """How many traces that create variables a compiled function keeps."""
 
 
-class Here:
-    """The use of a lift that a call belongs to. All are equal, so it is no part of what is compiled.
+class Call:
+    """A call of a compiled function.
 
     Attributes:
-        crossing: that use; None when the call has ended.
+        crossing: the use of a lift that it belongs to.
         traced: whether the body ran.
     """
 
+    __slots__ = ("crossing", "traced")
+
     def __init__(self, crossing: Crossing) -> None:
-        self.crossing: Crossing | None = crossing
-        self.traced = False
+        self.crossing, self.traced = crossing, False
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Here)
 
-    def __hash__(self) -> int:
-        return hash(Here)
+_SIGNATURE = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("words", "gone", "operands")]
+)
+"""That of a body: `jax.jit` asks for it, and working it out is most of what making a compiled function takes."""
+
+_calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
+"""The innermost call that runs now."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +142,8 @@ class Body:
     paths: tuple[Path, ...]
     shardings: Shardings | None = None
 
+    __signature__ = _SIGNATURE
+
     @property
     def __name__(self) -> str:
         return name_of(self.fn)
@@ -143,10 +151,10 @@ class Body:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
-    def __call__(self, here: Here, words: Any, gone: Any, operands: Any) -> Any:
+    def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
-        crossing = here.crossing
-        assert crossing is not None, "traced outside of the call that asked for it"
+        call = _calls.get()
+        crossing = call.crossing
         variable_groups, rng_groups, kept = operands
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
         dealer = Dealer(words, crossing)
@@ -157,7 +165,7 @@ class Body:
             placement = self.shardings.placement
             placement.check_result(f"{self.layout.name} at {crossing.outers[0].path_text}", result)
             values = placement.constrain(values, crossing)
-        here.traced = True
+        call.traced = True
         return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws)))
 
 
@@ -190,7 +198,7 @@ class Compiled:
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
         whole, rest = ({}, {}) if body.shardings is None else (body.shardings.whole(), body.shardings.rest())
-        self._whole = self._jit(body, static_argnums=0, donate_argnums=2, **whole)
+        self._whole = self._jit(body, donate_argnums=1, **whole)
         self._jit_rest = functools.partial(self._jit, donate_argnums=2, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
@@ -199,12 +207,13 @@ class Compiled:
 
     def __call__(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """The result of the body and its output groups; `gone` are the donated arguments."""
-        here = Here(crossing)
+        call = Call(crossing)
+        before = _calls.set(call)
         try:
-            return self._call(here, crossing, gone, operands)
+            return self._call(crossing, gone, operands)
         finally:
-            here.crossing = None
-            if here.traced:
+            _calls.reset(before)
+            if call.traced:
                 self._remember(Signature.of(crossing, gone, operands))
 
     def _remember(self, now: Signature) -> None:
@@ -218,11 +227,11 @@ class Compiled:
             note(name, Known(now.path, facts_of(self.body, now), cache), before)
         self.traces.append(now)
 
-    def _call(self, here: Here, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _call(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         words: Any = None  # where there is nothing to draw from
         creates = False
         if crossing.writes or any(tree for group in operands[1] for tree in group):
-            traced = self._trace(here, gone, operands)
+            traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
             words = self._filled([draw.word(crossing) for draw in kept.draws])
             creates = bool(jax.tree.leaves(created))
@@ -235,15 +244,15 @@ class Compiled:
             created = crossing.settle(created)
             result, values, kept = run(created, words, gone, operands)
         else:
-            created, (result, values, kept) = self._whole(here, words, gone, operands)
+            created, (result, values, kept) = self._whole(words, gone, operands)
         crossing.records.append(kept.record)
         return with_created(created, result, values)
 
-    def _trace(self, here: Here, gone: Any, operands: Any) -> Any:
+    def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""
         while True:
             try:
-                return self._whole.trace(here, np.zeros(self._room, np.uint32), gone, operands)
+                return self._whole.trace(np.zeros(self._room, np.uint32), gone, operands)
             except TooFewWords:
                 self._room *= 4
 

@@ -181,8 +181,7 @@ def test_draws_differ_between_layers_and_can_be_shared(mode: str) -> None:
 def test_the_block_runs_once_in_a_scan_once_a_layer_in_a_loop_and_is_compiled_once(
     mode: str, runs: tuple[int, ...], remat: bool
 ) -> None:
-    if mode == "jit" and jax.__version_info__ < (0, 9):
-        pytest.skip("late in a long run JAX 0.8 now and then traces an equal body once more")
+    jax.clear_caches()  # operations that were compiled under a mesh still give arrays that JAX tells from others
     seen: list[Any] = []
 
     class Counted(nn.Module):
