@@ -33,10 +33,13 @@ from .outline import with_created, without_created
 from .shardings import Shardings
 from .signature import Signature, facts_of
 
-__all__ = ["Body", "Cache", "Compiled", "Options"]
+__all__ = ["DONATED", "Body", "Cache", "Compiled", "Options"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit` by name."""
+
+DONATED = "gone"
+"""The argument of all compiled functions that holds what is donated."""
 
 _CACHED = 256
 """How many compiled functions of different configurations are kept."""
@@ -63,7 +66,7 @@ class Call:
 
 
 _SIGNATURE = inspect.Signature(
-    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("words", "gone", "operands")]
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("words", "gone", "operands")]
 )
 """That of a body: `jax.jit` asks for it, and working it out is most of what making a compiled function takes."""
 
@@ -151,6 +154,13 @@ class Body:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.fn, self.layout, self.fixed, self.paths, self.shardings))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
@@ -198,8 +208,8 @@ class Compiled:
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
         whole, rest = ({}, {}) if body.shardings is None else (body.shardings.whole(), body.shardings.rest())
-        self._whole = self._jit(body, donate_argnums=1, **whole)
-        self._jit_rest = functools.partial(self._jit, donate_argnums=2, **rest)
+        self._whole = self._jit(body, **whole)
+        self._jit_rest = functools.partial(self._jit, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
         self._known = known

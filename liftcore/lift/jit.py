@@ -11,7 +11,7 @@ import jax
 
 from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.axes import NO_AXES
-from ..bodies.compiled import Body, Cache
+from ..bodies.compiled import DONATED, Body, Cache
 from ..bodies.outline import outline
 from ..bodies.shardings import Placement
 from ..filters import names_collections
@@ -95,6 +95,7 @@ def jit(
         device=device,
         backend=backend,
         inline=inline,
+        donate_argnames=DONATED if donated else None,
         compiler_options=tuple(sorted(compiler_options.items())) if compiler_options else None,
     )
     rules = [matches for matches, _ in placement.rules] if placement else []
