@@ -68,7 +68,8 @@ def pack(
     """
 
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        return fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)
+        output = fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)
+        return _check_output(crossing, output)
 
     advice = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
     return _lifted(across, in_variable_filters, out_variable_filters, rng_filters, name or name_of(fn), advice)
@@ -341,10 +342,9 @@ def _lifted(
         crossing = Crossing(layout, outers, given)
         crossing.enter()
         try:
-            output = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+            result, groups = across(crossing, variable_groups, rng_groups, *args, **kwargs)
         finally:
             crossing.leave()
-        result, groups = _check_output(crossing, output)
         commit(crossing, groups)
         if crossing.watched is not None:
             crossing.watched.close(crossing)
@@ -473,11 +473,11 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     layout = crossing.layout
     changes = groups[: len(layout.out_filters)]
     for index, outer in enumerate(crossing.outers):
-        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
-        values = filters.merge(*[group.values[index] for group in changes])
+        created = {path: value for group in changes for path, value in filters.leaves_of(group.created[index])}
+        values = {path: value for group in changes for path, value in filters.leaves_of(group.values[index])}
         for path, value in created.items():
             outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.settled)
-        for path, value in filters.leaves_of(values):
+        for path, value in values.items():
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if not crossing.settled:
             outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}

@@ -197,7 +197,7 @@ class Tree:
         self.sown: list[tuple[Sown, Any]] = []
         self.mixed: set[Path] = set()
         self.lifts: list[str] = []
-        self.writes: bool = mutable != Nothing() or (
+        self.writes: bool = type(mutable) is not Nothing or (
             lift is not None and lift.captures is not None and lift.outer.tree.writes
         )
         self._above: str | None = None

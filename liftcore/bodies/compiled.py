@@ -127,11 +127,10 @@ class Dealer:
         return deal
 
 
-@dataclasses.dataclass(frozen=True)
 class Body:
     """The function that is compiled. Equal ones share a trace.
 
-    Attributes:
+    Args:
         fn: the function of scopes.
         layout: what is static about the use of the lift.
         fixed: the static arguments, each with its name and type.
@@ -139,13 +138,25 @@ class Body:
         shardings: how arguments, result and variables lie on devices, where that was told.
     """
 
-    fn: Callable[..., Any]
-    layout: Layout
-    fixed: tuple[tuple[str, type, Any], ...]
-    paths: tuple[Path, ...]
-    shardings: Shardings | None = None
-
     __signature__ = _SIGNATURE
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        layout: Layout,
+        fixed: tuple[tuple[str, type, Any], ...],
+        paths: tuple[Path, ...],
+        shardings: Shardings | None,
+    ) -> None:
+        self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
+        self._key = fn, layout, fixed, paths, shardings
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def __name__(self) -> str:
@@ -153,13 +164,6 @@ class Body:
 
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.fn, self.layout, self.fixed, self.paths, self.shardings))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
