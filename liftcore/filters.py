@@ -407,9 +407,9 @@ def intersect(a: Filter, b: Filter) -> Predicate:
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
-        if isinstance(other, Everything) and isinstance(one, _SHORTEST):
+        if type(one) in _SHORTEST and (type(other) is Everything or one == other):
             return one
-        if isinstance(other, Nothing):
+        if type(other) is Nothing:
             return other
     names, others = _names(left), _names(right)
     if names is not None and others is not None:
@@ -430,7 +430,7 @@ def union(a: Filter, b: Filter) -> Predicate:
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):
-        if isinstance(other, Nothing) and isinstance(one, _SHORTEST):
+        if type(one) in _SHORTEST and (type(other) is Nothing or one == other):
             return one
     names, others = _names(left), _names(right)
     if names is not None and others is not None:

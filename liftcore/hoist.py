@@ -22,7 +22,7 @@ from jax.extend import core as jex
 from ._compat import as_array, is_tag, jaxpr_as_fun
 from .typing import PyTree
 
-__all__ = ["Traced", "trace"]
+__all__ = ["Maker", "Traced", "trace"]
 
 
 class Traced:
@@ -43,7 +43,8 @@ class Traced:
         self._sizes = sizes
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
-        self._made = len(jax.tree.leaves(self.created))
+        self._treedef: Any = jax.tree.structure(self.created)
+        self._made = self._treedef.num_leaves
         self._sources = _sources(closed.jaxpr)[: self._made]
 
     @property
@@ -63,14 +64,14 @@ class Traced:
         found = [
             frozenset(bisect.bisect_right(ends, place) for place in places if place >= 0) for places in self._sources
         ]
-        return jax.tree.unflatten(jax.tree.structure(self.created), found)
+        return jax.tree.unflatten(self._treedef, found)
 
     def alike(self, chosen: PyTree) -> Iterator[PyTree]:
         """The chosen initial values in parts, each of those that depend on the same leaves of the operands."""
-        treedef, picks = self._picks(chosen)
+        picks = self._picks(chosen)
         for source in dict.fromkeys(_pick(self._sources, picks)):
             part = [pick and places == source for pick, places in zip(picks, self._sources, strict=True)]
-            yield jax.tree.unflatten(treedef, part)
+            yield jax.tree.unflatten(self._treedef, part)
 
     def create(self, chosen: PyTree | None, *operands: PyTree) -> PyTree:
         """The initial values.
@@ -79,44 +80,23 @@ class Traced:
             chosen: a pytree of bools like `created`, for some of them; the others are None. None stands for all.
             *operands: what the function is called on; None for one that no chosen value depends on.
         """
-        treedef, picks = self._picks(chosen)
-        if not any(picks):
-            return jax.tree.unflatten(treedef, [None] * self._made)
-        make, places = self.maker(chosen)
+        if not any(self._picks(chosen)):
+            return jax.tree.unflatten(self._treedef, [None] * self._made)
+        make = self.maker(chosen)
         leaves: list[Any] = []
         for operand, size in zip(operands, self._sizes, strict=True):
             leaves += [None] * size if operand is None else jax.tree.leaves(operand)
-        return make(*[leaves[place] for place in places])
+        return make(*[leaves[place] for place in make.places])
 
-    def maker(self, chosen: PyTree | None) -> tuple[Callable[..., PyTree], list[int]]:
-        """The function that makes the chosen initial values, of those leaves of the operands that they depend on.
-
-        Returns:
-            The function, and the places of those leaves among all.
-        """
-        treedef, picks = self._picks(chosen)
+    def maker(self, chosen: PyTree | None) -> Maker:
+        """The function that makes the chosen initial values, of those leaves of the operands that they depend on."""
+        picks = self._picks(chosen)
         outvars = _pick(self._jaxpr.outvars, picks)
         eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
         used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
         places = [place for place, var in enumerate(self._jaxpr.invars) if var in used]
         jaxpr = _jaxpr(self._jaxpr, [self._jaxpr.invars[place] for place in places], outvars, eqns)
-        run = jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, self._consts))
-
-        def make(*leaves: Any) -> PyTree:
-            values = map(as_array, run(*leaves))
-            return jax.tree.unflatten(treedef, [next(values) if pick else None for pick in picks])
-
-        return make, places
-
-    def batches(self, chosen: PyTree | None) -> bool:
-        """Whether `jax.vmap` makes of the chosen initial values what is made of them one by one.
-
-        It does not keep the order of effects, and of all keys only those of threefry give each lane its own draw.
-        """
-        eqns = _needed(self._jaxpr.eqns, _pick(self._jaxpr.outvars, self._picks(chosen)[1]))
-        kinds = {var.aval.dtype for eqn in eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
-        keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
-        return not any(eqn.effects for eqn in eqns) and keys <= {_threefry()}
+        return Maker(jex.ClosedJaxpr(jaxpr, self._consts), places, self._treedef, picks)
 
     def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """The body with the chosen initial values given to it, instead of made by it.
@@ -124,16 +104,16 @@ class Traced:
         Returns:
             The pytree of the initial values that were not chosen (None for those that were), and the rest.
         """
-        treedef, picks = self._picks(chosen)
-        given = [value for value, pick in zip(treedef.flatten_up_to(created), picks, strict=True) if pick]
+        picks = self._picks(chosen)
+        given = [value for value, pick in zip(self._treedef.flatten_up_to(created), picks, strict=True) if pick]
         run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(picks), self._consts))
         values = map(as_array, run(*given, *jax.tree.leaves(operands)))
-        made = jax.tree.unflatten(treedef, [None if pick else next(values) for pick in picks])
+        made = jax.tree.unflatten(self._treedef, [None if pick else next(values) for pick in picks])
         return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
 
-    def _picks(self, chosen: PyTree | None) -> tuple[Any, list[bool]]:
-        treedef: Any = jax.tree.structure(self.created)
-        return treedef, [True] * self._made if chosen is None else treedef.flatten_up_to(chosen)
+    def _picks(self, chosen: PyTree | None) -> list[bool]:
+        """For each initial value whether it is chosen."""
+        return [True] * self._made if chosen is None else self._treedef.flatten_up_to(chosen)
 
     def _remainder(self, picks: Sequence[bool]) -> jex.Jaxpr:
         """The jaxpr without what only the chosen initial values need, with them as its first inputs."""
@@ -146,6 +126,40 @@ class Traced:
         effects = [eqn for eqn in eqns if eqn.effects and id(eqn) not in prologue]
         eqns, outvars = _stripped(_needed(eqns, outvars, effects), outvars)
         return _jaxpr(self._jaxpr, [*chosen, *self._jaxpr.invars], outvars, eqns)
+
+
+class Maker:
+    """The function that makes some of the initial values.
+
+    Args:
+        closed: what makes these.
+        places: which leaves of the operands it takes, as places among all.
+        treedef: the structure of all initial values.
+        picks: for each of them whether it is made; the others are None.
+
+    Attributes:
+        places: as above.
+    """
+
+    def __init__(self, closed: jex.ClosedJaxpr, places: list[int], treedef: Any, picks: Sequence[bool]) -> None:
+        self.places = places
+        self._closed, self._treedef, self._picks = closed, treedef, picks
+
+    def __call__(self, *leaves: Any) -> PyTree:
+        """The initial values."""
+        values = map(as_array, jaxpr_as_fun(self._closed)(*leaves))
+        return jax.tree.unflatten(self._treedef, [next(values) if pick else None for pick in self._picks])
+
+    @property
+    def batches(self) -> bool:
+        """Whether `jax.vmap` makes of them what is made one by one.
+
+        It does not keep the order of effects, and of all keys only those of threefry give each lane its own draw.
+        """
+        jaxpr = self._closed.jaxpr
+        kinds = {var.aval.dtype for eqn in jaxpr.eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
+        keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
+        return not jaxpr.effects and keys <= {_threefry()}
 
 
 def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:
@@ -170,7 +184,9 @@ def _sources(jaxpr: jex.Jaxpr) -> list[frozenset[int]]:
     """For each output, the places of the inputs that it depends on; those of constants are negative."""
     masks = {var: 1 << place for place, var in enumerate([*jaxpr.constvars, *jaxpr.invars])}
     for eqn in jaxpr.eqns:
-        mask = functools.reduce(lambda seen, var: seen | masks.get(var, 0), _variables(eqn.invars), 0)
+        mask = 0
+        for var in _variables(eqn.invars):
+            mask |= masks.get(var, 0)
         if mask:
             masks |= dict.fromkeys(eqn.outvars, mask)
     first = len(jaxpr.constvars)
@@ -179,8 +195,8 @@ def _sources(jaxpr: jex.Jaxpr) -> list[frozenset[int]]:
     return [frozenset(place - first for place in places if mask >> place & 1) for mask in found]
 
 
-def _variables(atoms: Iterable[Any]) -> Iterator[Any]:
-    return (atom for atom in atoms if not isinstance(atom, jex.Literal))
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
 def _pick(items: Sequence[Any], picks: Sequence[bool]) -> list[Any]:

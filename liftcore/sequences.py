@@ -27,9 +27,8 @@ def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) ->
     for name, root in tree.rngs.items():
         if rules[name] == index:
             yield name, root
-    beyond = filters.subtract(rng_filters[index], tree.given)
     holds_params = rules.get(rng.DEFAULT) == index
-    if beyond != filters.Nothing() or holds_params:
+    if holds_params or filters.subtract(rng_filters[index], tree.given) != filters.Nothing():
         for number, (_, root) in enumerate(tree.fallbacks):
             if not (holds_params and _is_params(tree, root)):
                 yield f"{_ALIAS}{number}", root

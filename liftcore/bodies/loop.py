@@ -19,7 +19,7 @@ import jax
 from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
-from ..hoist import Traced, trace
+from ..hoist import Maker, Traced, trace
 from ..layout import Changes
 from ..packing import Pure
 from ..typing import Axis, InOutAxes, PyTree
@@ -127,8 +127,7 @@ class Loop(NamedTuple):
         """
         reads = traced.reads()
         _check_constant(pure.where, reads, self.advice)
-        nothing = Created(*(jax.tree.map(lambda _: False, part) for part in reads))
-        everything = Created(*(jax.tree.map(lambda _: True, part) for part in reads))
+        nothing, everything = (jax.tree.map(lambda _, flag=flag: flag, reads) for flag in (False, True))
         first = None
         if any(_SLICES in read for read in jax.tree.leaves(reads.carried)):
             first = _first(pure.where, xs, self.size, self.reverse)
@@ -149,13 +148,12 @@ class Loop(NamedTuple):
         if not any(jax.tree.leaves(chosen)):
             return stacked
         for part in traced.alike(chosen) if apart else [chosen]:
-            make, places = traced.maker(part)
-            slices = [leaves[place] for place in places]
-            stacked = _either(stacked, self._made(make, slices, traced.batches(part)).stacked)
+            make = traced.maker(part)
+            stacked = _either(stacked, self._made(make, [leaves[place] for place in make.places]).stacked)
         return stacked
 
-    def _made(self, make: Callable[..., Created], slices: Sequence[Any], batches: bool) -> Created:
-        if batches and self.size:
+    def _made(self, make: Maker, slices: Sequence[Any]) -> Created:
+        if make.batches and self.size:
             with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
                 made: Created = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)
                 return made

@@ -126,9 +126,9 @@ class Shards(NamedTuple):
         everything = jax.tree.map(lambda _: True, traced.created)
         made = jax.tree.map(lambda _: None, traced.created)
         for part in traced.alike(everything) if apart else [everything]:
-            make, places = traced.maker(part)
-            run = self.map(make, tuple(along[place] for place in places), specs)
-            some = run(*[leaves[place] for place in places])
+            make = traced.maker(part)
+            run = self.map(make, tuple(along[place] for place in make.places), specs)
+            some = run(*[leaves[place] for place in make.places])
             made = jax.tree.map(lambda one, other: other if one is None else one, made, some, is_leaf=_is_none)
         return made
 
