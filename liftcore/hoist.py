@@ -22,7 +22,7 @@ from jax.extend import core as jex
 from ._compat import as_array, is_tag, jaxpr_as_fun
 from .typing import PyTree
 
-__all__ = ["Maker", "Traced", "trace"]
+__all__ = ["Maker", "Traced", "evaluate", "opened", "trace"]
 
 
 class Traced:
@@ -39,13 +39,12 @@ class Traced:
     """
 
     def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree]) -> None:
-        self._jaxpr, self._consts = closed.jaxpr, closed.consts
-        self._sizes = sizes
+        self._jaxpr, self._consts, self._sizes = opened(closed), list(closed.consts), sizes
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self._made = self._treedef.num_leaves
-        self._sources = _sources(closed.jaxpr)[: self._made]
+        self._sources = _sources(self._jaxpr, len(self._consts))[: self._made]
 
     @property
     def consts(self) -> list[Any]:
@@ -94,9 +93,11 @@ class Traced:
         outvars = _pick(self._jaxpr.outvars, picks)
         eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
         used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
-        places = [place for place, var in enumerate(self._jaxpr.invars) if var in used]
-        jaxpr = _jaxpr(self._jaxpr, [self._jaxpr.invars[place] for place in places], outvars, eqns)
-        return Maker(jex.ClosedJaxpr(jaxpr, self._consts), places, self._treedef, picks)
+        first = len(self._consts)
+        constvars, invars = self._jaxpr.invars[:first], self._jaxpr.invars[first:]
+        places = [place for place, var in enumerate(invars) if var in used]
+        jaxpr = _jaxpr(self._jaxpr, [*constvars, *[invars[place] for place in places]], outvars, eqns)
+        return Maker(jaxpr, self._consts, places, self._treedef, picks)
 
     def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """The body with the chosen initial values given to it, instead of made by it.
@@ -106,8 +107,7 @@ class Traced:
         """
         picks = self._picks(chosen)
         given = [value for value, pick in zip(self._treedef.flatten_up_to(created), picks, strict=True) if pick]
-        run = jaxpr_as_fun(jex.ClosedJaxpr(self._remainder(picks), self._consts))
-        values = map(as_array, run(*given, *jax.tree.leaves(operands)))
+        values = iter(evaluate(self._remainder(picks), *given, *self._consts, *jax.tree.leaves(operands)))
         made = jax.tree.unflatten(self._treedef, [None if pick else next(values) for pick in picks])
         return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
 
@@ -132,7 +132,8 @@ class Maker:
     """The function that makes some of the initial values.
 
     Args:
-        closed: what makes these.
+        jaxpr: what makes these, from constants and some leaves of the operands.
+        consts: the constants.
         places: which leaves of the operands it takes, as places among all.
         treedef: the structure of all initial values.
         picks: for each of them whether it is made; the others are None.
@@ -141,13 +142,15 @@ class Maker:
         places: as above.
     """
 
-    def __init__(self, closed: jex.ClosedJaxpr, places: list[int], treedef: Any, picks: Sequence[bool]) -> None:
+    def __init__(
+        self, jaxpr: jex.Jaxpr, consts: Sequence[Any], places: list[int], treedef: Any, picks: Sequence[bool]
+    ) -> None:
         self.places = places
-        self._closed, self._treedef, self._picks = closed, treedef, picks
+        self._jaxpr, self._consts, self._treedef, self._picks = jaxpr, consts, treedef, picks
 
     def __call__(self, *leaves: Any) -> PyTree:
         """The initial values."""
-        values = map(as_array, jaxpr_as_fun(self._closed)(*leaves))
+        values = iter(evaluate(self._jaxpr, *self._consts, *leaves))
         return jax.tree.unflatten(self._treedef, [next(values) if pick else None for pick in self._picks])
 
     @property
@@ -156,10 +159,9 @@ class Maker:
 
         It does not keep the order of effects, and of all keys only those of threefry give each lane its own draw.
         """
-        jaxpr = self._closed.jaxpr
-        kinds = {var.aval.dtype for eqn in jaxpr.eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
+        kinds = {var.aval.dtype for eqn in self._jaxpr.eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
         keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
-        return not jaxpr.effects and keys <= {_threefry()}
+        return not self._jaxpr.effects and keys <= {_threefry()}
 
 
 def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:
@@ -174,24 +176,35 @@ def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Seq
     return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)
 
 
+def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:
+    """The jaxpr with its constants as its first inputs, so that who keeps it keeps no arrays."""
+    jaxpr = closed.jaxpr
+    bare: jex.Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])  # type: ignore[no-untyped-call]
+    return bare
+
+
+def evaluate(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
+    """The outputs of a jaxpr without constants, as arrays."""
+    return [as_array(value) for value in jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, []))(*inputs)]
+
+
 @functools.cache
 def _threefry() -> Any:
     """The dtype of JAX's default keys."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
-def _sources(jaxpr: jex.Jaxpr) -> list[frozenset[int]]:
-    """For each output, the places of the inputs that it depends on; those of constants are negative."""
-    masks = {var: 1 << place for place, var in enumerate([*jaxpr.constvars, *jaxpr.invars])}
+def _sources(jaxpr: jex.Jaxpr, first: int) -> list[frozenset[int]]:
+    """For each output, the places of the inputs that it depends on; those of the first, constants, are negative."""
+    masks = {var: 1 << place for place, var in enumerate(jaxpr.invars)}
     for eqn in jaxpr.eqns:
         mask = 0
         for var in _variables(eqn.invars):
             mask |= masks.get(var, 0)
         if mask:
             masks |= dict.fromkeys(eqn.outvars, mask)
-    first = len(jaxpr.constvars)
     found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in jaxpr.outvars]
-    places = range(first + len(jaxpr.invars))
+    places = range(len(jaxpr.invars))
     return [frozenset(place - first for place in places if mask >> place & 1) for mask in found]
 
 

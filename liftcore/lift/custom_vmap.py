@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
-from .._compat import jaxpr_as_fun
 from ..bodies.changes import names_of
 from ..bodies.outline import with_created, without_created
 from ..errors import LiftArgumentError, LiftError
 from ..filters import Nothing, merge
-from ..hoist import trace
+from ..hoist import evaluate, opened, trace
 from ..layout import Captured
 from ..packing import Crossing, Pure, lift, name_of
 from ..scope import Scope
@@ -105,10 +103,10 @@ class custom_vmap:
         closed, shapes = jax.make_jaxpr(
             lambda created, *operands: traced.rest(None, created, *operands)[1], return_shape=True
         )(created, *operands)
-        treedef, jaxpr = jax.tree.structure(shapes), closed.jaxpr
+        treedef, kept = jax.tree.structure(shapes), opened(closed)
 
         def run(consts: Sequence[Any], *operands: Any) -> Any:
-            values = jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*jax.tree.leaves(operands))
+            values = evaluate(kept, *consts, *jax.tree.leaves(operands))
             return jax.tree.unflatten(treedef, values)
 
         call = jax.custom_batching.custom_vmap(run)

@@ -7,12 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 
-from .._compat import jaxpr_as_fun
 from ..bodies.axes import NO_AXES, flatten_axes
 from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..errors import LiftArgumentError
+from ..hoist import evaluate, opened
 from ..tree import Advice
 from ..typing import InOutAxes, PyTree
 
@@ -122,10 +121,10 @@ def _on_devices(
         axis if axis is None else axis % (output.ndim + 1)
         for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
     ]
-    jaxpr = closed.jaxpr  # jax.pmap keeps the function that it is given, which must hold no arrays
+    kept = opened(closed)  # jax.pmap keeps the function that it is given, which must hold no arrays
     first = 2 + len(leaves) - len(lanes.donated)
     run = jax.pmap(
-        lambda _, consts, *slices: jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*slices),
+        lambda _, consts, *slices: evaluate(kept, *consts, *slices),
         lanes.mapper.axis_name,
         in_axes=(0, None, *axes),
         out_axes=along,
