@@ -43,7 +43,7 @@ class Traced:
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._treedef: Any = jax.tree.structure(self.created)
-        self._made = self._treedef.num_leaves
+        self._made = len(jax.tree.leaves(self.created))
         self._sources = _sources(self._jaxpr, len(self._consts))[: self._made]
 
     @property
@@ -179,7 +179,7 @@ def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Seq
 def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:
     """The jaxpr with its constants as its first inputs, so that who keeps it keeps no arrays."""
     jaxpr = closed.jaxpr
-    bare: jex.Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])  # type: ignore[no-untyped-call]
+    bare: jex.Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return bare
 
 

@@ -150,8 +150,8 @@ class Apart:
             name: map_modules(value, lambda inner: self.find(inner, owned), HELD)
             for name, value in constructor_arguments(module).items()
         }
-        if module.scope is not None:  # what it is called is told by where it is put
-            values["name"] = None
+        if module.scope is not None and not _keeps_name(module, owned):
+            values["name"] = None  # what it is called is told by where it is put
         made = owned[id(module)] = Template(index, type(module), values)
         return made
 
@@ -169,6 +169,11 @@ class Apart:
         number = len(self.others)
         self._numbers.setdefault(other.scope.node, number)
         return number
+
+
+def _keeps_name(module: Any, owned: Mapping[int, Any]) -> bool:
+    """Whether a bound module is made again with its owner, in a field that keeps the name that it was given."""
+    return id(module.parent) in owned and type(module.parent).preserve_adopted_names
 
 
 def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[Any]]:

@@ -67,16 +67,23 @@ def test_explicit_name_wins_over_the_attribute() -> None:
     assert set(tree_of(Model())) == {"chosen"}
 
 
-def test_adopted_names_are_kept_where_the_class_says_so() -> None:
-    class Model(nn.Module):
-        inner: Any
-        preserve_adopted_names = True
+class Keeping(nn.Module):
+    """Keeps the names of modules that it is given."""
 
-        def __call__(self, x: Any) -> Any:
-            return self.inner(x)
+    inner: Any
+    preserve_adopted_names = True
 
-    assert set(tree_of(Model(nn.Dense(2, name="chosen")))) == {"chosen"}
-    assert set(tree_of(Model(nn.Dense(2)))) == {"inner"}
+    def __call__(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("lift", [lambda cls: cls, nn.jit, nn.remat, lambda cls: nn.jit(nn.remat(cls))])
+def test_adopted_names_are_kept_where_the_class_says_so(lift: Any) -> None:
+    cls = lift(Keeping)
+    assert set(tree_of(cls(nn.Dense(2, name="chosen")))) == {"chosen"}
+    assert set(tree_of(cls(nn.Dense(2)))) == {"inner"}
+    assert tree_of(cls(cls(nn.Dense(2, name="chosen"), name="outer"))).keys() == {"outer"}
+    assert tree_of(cls(cls(nn.Dense(2, name="chosen"), name="outer")))["outer"].keys() == {"chosen"}
 
 
 def test_automatic_prefix_is_a_class_attribute() -> None:
