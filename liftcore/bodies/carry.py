@@ -72,29 +72,28 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     Raises:
         CarryTypeError: where structure, shape or dtype differ.
     """
-    if _flatten(before)[1] != _flatten(after)[1]:
+    (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
+    if treedef != treedef_after:
         raise CarryTypeError(
             where,
-            f"{what} goes in with structure {jax.tree.structure(before)} "
-            f"and comes out with {jax.tree.structure(after)}.",
+            f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry of the structure that the function was given.",
         )
-    olds = jax.tree.leaves_with_path(before)
-    pairs = [(path, old, new) for (path, old), new in zip(olds, jax.tree.leaves(after), strict=True)]
-    changed = [
-        f"{what}{jax.tree_util.keystr(path)}: {_type(old)} in, {_type(new)} out"
-        for path, old, new in pairs
-        if _type(old) != _type(new)
-    ]
-    if changed:
-        resized = any(np.shape(old) != np.shape(new) for _, old, new in pairs)
-        raise CarryTypeError(
-            where,
-            f"the type must stay the same from one iteration to the next ({'; '.join(changed)}).",
-            "Return a carry of the shape that the function was given; what grows is stacked as an output."
-            if resized
-            else "Cast one of them, such as `carry.astype(jnp.float32)`.",
-        )
+    if [*map(_type, olds)] == [*map(_type, news)]:
+        return
+    paths = [path for path, _ in jax.tree.leaves_with_path(before)]
+    pairs = [(path, old, new) for path, old, new in zip(paths, olds, news, strict=True) if _type(old) != _type(new)]
+    changed = "; ".join(
+        f"{what}{jax.tree_util.keystr(path)}: {_type_text(old)} in, {_type_text(new)} out" for path, old, new in pairs
+    )
+    resized = any(np.shape(old) != np.shape(new) for _, old, new in pairs)
+    raise CarryTypeError(
+        where,
+        f"the type must stay the same from one iteration to the next ({changed}).",
+        "Return a carry of the shape that the function was given; what grows is stacked as an output."
+        if resized
+        else "Cast one of them, such as `carry.astype(jnp.float32)`.",
+    )
 
 
 def check_separate(pure: Pure, group: PyTree) -> None:
@@ -109,6 +108,11 @@ def check_separate(pure: Pure, group: PyTree) -> None:
             )
 
 
-def _type(value: Any) -> str:
+def _type(value: Any) -> tuple[Any, Any]:
     aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
-    return f"{aval.dtype}{list(aval.shape)}"
+    return aval.dtype, aval.shape
+
+
+def _type_text(value: Any) -> str:
+    dtype, shape = _type(value)
+    return f"{dtype}{list(shape)}"
