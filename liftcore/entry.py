@@ -18,7 +18,7 @@ from .errors import (
 )
 from .filters import to_predicate
 from .hoist import trace
-from .retrace import note_applied, recording
+from .retrace import note_applied
 from .scope import Scope
 from .tree import Tree
 from .typing import Filter, RNGs, Variables
@@ -73,7 +73,10 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
 
     @functools.wraps(fn)
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
-        return _run(fn, bind(variables, rngs, mutable), mutable, args, kwargs)
+        with bind(variables, rngs, mutable).temporary() as root:
+            note_applied(fn, root, mutable, args, kwargs)
+            result = fn(root, *args, **kwargs)
+            return result if mutable is False or mutable is None else (result, root.mutable_variables())
 
     return applied
 
@@ -101,9 +104,10 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
-        root = bind({}, rngs, mutable, initializing=True)
-        result = _run(fn, root, True, args, kwargs)
-        return result[0], {name: found for name, found in result[1].items() if found}
+        with bind({}, rngs, mutable, initializing=True).temporary() as root:
+            note_applied(fn, root, True, args, kwargs)
+            result = fn(root, *args, **kwargs)
+            return result, {name: found for name, found in root.mutable_variables().items() if found}
 
     return initialized
 
@@ -154,18 +158,6 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
         return variables
 
     return initialized
-
-
-def _run(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> Any:
-    try:
-        if recording():
-            note_applied(fn, root, mutable, args, kwargs)
-        result = fn(root, *args, **kwargs)
-        if mutable is False or mutable is None:
-            return result
-        return result, root.mutable_variables()
-    finally:
-        root.invalidate()
 
 
 def _check_variables(variables: Any) -> None:

@@ -267,14 +267,14 @@ def to_predicate(filter: Filter) -> Predicate:
     Raises:
         InvalidFilterError: if `filter` is none of the forms listed at the top of this file.
     """
-    if isinstance(filter, SubtreePredicate):
-        return filter
+    if isinstance(filter, str):
+        return WithTag(filter)
     if filter is ... or filter is True:
         return Everything()
     if filter is None or filter is False:
         return Nothing()
-    if isinstance(filter, str):
-        return WithTag(filter)
+    if isinstance(filter, SubtreePredicate):
+        return filter
     if isinstance(filter, type):
         if issubclass(filter, SubtreePredicate):
             name = filter.__name__

@@ -210,7 +210,9 @@ def note(name: str, now: Known, before: Iterable[Known]) -> None:
 
 
 def note_applied(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
-    """Tells the recorders of a function of a scope that `apply` or `init` runs, if JAX is tracing it."""
+    """Tells the recorders, if there are any, of a function of a scope that `apply` or `init` runs while JAX traces."""
+    if not recording():
+        return
     variables = root.collections_below()
     given = jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in given):
