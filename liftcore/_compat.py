@@ -25,6 +25,7 @@ __all__ = [
     "TAG",
     "as_array",
     "checkpoint",
+    "closed_over",
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
@@ -98,6 +99,13 @@ def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return run(*words)
 
     return call
+
+
+def closed_over(traced: Any) -> list[Any]:
+    """What a function that `jax.jit` traced holds of the traces around it: the first inputs of its jaxpr."""
+    if hasattr(traced, "_consts"):
+        return list(traced._consts)
+    return list(traced._args_flat[: traced._num_consts])  # JAX 0.8
 
 
 def _is_key(leaf: Any) -> bool:

@@ -267,14 +267,14 @@ def to_predicate(filter: Filter) -> Predicate:
     Raises:
         InvalidFilterError: if `filter` is none of the forms listed at the top of this file.
     """
-    if isinstance(filter, str):
-        return WithTag(filter)
+    if isinstance(filter, SubtreePredicate):
+        return filter
     if filter is ... or filter is True:
         return Everything()
     if filter is None or filter is False:
         return Nothing()
-    if isinstance(filter, SubtreePredicate):
-        return filter
+    if isinstance(filter, str):
+        return WithTag(filter)
     if isinstance(filter, type):
         if issubclass(filter, SubtreePredicate):
             name = filter.__name__
@@ -353,6 +353,9 @@ class _Names:
 _SHORTEST = (Everything, Nothing, WithTag)
 """Filters that cannot be said in fewer words."""
 
+_OWN = (*_SHORTEST, Not, DenyList, All, Any)
+"""Filters that take what their class says; a subclass may take others."""
+
 _ALL, _NONE = _Names(frozenset(), inverted=True), _Names(frozenset())
 
 
@@ -368,7 +371,7 @@ def names_collections(filter: Filter) -> bool:
 
 def _names(predicate: Predicate) -> _Names | None:
     """Returns the collections that `predicate` takes if it asks about nothing else, or `None`."""
-    match predicate:
+    match predicate if type(predicate) in _OWN else None:
         case Everything():
             return _ALL
         case Nothing():
@@ -407,7 +410,7 @@ def intersect(a: Filter, b: Filter) -> Predicate:
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
-        if type(one) in _SHORTEST and (type(other) is Everything or one == other):
+        if type(one) in _SHORTEST and (type(other) is Everything or (type(one), one) == (type(other), other)):
             return one
         if type(other) is Nothing:
             return other
@@ -430,7 +433,7 @@ def union(a: Filter, b: Filter) -> Predicate:
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):
-        if type(one) in _SHORTEST and (type(other) is Nothing or one == other):
+        if type(one) in _SHORTEST and (type(other) is Nothing or (type(one), one) == (type(other), other)):
             return one
     names, others = _names(left), _names(right)
     if names is not None and others is not None:
@@ -453,7 +456,7 @@ def _complement(predicate: Predicate) -> Predicate:
     names = _names(predicate)
     if names is not None:
         return (~names).filter()
-    match predicate:
+    match predicate if type(predicate) in _OWN else None:
         case Not(filter=inner):
             return inner
         case All(filters=filters):

@@ -473,11 +473,11 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     layout = crossing.layout
     changes = groups[: len(layout.out_filters)]
     for index, outer in enumerate(crossing.outers):
-        created = {path: value for group in changes for path, value in filters.leaves_of(group.created[index])}
-        values = {path: value for group in changes for path, value in filters.leaves_of(group.values[index])}
+        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
+        values = filters.merge(*[group.values[index] for group in changes])
         for path, value in created.items():
             outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.settled)
-        for path, value in values.items():
+        for path, value in filters.leaves_of(values):
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if not crossing.settled:
             outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}

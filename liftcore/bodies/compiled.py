@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import closed_over
 from ..hoist import Traced
 from ..layout import Layout, Record
 from ..packing import Crossing, name_of
@@ -64,11 +65,6 @@ class Call:
     def __init__(self, crossing: Crossing) -> None:
         self.crossing, self.traced = crossing, False
 
-
-_SIGNATURE = inspect.Signature(
-    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("words", "gone", "operands")]
-)
-"""That of every body: `jax.jit` asks each of them for it, and working it out takes a third of the time."""
 
 _calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
 """The innermost call that runs now."""
@@ -138,8 +134,6 @@ class Body:
         shardings: how arguments, result and variables lie on devices, where that was told.
     """
 
-    __signature__ = _SIGNATURE
-
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -151,6 +145,7 @@ class Body:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
         self._key = fn, layout, fixed, paths, shardings
         self._hash = hash(self._key)
+        self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Body) and self._key == other._key
@@ -181,6 +176,10 @@ class Body:
             values = placement.constrain(values, crossing)
         call.traced = True
         return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws)))
+
+
+_SIGNATURE = inspect.signature(functools.partial(Body.__call__, None))  # type: ignore[arg-type]
+"""That of every body: working it out takes a third of the time that making a compiled function does."""
 
 
 class Cache:
@@ -227,6 +226,7 @@ class Compiled:
             return self._call(crossing, gone, operands)
         finally:
             _calls.reset(before)
+            del call.crossing  # a copy of the context would keep it alive
             if call.traced:
                 self._remember(Signature.of(crossing, gone, operands))
 
@@ -250,13 +250,14 @@ class Compiled:
             words = self._filled([draw.word(crossing) for draw in kept.draws])
             creates = bool(jax.tree.leaves(created))
         if creates:
-            sizes = tuple(len(jax.tree.leaves(one)) for one in (words, gone, operands))
+            held = closed_over(traced)
+            sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
             hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            created = hoisted.create(None, words, gone, operands)
+            created = hoisted.create(None, held, words, gone, operands)
             if self.body.shardings is not None:
                 created = self.body.shardings.placement.constrain(created, crossing)
             created = crossing.settle(created)
-            result, values, kept = run(created, words, gone, operands)
+            result, values, kept = run(created, held, words, gone, operands)
         else:
             created, (result, values, kept) = self._whole(words, gone, operands)
         crossing.records.append(kept.record)
@@ -281,8 +282,8 @@ class Compiled:
         """The body as traced, and the compiled function of it without what makes its initial values."""
         hoisted = Traced(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars))
 
-        def rest(created: Any, words: Any, gone: Any, operands: Any) -> Any:
-            return hoisted.rest(None, created, words, gone, operands)[1]
+        def rest(created: Any, held: Any, words: Any, gone: Any, operands: Any) -> Any:
+            return hoisted.rest(None, created, held, words, gone, operands)[1]
 
         rest.__name__ = self.body.__name__
         return hoisted, self._jit_rest(rest)

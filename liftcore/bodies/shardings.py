@@ -65,7 +65,7 @@ class Shardings:
         """Those for the body without what makes its initial values."""
         result = self.placement.out_shardings.tree
         return {
-            "in_shardings": (None, None, self.gone.tree, self.operands.tree),
+            "in_shardings": (None, None, None, self.gone.tree, self.operands.tree),
             "out_shardings": (result, None, None),
         }
 

@@ -89,7 +89,7 @@ def jit(
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
     static = choose(fn, "static", static_argnums, static_argnames)
-    donated = choose(fn, "donated", donate_argnums, donate_argnames)
+    donated = choose(fn, "donate", donate_argnums, donate_argnames)
     options = _options(
         keep_unused=keep_unused,
         device=device,

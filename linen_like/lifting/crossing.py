@@ -151,7 +151,7 @@ class Call:
 
     def __init__(self, fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> None:
         self.fn, self.inside, self.holds = fn, inside, holds
-        self.__name__ = _name(fn, inside.parts.templates[0])
+        self.__name__, self.__wrapped__ = _name(fn, inside.parts.templates[0]), fn
 
     @property
     def __signature__(self) -> inspect.Signature:

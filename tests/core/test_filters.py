@@ -292,6 +292,35 @@ def test_algebra_gives_the_shortest_form(result, expected):
 # --- trees ------------------------------------------------------------------------------------------------------------
 
 
+class _Loose(WithTag):
+    """A predicate of a user's that takes more than the one it is made from."""
+
+    def __call__(self, path, value):
+        return path[0].startswith(self.tag)
+
+    def decide(self, prefix):
+        return prefix[0].startswith(self.tag)
+
+
+class _Never(Not):
+    def __call__(self, path, value):
+        return False
+
+    def decide(self, prefix):
+        return False
+
+
+def test_algebra_asks_subclasses_of_predicates():
+    loose, never = _Loose("par"), _Never("params")
+    path = ("params", "w")
+    for taken in (intersect(loose, True), intersect(True, loose), union(loose, None), union("cache", loose)):
+        assert taken(path, 1)
+        assert decide(taken, path[:1])
+    for taken in (intersect(never, "params"), subtract(True, union(loose, never)), union(never, "cache")):
+        assert not taken(path, 1)
+    assert subtract("params", never)(path, 1)
+
+
 def test_split_gives_each_variable_to_the_first_filter_that_matches():
     variables = {"params": {"a": {"w": 1, "lora": 2}, "b": 3}, "cache": {"lora": 4}}
     lora, params, rest = split(variables, All("params", PathContains("lora")), "params", ...)
