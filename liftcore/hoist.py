@@ -134,12 +134,12 @@ class Maker:
     Args:
         jaxpr: what makes these, from constants and some leaves of the operands.
         consts: the constants.
-        places: which leaves of the operands it takes, as places among all.
+        places: see below.
         treedef: the structure of all initial values.
         picks: for each of them whether it is made; the others are None.
 
     Attributes:
-        places: as above.
+        places: which leaves of the operands it is called with, as places among all.
     """
 
     def __init__(
