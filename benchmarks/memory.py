@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["joined", "leaves", "peak_ratio"]
+__all__ = ["joined", "leaves", "parted", "peak_ratio"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,12 @@ def joined(tree: Any) -> bytes:
     """Returns the bytes of all arrays, one after the other: the least that saving a tree has to do."""
     buffers: list[Any] = [np.asarray(leaf).reshape(-1).view(np.uint8) for leaf in jax.tree.leaves(tree)]
     return b"".join(buffers)
+
+
+def parted(data: bytes, count: int) -> list[Any]:
+    """Returns `count` equal arrays, copied out of bytes: the least that restoring a tree has to do."""
+    size = len(data) // count
+    return [np.frombuffer(data, np.uint8, size, index * size).copy() for index in range(count)]
 
 
 def peak_ratio(setup: Callable[[], T], statement: Callable[[T], Any], size: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from liftcore import serialization
 
 from ..measure import seconds
-from ..memory import joined, leaves, peak_ratio
+from ..memory import joined, leaves, parted, peak_ratio
 from ..row import Row
 from ..settings import Settings
 from ..sides import PURE
@@ -20,6 +20,7 @@ _SIZES = {
     "100 MB in 4 leaves": (100_000_000, 4),
     "100 MB in 10,000 leaves": (100_000_000, 10_000),
     "1 GB in 4 leaves": (1_000_000_000, 4),
+    "1 GB in 10,000 leaves": (1_000_000_000, 10_000),
 }
 
 
@@ -29,8 +30,7 @@ def saving(settings: Settings) -> Iterator[Row]:
     for what, (size, count) in _SIZES.items():
         tree = leaves(size, count)
         sides = {name: functools.partial(write, tree) for name, write in ({PURE: joined} | writers).items()}
-        rounds = max(3, settings.rounds * 10_000_000 // size)
-        yield Row("save", f"to_bytes, {what}", "s", seconds(sides, rounds), {"core": 1.5})
+        yield Row("save", f"to_bytes, {what}", "s", seconds(sides, _rounds(settings, size)), {"core": 1.5})
         del tree, sides
         made = functools.partial(leaves, size, count)
         peaks = {name: peak_ratio(made, write, size) for name, write in writers.items()}
@@ -38,14 +38,24 @@ def saving(settings: Settings) -> Iterator[Row]:
 
 
 def restoring(settings: Settings) -> Iterator[Row]:
-    """`msgpack_restore`, and what it takes without copies, beyond the bytes that are given."""
+    """`msgpack_restore`, with copies and without, against copying each array out of one buffer."""
     ways: dict[str, Callable[..., Any]] = {"core": serialization.msgpack_restore, "core, copy=False": _views}
     readers = _of_peers(settings, ways, "msgpack_restore")
     for what, (size, count) in _SIZES.items():
+        data = serialization.to_bytes(leaves(size, count))
+        sides = {name: functools.partial(read, data) for name, read in readers.items()}
+        sides[PURE] = functools.partial(parted, data, count)
+        yield Row("restore", f"msgpack_restore, {what}", "s", seconds(sides, _rounds(settings, size)), {"core": 1.5})
+        del data, sides
         given = functools.partial(_written, size, count)
         peaks = {name: 1 + peak_ratio(given, functools.partial(_read, read), size) for name, read in readers.items()}
         title = f"memory of the bytes and what is restored, over that of the data, {what}"
         yield Row("restore", title, "times", peaks, {"core": 2.05, "core, copy=False": 1.05})
+
+
+def _rounds(settings: Settings, size: int) -> int:
+    """How often bytes of a size are written or read."""
+    return max(3, settings.rounds * 10_000_000 // size)
 
 
 def _of_peers(settings: Settings, ours: Mapping[str, Callable[..., Any]], name: str) -> dict[str, Callable[..., Any]]:
