@@ -17,6 +17,7 @@ __all__ = ["advise", "choose", "fixed_arguments", "join_arguments", "name_argume
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
+_ADJECTIVES = {"static": "static", "donate": "donated"}
 _NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
 _DECLARE = (
     'One that Python has to see, a flag or a text, must be declared: `static_argnames="…"`, or `static_argnums`, where '
@@ -42,7 +43,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
     if 0 in nums or (parameters and parameters[0] in names):
         raise LiftArgumentError(
             f"{what}_argnums={nums}, {what}_argnames={names}",
-            "number 0 is the scope (or the module) itself, which is lifted.",
+            f"number 0 is the scope (or the module) itself, which is lifted and cannot be {_ADJECTIVES[what]}.",
             "Count from 1: the first argument after it.",
         )
     _check_there(fn, what, nums, names)

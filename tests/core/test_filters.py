@@ -289,9 +289,6 @@ def test_algebra_gives_the_shortest_form(result, expected):
     hash(result)
 
 
-# --- trees ------------------------------------------------------------------------------------------------------------
-
-
 class _Loose(WithTag):
     """A predicate of a user's that takes more than the one it is made from."""
 
@@ -319,6 +316,9 @@ def test_algebra_asks_subclasses_of_predicates():
     for taken in (intersect(never, "params"), subtract(True, union(loose, never)), union(never, "cache")):
         assert not taken(path, 1)
     assert subtract("params", never)(path, 1)
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
 
 
 def test_split_gives_each_variable_to_the_first_filter_that_matches():
