@@ -1,0 +1,159 @@
+"""The algebra of filters. Those that only name collections are worked out to their shortest form."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+from ..typing import Filter, Predicate
+from .predicates import All, Any, DenyList, Everything, Not, Nothing, WithTag, to_predicate
+
+__all__ = ["intersect", "names_collections", "subtract", "union"]
+
+
+class _Names(typing.NamedTuple):
+    """A set of collections that is known by names: these, or all but these."""
+
+    names: frozenset[str]
+    inverted: bool = False
+
+    def __invert__(self) -> _Names:
+        return _Names(self.names, not self.inverted)
+
+    def __and__(self, other: _Names) -> _Names:
+        if self.inverted and other.inverted:
+            return _Names(self.names | other.names, inverted=True)
+        if self.inverted:
+            return _Names(other.names - self.names)
+        return _Names(self.names - other.names if other.inverted else self.names & other.names)
+
+    def __or__(self, other: _Names) -> _Names:
+        if self.inverted or other.inverted:
+            return ~(~self & ~other)
+        return _Names(self.names | other.names)
+
+    def filter(self) -> Predicate:
+        if not self.names:
+            return Everything() if self.inverted else Nothing()
+        chosen = self.names if len(self.names) > 1 else next(iter(self.names))
+        return DenyList(chosen) if self.inverted else to_predicate(chosen)
+
+
+_SHORTEST = (Everything, Nothing, WithTag)
+"""Filters that cannot be said in fewer words."""
+
+_ALL, _NONE = _Names(frozenset(), inverted=True), _Names(frozenset())
+
+
+def names_collections(filter: Filter) -> bool:
+    """Says whether a filter asks about nothing but the name of the collection.
+
+    Example:
+        >>> names_collections(DenyList(("params", "cache"))), names_collections(PathContains("lora"))
+        (True, False)
+    """
+    return _names(to_predicate(filter)) is not None
+
+
+def _names(predicate: typing.Any) -> _Names | None:
+    """Returns the collections that `predicate` takes if it asks about nothing else, or `None`.
+
+    A subclass of what is listed here may take others.
+    """
+    kind = type(predicate)
+    if kind is WithTag:
+        return _Names(frozenset({predicate.tag}))
+    if kind is Everything:
+        return _ALL
+    if kind is Nothing:
+        return _NONE
+    if kind is Not or kind is DenyList:
+        denied = _names(predicate.filter)
+        return None if denied is None else ~denied
+    if kind is All:
+        return _intersection([_names(one) for one in predicate.filters])
+    if kind is Any:
+        return _union([_names(one) for one in predicate.filters])
+    return None
+
+
+def _intersection(sets: Sequence[_Names | None]) -> _Names | None:
+    common = _ALL
+    for names in sets:
+        if names is None:
+            return None
+        common = common & names
+    return common
+
+
+def _union(sets: Sequence[_Names | None]) -> _Names | None:
+    common = _intersection([None if names is None else ~names for names in sets])
+    return None if common is None else ~common
+
+
+def intersect(a: Filter, b: Filter) -> Predicate:
+    """Returns the filter that takes the collections and variables that both take.
+
+    Filters that only name collections give one that does so too, in its shortest form.
+
+    Example:
+        >>> intersect(("params", "cache"), DenyList("cache"))
+        WithTag('params')
+    """
+    left, right = to_predicate(a), to_predicate(b)
+    for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
+        if type(one) in _SHORTEST and (type(other) is Everything or (type(one), one) == (type(other), other)):
+            return one
+        if type(other) is Nothing:
+            return other
+    names, others = _names(left), _names(right)
+    if names is not None and others is not None:
+        return (names & others).filter()
+    if left == right or others == _ALL or names == _NONE:
+        return left
+    if names == _ALL or others == _NONE:
+        return right
+    return All(left, right)
+
+
+def union(a: Filter, b: Filter) -> Predicate:
+    """Returns the filter that takes what `a` or `b` takes; see `intersect`.
+
+    Example:
+        >>> union("params", DenyList(("params", "cache")))
+        DenyList('cache')
+    """
+    left, right = to_predicate(a), to_predicate(b)
+    for one, other in ((left, right), (right, left)):
+        if type(one) in _SHORTEST and (type(other) is Nothing or (type(one), one) == (type(other), other)):
+            return one
+    names, others = _names(left), _names(right)
+    if names is not None and others is not None:
+        return (names | others).filter()
+    return _complement(intersect(_complement(left), _complement(right)))
+
+
+def subtract(a: Filter, b: Filter) -> Predicate:
+    """Returns the filter that takes what `a` takes and `b` does not; see `intersect`.
+
+    Example:
+        >>> subtract(True, "intermediates")
+        DenyList('intermediates')
+    """
+    return intersect(a, _complement(to_predicate(b)))
+
+
+def _complement(predicate: typing.Any) -> Predicate:
+    """Returns `Not(predicate)`, without stacking negations (De Morgan)."""
+    names = _names(predicate)
+    if names is not None:
+        return (~names).filter()
+    kind = type(predicate)
+    if kind is Not or kind is DenyList:
+        inner: Predicate = predicate.filter
+        return inner
+    if kind is All:
+        return Any(*map(_complement, predicate.filters))
+    if kind is Any:
+        return All(*map(_complement, predicate.filters))
+    return Not(predicate)

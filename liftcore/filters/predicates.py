@@ -1,0 +1,283 @@
+"""Predicates: what a filter is, and what can be asked of it."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import typing
+from collections.abc import Set as AbstractSet
+
+from ..errors import InvalidFilterError
+from ..typing import Filter, Path, Predicate
+
+__all__ = [
+    "All",
+    "Any",
+    "DenyList",
+    "Everything",
+    "Not",
+    "Nothing",
+    "OfType",
+    "PathContains",
+    "SubtreePredicate",
+    "WithTag",
+    "decide",
+    "matches_collection",
+    "matches_sequence",
+    "short_form",
+    "to_predicate",
+]
+
+_ACCEPTED = (
+    "..., True, None, False, a collection name, a type, a tuple, list or set of filters, "
+    "a callable `(path, value) -> bool`, or a predicate such as All, Any, Not, DenyList, OfType, PathContains, WithTag"
+)
+
+
+class SubtreePredicate(abc.ABC):
+    """A predicate that may know its answer for a whole subtree. Every predicate class of this file is one."""
+
+    @abc.abstractmethod
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        """Says whether the value at `path` matches."""
+
+    @abc.abstractmethod
+    def decide(self, prefix: Path) -> bool | None:
+        """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited."""
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything(SubtreePredicate):
+    """Matches all."""
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return True
+
+    def decide(self, prefix: Path) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing(SubtreePredicate):
+    """Matches none."""
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return False
+
+    def decide(self, prefix: Path) -> bool:
+        return False
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class WithTag(SubtreePredicate):
+    """Matches the collection or sequence `tag`, and a value whose own `tag` is that.
+
+    A whole collection is decided by its name; see the top of this file.
+    """
+
+    tag: str
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return path[0] == self.tag or bool(getattr(value, "tag", None) == self.tag)
+
+    def decide(self, prefix: Path) -> bool:
+        return prefix[0] == self.tag
+
+    def __repr__(self) -> str:
+        return f"WithTag({self.tag!r})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class OfType(SubtreePredicate):
+    """Matches values that are a `type`, or whose own `.type` is a subclass of it."""
+
+    type: type
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        if isinstance(value, self.type):
+            return True
+        declared = getattr(value, "type", None)
+        return isinstance(declared, type) and issubclass(declared, self.type)
+
+    def decide(self, prefix: Path) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"OfType({self.type.__qualname__})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PathContains(SubtreePredicate):
+    """Matches values with `key` somewhere in their path: the collection, a module or the name."""
+
+    key: str
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return self.key in path
+
+    def decide(self, prefix: Path) -> bool | None:
+        return True if self.key in prefix else None
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
+class Any(SubtreePredicate):
+    """Matches what one of the filters matches; with none given, nothing."""
+
+    filters: tuple[Predicate, ...]
+
+    def __init__(self, *filters: Filter) -> None:
+        object.__setattr__(self, "filters", tuple(map(to_predicate, filters)))
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return any(matches(path, value) for matches in self.filters)
+
+    def decide(self, prefix: Path) -> bool | None:
+        answers = [decide(f, prefix) for f in self.filters]
+        return True if True in answers else None if None in answers else False
+
+    def __repr__(self) -> str:
+        return f"Any({', '.join(map(short_form, self.filters))})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
+class All(SubtreePredicate):
+    """Matches what all of the filters match; with none given, everything."""
+
+    filters: tuple[Predicate, ...]
+
+    def __init__(self, *filters: Filter) -> None:
+        object.__setattr__(self, "filters", tuple(map(to_predicate, filters)))
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return all(matches(path, value) for matches in self.filters)
+
+    def decide(self, prefix: Path) -> bool | None:
+        answers = [decide(f, prefix) for f in self.filters]
+        return False if False in answers else None if None in answers else True
+
+    def __repr__(self) -> str:
+        return f"All({', '.join(map(short_form, self.filters))})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
+class Not(SubtreePredicate):
+    """Matches what the filter does not match."""
+
+    filter: Predicate
+
+    def __init__(self, filter: Filter) -> None:
+        object.__setattr__(self, "filter", to_predicate(filter))
+
+    def __call__(self, path: Path, value: typing.Any) -> bool:
+        return not self.filter(path, value)
+
+    def decide(self, prefix: Path) -> bool | None:
+        answer = decide(self.filter, prefix)
+        return None if answer is None else not answer
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({short_form(self.filter)})"
+
+
+class DenyList(Not):
+    """Matches all but what the filter matches: `Not` under the name that reads well in `mutable=`.
+
+    Example:
+        >>> matches_collection(DenyList("intermediates"), "params")
+        True
+    """
+
+    @property
+    def deny(self) -> Predicate:
+        """The filter that is denied."""
+        return self.filter
+
+
+def short_form(predicate: Predicate) -> str:
+    """Returns the shortest text that reads as `predicate` inside another filter.
+
+    Example:
+        >>> short_form(Any("params", DenyList("cache")))
+        "('params', DenyList('cache'))"
+    """
+    match predicate:
+        case Everything():
+            return "..."
+        case Nothing():
+            return "None"
+        case WithTag(tag=tag):
+            return repr(tag)
+        case OfType(type=cls):
+            return cls.__qualname__
+        case Any(filters=filters) if len(filters) > 1:
+            return f"({', '.join(map(short_form, filters))})"
+    return getattr(predicate, "__qualname__", None) or repr(predicate)
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def to_predicate(filter: Filter) -> Predicate:
+    """Returns the predicate that a filter or one of its short forms stands for.
+
+    Example:
+        >>> to_predicate(("params", PathContains("lora")))
+        Any('params', PathContains('lora'))
+
+    Raises:
+        InvalidFilterError: if `filter` is none of the forms listed at the top of `liftcore.filters`.
+    """
+    if isinstance(filter, SubtreePredicate):
+        return filter
+    if filter is ... or filter is True:
+        return Everything()
+    if filter is None or filter is False:
+        return Nothing()
+    if isinstance(filter, str):
+        return WithTag(filter)
+    if isinstance(filter, type):
+        if issubclass(filter, SubtreePredicate):
+            name = filter.__name__
+            raise InvalidFilterError("filter", f"{name} is the class of a predicate.", f"Call it: {name}(...).")
+        return OfType(filter)
+    if isinstance(filter, tuple | list):
+        return Any(*filter)
+    if isinstance(filter, AbstractSet):
+        return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
+    if callable(filter):
+        return filter
+    raise InvalidFilterError("filter", f"{filter!r} of type {type(filter).__name__} is none.", f"Give {_ACCEPTED}.")
+
+
+def decide(predicate: Predicate, prefix: Path) -> bool | None:
+    """Returns `predicate`'s answer for all values under `prefix`, or `None` where they must be visited."""
+    return predicate.decide(prefix) if isinstance(predicate, SubtreePredicate) else None
+
+
+def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bool | None:
+    """Says whether a filter takes a whole collection, without looking at values.
+
+    Example:
+        >>> [matches_collection(f, "params") for f in ("params", "cache", All("params", PathContains("lora")))]
+        [True, False, None]
+
+    Args:
+        filter: the filter.
+        collection: the name of the collection.
+        prefix: the modules below which it is asked, if not the whole collection.
+
+    Returns:
+        `True` if all values in it match, `False` if none can, `None` if that depends on paths or values.
+    """
+    return decide(to_predicate(filter), (collection, *prefix))
+
+
+def matches_sequence(filter: Filter, name: str) -> bool:
+    """Says whether a filter takes the PRNG sequence `name`: its path is `(name,)` and its value `None`."""
+    return bool(to_predicate(filter)((name,), None))
