@@ -141,7 +141,8 @@ def _line(heading: str, owner: Any, name: str) -> str:
     if inspect.ismodule(found):
         return f"Module: see [below](#{found.__name__.replace('.', '').lower()})."
     if home.startswith("liftcore") and heading.startswith("linen_like"):
-        return f"That of `{home if home.endswith(('errors', 'filters')) else 'liftcore'}`."
+        public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
+        return f"That of `{next(public, 'liftcore')}`."
     if home.partition(".")[0] not in ("liftcore", "linen_like"):
         return f"See `jax.nn.{'initializers.' if 'init' in heading else ''}{name}`."
     return _first(found)

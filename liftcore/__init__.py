@@ -6,7 +6,7 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
     lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
-    your own       pack, Captured, Changes
+    your own       pack, Captured, Changes; for a Module layer, lifter_of
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
     filters        liftcore.filters

@@ -33,6 +33,7 @@ from .lift.vmap import vmap
 from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .packing import pack
+from .pure import lifter_of
 from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .scope import Scope
 from .variable import Variable
@@ -83,6 +84,7 @@ __all__ = [
     "jvp",
     "lazy",
     "lazy_init",
+    "lifter_of",
     "linearize",
     "map",
     "map_variables",

@@ -21,7 +21,8 @@ import jax
 from . import filters
 from .facts import type_text
 from .layout import Captured, Changes
-from .packing import Crossing, Pure, lift, name_of
+from .packing import Crossing, name_of
+from .pure import Pure, lift
 from .scope import Scope
 from .tree import Advice
 from .typing import Filter, Path, Predicate, PyTree

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -28,7 +28,7 @@ from .sequences import group_sequences, inner_sequences
 from .tree import Advice, Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
 
-__all__ = ["Crossing", "Pure", "lift", "name_of", "pack"]
+__all__ = ["Crossing", "Groups", "lift_across", "name_of", "pack"]
 
 
 def pack(
@@ -72,124 +72,8 @@ def pack(
         return _check_output(crossing, output)
 
     advice = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
-    return _lifted(across, in_variable_filters, out_variable_filters, rng_filters, name or name_of(fn), advice)
-
-
-def lift(
-    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
-    fn: Callable[..., Any],
-    in_variable_filters: Sequence[Filter],
-    out_variable_filters: Sequence[Filter | Captured],
-    rng_filters: Sequence[Filter],
-    name: str,
-    advice: Advice,
-) -> Callable[..., Any]:
-    """`pack` for a transformation that takes the function itself, made pure.
-
-    Args:
-        transform: called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`, see `Pure`.
-        fn: a function of scopes.
-        in_variable_filters: as in `pack`.
-        out_variable_filters: as in `pack`.
-        rng_filters: as in `pack`.
-        name: the name of the transformation.
-        advice: how to make it take more variables and sequences, for the text of errors.
-    """
-
-    def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
-
-    lifted = _lifted(across, in_variable_filters, out_variable_filters, rng_filters, f"{name}({name_of(fn)})", advice)
-    return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
-
-
-class Pure:
-    """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
-
-    Attributes:
-        fn: the function of scopes.
-        crossing: the use of the lift that it belongs to.
-    """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        crossing: Crossing,
-        hoisted: bool = False,
-        remade: frozenset[Path] = frozenset(),
-    ) -> None:
-        self.fn, self.crossing, self._hoisted, self._remade = fn, crossing, hoisted, remade
-
-    def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Runs the function on scopes that are made of the groups."""
-        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade)
-        result = self.fn(scopes, *args, **kwargs)
-        return result, self.crossing.repack_fn(scopes)
-
-    @property
-    def where(self) -> str:
-        """The place, for the text of an error: `scan(block) at /decoder`."""
-        return self.crossing.where
-
-    @property
-    def writes(self) -> bool:
-        """Whether the body may create, write or sow anything at all."""
-        return self.crossing.writes
-
-    @property
-    def unchanged(self) -> tuple[Any, ...]:
-        """The output groups of a body that leaves the scopes as they were."""
-        return self.crossing.unchanged
-
-    @property
-    def nested(self) -> bool:
-        """Whether the lift is used inside another one that cuts initial values out of its body."""
-        return self.crossing.nested
-
-    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
-        """Initial values as the scopes outside will hold them; what is computed from them must use these.
-
-        Args:
-            created: for each output group, the created values of each outermost scope.
-        """
-        return self.crossing.settle(created)
-
-    def hoisted(self) -> Pure:
-        """The same, with the created values marked so that `hoist` can cut them out."""
-        return Pure(self.fn, self.crossing, hoisted=True)
-
-    def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Pure:
-        """Another function of the same scopes, for a transformation that takes several.
-
-        Args:
-            fn: the function.
-            created: groups of variables that the first function created and that this one finds: it draws no other
-                keys than the first for all that.
-        """
-        outers = self.crossing.outers
-        paths = [
-            (path[0], *outer.path, *path[1:])
-            for group in created
-            for outer, tree in zip(outers, group, strict=False)
-            for path, _ in filters.leaves_of(tree)
-        ]
-        return Pure(fn, self.crossing, self._hoisted, frozenset(paths))
-
-    def level(self) -> Pure:
-        """The same, for a transformation that runs the body's own operations at the level of the scopes outside.
-
-        What the body creates is settled as it is made.
-        """
-        self.crossing.settled = True
-        return Pure(self.fn, self.crossing, hoisted=self.nested)
-
-    def forget(self) -> None:
-        """Lets what the body drew, named and sown so far count for nothing."""
-        self.crossing.records.clear()
-
-    def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
-        """Tells what the captured values of the last output group are, where these are not those of one body."""
-        self.crossing.records.append(Record(sown=tuple(sown)))
+    groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
+    return lift_across(across, groups, name or name_of(fn))
 
 
 class Crossing:
@@ -318,20 +202,43 @@ class Crossing:
                 root.invalidate()
 
 
-def _lifted(
-    across: Callable[..., Any],
-    in_variable_filters: Sequence[Filter],
-    out_variable_filters: Sequence[Filter | Captured],
-    rng_filters: Sequence[Filter],
-    name: str,
-    advice: Advice,
-) -> Callable[..., Any]:
-    last = out_variable_filters[-1] if out_variable_filters else None
-    captures = last if isinstance(last, Captured) else None
-    outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
-    into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
-    nothing: Predicate = filters.Nothing()
-    taken = functools.reduce(filters.union, out, nothing)
+class Groups(NamedTuple):
+    """What a lift takes in and lets out; see `Layout`."""
+
+    into: tuple[Predicate, ...]
+    out: tuple[Predicate, ...]
+    keys: tuple[Predicate, ...]
+    taken: Predicate
+    captures: Captured | None
+    advice: Advice
+
+    @classmethod
+    def of(
+        cls,
+        in_variable_filters: Sequence[Filter],
+        out_variable_filters: Sequence[Filter | Captured],
+        rng_filters: Sequence[Filter],
+        advice: Advice,
+    ) -> Groups:
+        """The same from filters in any form; the last of those that let out may be a `Captured`."""
+        last = out_variable_filters[-1] if out_variable_filters else None
+        captures = last if isinstance(last, Captured) else None
+        outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
+        into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
+        nothing: Predicate = filters.Nothing()
+        return cls(into, out, keys, functools.reduce(filters.union, out, nothing), captures, advice)
+
+
+def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
+    """The lifted function.
+
+    Args:
+        across: called as `across(crossing, variable_groups, rng_groups, *args, **kwargs)`; returns the result and the
+            output groups.
+        groups: what it takes in and lets out.
+        name: how it shows in the paths of errors.
+    """
+    into, out, keys, taken, captures, advice = groups
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
@@ -342,10 +249,10 @@ def _lifted(
         crossing = Crossing(layout, outers, given)
         crossing.enter()
         try:
-            result, groups = across(crossing, variable_groups, rng_groups, *args, **kwargs)
+            result, changes = across(crossing, variable_groups, rng_groups, *args, **kwargs)
         finally:
             crossing.leave()
-        commit(crossing, groups)
+        commit(crossing, changes)
         if crossing.watched is not None:
             crossing.watched.close(crossing)
         return result

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, shown
-from ..packing import Pure
+from ..pure import Pure
 from ..scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree
 from .arguments import parameter_names

@@ -19,7 +19,7 @@ from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
-from ..packing import Pure
+from ..pure import Pure
 from ..tree import Sown
 from ..typing import PyTree
 from .carry import check_separate, overlay, select

@@ -12,7 +12,7 @@ from jax.core import ShapedArray
 
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of
-from ..packing import Pure
+from ..pure import Pure
 from ..typing import PyTree
 from .changes import path_text
 

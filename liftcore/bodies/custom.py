@@ -17,7 +17,8 @@ import numpy as np
 from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
-from ..packing import Pure, name_of
+from ..packing import name_of
+from ..pure import Pure
 from ..typing import PyTree
 from .arguments import parameter_names
 from .branches import Slots, types_text

@@ -20,7 +20,7 @@ from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
 from ..hoist import trace
 from ..layout import Layout
-from ..packing import Pure
+from ..pure import Pure
 from ..tree import Advice
 from ..typing import Path, PyTree
 from .axes import split_arrays

@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from ..errors import LoopInvarianceError
 from ..hoist import trace
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Lifter, Pure, lifter
 from ..tree import Advice
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
@@ -62,7 +62,6 @@ class Mapper(NamedTuple):
 
 
 def over_lanes(
-    fn: Callable[..., Any],
     mapper: Mapper,
     in_axes: InOutAxes,
     out_axes: InOutAxes,
@@ -71,8 +70,8 @@ def over_lanes(
     variable_axes: Mapping[Any, Any],
     split_rngs: Mapping[Any, bool] | bool,
     metadata_params: Mapping[Any, Any] = NO_AXES,
-) -> Callable[..., Any]:
-    """Lifts a function through a mapping; the other arguments are those of `vmap`."""
+) -> Lifter:
+    """What lifts functions through a mapping; the other arguments are those of `vmap`."""
     axes = VariableAxes(variable_axes)
     check_params(mapper.name, metadata_params)
     rules, key_axes = split_rules(split_rngs)
@@ -108,7 +107,7 @@ def over_lanes(
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
     advice = mapper.advice.along("lane", axes.in_axes, axes.out_axes, key_axes)
-    return lift(transform, fn, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
+    return lifter(transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
 
 
 def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:

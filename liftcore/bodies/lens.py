@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
-from ..packing import Pure
+from ..pure import Pure
 from ..typing import Filter, PyTree, Variables
 from .carry import select
 from .changes import path_text

@@ -21,7 +21,7 @@ from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
 from ..hoist import Maker, Traced, trace
 from ..layout import Changes
-from ..packing import Pure
+from ..pure import Pure
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import check_carry, check_separate, overlay, promoted, select

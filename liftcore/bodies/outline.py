@@ -14,7 +14,7 @@ import jax
 from .._compat import as_array
 from ..hoist import trace
 from ..layout import Changes
-from ..packing import Pure
+from ..pure import Pure
 
 __all__ = ["outline", "with_created", "without_created"]
 

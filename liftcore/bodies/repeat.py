@@ -17,7 +17,7 @@ from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..layout import Changes
-from ..packing import Pure
+from ..pure import Pure
 from ..tree import Advice
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select

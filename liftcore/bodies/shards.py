@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..hoist import Traced, trace
-from ..packing import Pure
+from ..pure import Pure
 from ..typing import PyTree
 from .axes import flatten_axes
 from .outline import with_created, without_created

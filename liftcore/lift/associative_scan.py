@@ -10,7 +10,7 @@ import jax
 from ..bodies.changes import names_of
 from ..errors import LiftArgumentError
 from ..layout import Captured, Changes
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, PyTree
 

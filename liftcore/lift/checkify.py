@@ -10,7 +10,7 @@ import jax
 from ..bodies.outline import with_created, without_created
 from ..hoist import trace
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
 

@@ -11,7 +11,7 @@ from ..bodies.arguments import named_like
 from ..bodies.branches import run_one
 from ..errors import LiftArgumentError
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
 

@@ -13,7 +13,8 @@ from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_de
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
 from ..errors import LiftArgumentError
 from ..layout import Captured
-from ..packing import Pure, lift, name_of
+from ..packing import name_of
+from ..pure import Pure, lift
 from ..typing import Filter
 
 __all__ = ["custom_jvp"]

@@ -19,7 +19,8 @@ from ..errors import LiftArgumentError, LiftError
 from ..filters import Nothing, merge
 from ..hoist import evaluate, opened, trace
 from ..layout import Captured
-from ..packing import Crossing, Pure, lift, name_of
+from ..packing import Crossing, name_of
+from ..pure import Pure, lift
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree

@@ -9,7 +9,7 @@ import jax
 
 from ..bodies.axes import split_arrays
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Filter
 

@@ -11,7 +11,7 @@ import jax
 
 from .. import rng
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..scope import Scope
 from ..tree import Advice, Node
 from ..typing import Filter

@@ -14,7 +14,7 @@ from ..bodies.loop import Loop
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..errors import LiftArgumentError
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..typing import Filter
 
 __all__ = ["fori_loop"]

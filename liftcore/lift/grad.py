@@ -10,7 +10,7 @@ import jax
 
 from ..bodies.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..typing import Filter
 
 __all__ = ["grad", "value_and_grad"]

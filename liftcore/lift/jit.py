@@ -16,7 +16,8 @@ from ..bodies.outline import outline
 from ..bodies.shardings import Placement
 from ..filters import names_collections
 from ..layout import Captured
-from ..packing import Crossing, Pure, lift
+from ..packing import Crossing
+from ..pure import Pure, lift
 from ..retrace import Counted
 from ..tree import Advice
 from ..typing import Filter, Path, PyTree

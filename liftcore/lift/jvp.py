@@ -12,7 +12,7 @@ from ..bodies.arguments import named_like
 from ..bodies.carry import overlay, select
 from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]

@@ -67,7 +67,7 @@ def map(
         return mapped
 
     mapper = Mapper("map", _ADVICE, spread=spread, fix="Give `xs` an array, with one element for each call.", same="")
-    return over_lanes(fn, mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)
+    return over_lanes(mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)(fn)
 
 
 def _in_turn(

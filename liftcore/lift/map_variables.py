@@ -20,7 +20,7 @@ from ..errors import UnliftedCollectionError
 from ..filters import Nothing, intersect, merge, subtract
 from ..hoist import trace
 from ..layout import Captured, Changes
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Filter, PyTree, Variables
 

@@ -9,7 +9,7 @@ from ..bodies.axes import NO_AXES, VariableAxes
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..filters import subtract
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import Axis
 

@@ -91,7 +91,7 @@ def pmap(
         return lambda *operands: _on_devices(lanes, fn, in_axes, out_axes, operands, options)
 
     mapper = Mapper("pmap", _ADVICE, axis_name, donated=numbers, spread=spread, closed=True)
-    return over_lanes(fn, mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)
+    return over_lanes(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)
 
 
 def _on_devices(

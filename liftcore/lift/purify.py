@@ -16,7 +16,8 @@ from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
 from ..hoist import trace
 from ..layout import Captured, Changes
-from ..packing import Crossing, Pure, lift, name_of
+from ..packing import Crossing, name_of
+from ..pure import Pure, lift
 from ..scope import Scope
 from ..tree import Advice, Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables

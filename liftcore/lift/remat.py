@@ -11,7 +11,7 @@ from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, 
 from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lifter
 from ..tree import Advice
 from ..typing import Filter
 
@@ -62,10 +62,11 @@ def remat(
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
         )
     transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
-    static = choose(fn, "static", static_argnums, static_argnames)
+    choose_static = functools.partial(choose, what="static", argnums=static_argnums, argnames=static_argnames)
+    choose_static(fn)  # so that they are checked where they are given
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = name_arguments(args, kwargs)
+        arguments, static = name_arguments(args, kwargs), choose_static(pure.fn)
         fixed = fixed_arguments(pure.where, arguments, static) if static else {}
 
         def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
@@ -76,10 +77,10 @@ def remat(
         try:
             return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
         except TypeError as error:
-            advise(error, pure.where, fn, dynamic)
+            advise(error, pure.where, pure.fn, dynamic)
             raise
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)
+    return lifter(transform, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)(fn)
 
 
 checkpoint = remat

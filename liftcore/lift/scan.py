@@ -25,7 +25,7 @@ from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lifter
 from ..tree import Advice
 from ..typing import Filter, InOutAxes
 
@@ -126,7 +126,7 @@ def scan(
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
-    return lift(transform, fn, into, out, rules, "scan", advice)
+    return lifter(transform, into, out, rules, "scan", advice)(fn)
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:

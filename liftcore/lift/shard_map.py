@@ -15,7 +15,7 @@ from ..bodies.varying import typed
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import PyTree
 

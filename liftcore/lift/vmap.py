@@ -65,4 +65,4 @@ def vmap(
         LoopInvarianceError: when called, where a shared variable gets a value that differs between lanes.
     """
     mapper = Mapper("vmap", _ADVICE, axis_name, spmd_axis_name)
-    return over_lanes(fn, mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)
+    return over_lanes(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)

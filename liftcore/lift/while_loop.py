@@ -9,7 +9,7 @@ from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..typing import Filter
 
 __all__ = ["while_loop"]

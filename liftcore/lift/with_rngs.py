@@ -9,7 +9,7 @@ import jax
 
 from .. import rng
 from ..layout import Captured
-from ..packing import Pure, lift
+from ..pure import Pure, lift
 from ..tree import Advice
 from ..typing import RNGs
 

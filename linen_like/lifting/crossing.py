@@ -98,6 +98,7 @@ def cross(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] = _NONE,
     inside: Iterable[Any] = (),
+    compared: bool = True,
 ) -> Crossing:
     """Takes modules to their scopes.
 
@@ -113,6 +114,7 @@ def cross(
         args: what may come after it.
         kwargs: the keyword arguments.
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
+        compared: whether calls of equal modules are to be equal, where that can be told.
     """
     module = _first_module(where, subject)
     scope, state = bound_scope(module, function_name(functions[0])), State()
@@ -136,7 +138,8 @@ def cross(
     home = module._state.home
     scopes += [] if home is None else [home]
     there = Inside(apart.parts, tuple(states), drawn, places, home is not None)
-    calls = [_call(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
+    make = _comparable if compared else Call
+    calls = [make(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
     return Crossing(calls, scopes, args, kwargs, places, there.parts.numbers, len(given))
 
 
@@ -223,8 +226,8 @@ class EqualCall(Call):
         return all(map(is_exact, (*parts.templates, *parts.along)))
 
 
-def _call(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
-    """The function of scopes; one that shares nothing where it might keep arrays alive, or is intercepted."""
+def _comparable(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
+    """A call that equals those of equal modules, unless it might keep arrays alive or is intercepted."""
     key = None if holds or keeps(fn) or context.interceptors else inside.key()
     return Call(fn, inside, holds) if key is None else EqualCall(fn, inside, key)
 

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from liftcore import lifter_of
 from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
-from .crossing import Call, EqualCall, LiftOfClass, cross
+from .crossing import EqualCall, LiftOfClass, cross
 
 __all__ = ["Methods", "lift", "mark_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Core = Callable[[Call], Callable[..., Any]]
+Core = Callable[[Callable[..., Any]], Callable[..., Any]]
 _CALLS = 32
 """How many lifted functions of different calls are kept for each lifted method."""
 
@@ -59,9 +60,7 @@ def lift(
         raise LiftArgumentError(
             f"nn.{name}, methods", "it chooses methods of a class, given a function.", "Leave it out."
         )
-    core = functools.partial(transformation, **options)
-    core(target)  # so that options are checked where they are given
-    return _lifted_function(core, target)
+    return _lifted_function(functools.partial(transformation, **options), target)
 
 
 def _class(
@@ -145,7 +144,6 @@ def _lifted_class(
     cores = {method: functools.partial(transformation, **options) for method, options in methods}
     inside = LiftOfClass(cores.values())
     for method, core in cores.items():
-        core(getattr(cls, method))  # so that options are checked where they are given
         namespace[method] = _lifted_method(core, getattr(cls, method), inside)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
@@ -201,33 +199,45 @@ _LOCK = threading.RLock()
 
 def _lifted_method(core: Core, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
-    where, lifted = f"lifted {function_name(fn)}", _known_lifts(core)
+    run = _run(core, fn)
 
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if inside in self._state.inside:
             return fn(self, *args, **kwargs)
-        crossing = cross(where, self, [fn], args, kwargs, inside=(inside,))
-        return lifted(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
+        return run(self, args, kwargs, (inside,))
 
     return method
+
+
+def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
+    run = _run(core, fn)
+
+    @functools.wraps(fn)
+    def function(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return run(module, args, kwargs)
+
+    return mark_lifted(function)
+
+
+def _run(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes a module, and the arguments of `fn`, through the lift."""
+    where = f"lifted {function_name(fn)}"
+    lift_any = lifter_of(core(fn), fn)  # options are checked here, where they are given
+    lift_known = _known_lifts(core)
+
+    def run(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: tuple[Any, ...] = ()) -> Any:
+        crossing = cross(where, module, [fn], args, kwargs, inside, compared=lift_any is None)
+        lifted = (lift_any or lift_known)(crossing.calls[0])
+        return lifted(crossing.scopes, *crossing.args, **crossing.kwargs)
+
+    return run
 
 
 def _known_lifts(core: Core) -> Core:
     """The same transformation, which gives the same lifted function for calls that are equal."""
     known = functools.lru_cache(_CALLS)(core)
     return lambda call: (known if isinstance(call, EqualCall) and call.is_exact() else core)(call)
-
-
-def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
-    where, lifted = f"lifted {function_name(fn)}", _known_lifts(core)
-
-    @functools.wraps(fn)
-    def function(module: Any, *args: Any, **kwargs: Any) -> Any:
-        crossing = cross(where, module, [fn], args, kwargs)
-        return lifted(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
-
-    return mark_lifted(function)
 
 
 def mark_lifted(fn: Function) -> Function:

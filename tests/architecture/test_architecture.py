@@ -18,7 +18,7 @@ LEVELS = (
     {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
     {"naming", "problems", "tree", "scope", "variable"},
     {
-        "encoding", "entry", "explanation", "facts", "hoist", "layout", "packing", "retrace", "sequences",
+        "encoding", "entry", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace", "sequences",
         "serialization", "wire",
     },
     {"bodies"},

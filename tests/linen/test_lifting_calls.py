@@ -90,7 +90,7 @@ def test_a_lift_is_made_once_for_equal_calls_wherever_they_stand(monkeypatch: py
 
     known = lifting._known_lifts
     monkeypatch.setattr(lifting, "_known_lifts", counted)
-    block = nn.remat(type("Block", (Scaled,), {"__module__": __name__}))
+    block = nn.jit(type("Block", (Scaled,), {"__module__": __name__}))
 
     class Model(nn.Module):
         @nn.compact

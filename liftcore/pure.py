@@ -1,0 +1,191 @@
+"""`lift`: `pack` for transformations that take the function itself, made pure.
+
+The transformations of `liftcore.lift` are written with it. Those that treat all functions alike use `lifter`.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import filters
+from .layout import Captured, Record
+from .packing import Crossing, Groups, lift_across, name_of
+from .tree import Advice, Sown
+from .typing import Filter, Path, PyTree
+
+__all__ = ["Lifter", "Pure", "lift", "lifter", "lifter_of"]
+
+Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""A transformation with its options: from a function of scopes to the lifted one."""
+
+
+def lift(
+    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
+    fn: Callable[..., Any],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str,
+    advice: Advice,
+) -> Callable[..., Any]:
+    """`pack` for a transformation that takes the function itself, made pure.
+
+    Args:
+        transform: called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`, see `Pure`.
+        fn: a function of scopes.
+        in_variable_filters: as in `pack`.
+        out_variable_filters: as in `pack`.
+        rng_filters: as in `pack`.
+        name: the name of the transformation.
+        advice: how to make it take more variables and sequences, for the text of errors.
+    """
+    groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
+    return _lifted_function(transform, fn, groups, name)
+
+
+def lifter(
+    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str,
+    advice: Advice,
+) -> Lifter:
+    """`lift` for any function, with what does not depend on the function worked out once.
+
+    `transform` may know the function from its `Pure` alone. The other arguments are those of `lift`.
+    """
+    groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
+
+    def lift_one(fn: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = _lifted_function(transform, fn, groups, name)
+        lifted.__dict__["lifter"] = weakref.ref(lifted), fn, lift_one
+        return lifted
+
+    return lift_one
+
+
+def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
+    """What made a lifted function, for more functions: its options are checked and worked out once for all of them.
+
+    A Module layer, which makes a new function for each call of a lifted method, saves time by it.
+
+    Example:
+        >>> import jax, liftcore
+        >>> double, triple = lambda scope, x: 2 * x, lambda scope, x: 3 * x
+        >>> lift_any = liftcore.lifter_of(liftcore.vmap(double, in_axes=1), double)
+        >>> liftcore.apply(lift_any(triple))({}, jax.numpy.ones((2, 4))).shape
+        (4, 2)
+
+    Args:
+        lifted: what a transformation made of a function.
+        fn: that function.
+
+    Returns:
+        The transformation with its options; None where these depend on the function, or more than one lift was made.
+    """
+    made, made_of, found = getattr(lifted, "lifter", (None, None, None))
+    is_it = made is not None and made() is lifted and made_of is fn  # `functools.wraps` copies attributes
+    return found if is_it else None
+
+
+def _lifted_function(
+    transform: Callable[..., tuple[Any, Sequence[PyTree]]], fn: Callable[..., Any], groups: Groups, name: str
+) -> Callable[..., Any]:
+    def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
+
+    lifted = lift_across(across, groups, f"{name}({name_of(fn)})")
+    return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
+
+
+class Pure:
+    """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+
+    Attributes:
+        fn: the function of scopes.
+        crossing: the use of the lift that it belongs to.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        crossing: Crossing,
+        hoisted: bool = False,
+        remade: frozenset[Path] = frozenset(),
+    ) -> None:
+        self.fn, self.crossing, self._hoisted, self._remade = fn, crossing, hoisted, remade
+
+    def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Runs the function on scopes that are made of the groups."""
+        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade)
+        result = self.fn(scopes, *args, **kwargs)
+        return result, self.crossing.repack_fn(scopes)
+
+    @property
+    def where(self) -> str:
+        """The place, for the text of an error: `scan(block) at /decoder`."""
+        return self.crossing.where
+
+    @property
+    def writes(self) -> bool:
+        """Whether the body may create, write or sow anything at all."""
+        return self.crossing.writes
+
+    @property
+    def unchanged(self) -> tuple[Any, ...]:
+        """The output groups of a body that leaves the scopes as they were."""
+        return self.crossing.unchanged
+
+    @property
+    def nested(self) -> bool:
+        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        return self.crossing.nested
+
+    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
+        """Initial values as the scopes outside will hold them; what is computed from them must use these.
+
+        Args:
+            created: for each output group, the created values of each outermost scope.
+        """
+        return self.crossing.settle(created)
+
+    def hoisted(self) -> Pure:
+        """The same, with the created values marked so that `hoist` can cut them out."""
+        return Pure(self.fn, self.crossing, hoisted=True)
+
+    def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Pure:
+        """Another function of the same scopes, for a transformation that takes several.
+
+        Args:
+            fn: the function.
+            created: groups of variables that the first function created and that this one finds: it draws no other
+                keys than the first for all that.
+        """
+        outers = self.crossing.outers
+        paths = [
+            (path[0], *outer.path, *path[1:])
+            for group in created
+            for outer, tree in zip(outers, group, strict=False)
+            for path, _ in filters.leaves_of(tree)
+        ]
+        return Pure(fn, self.crossing, self._hoisted, frozenset(paths))
+
+    def level(self) -> Pure:
+        """The same, for a transformation that runs the body's own operations at the level of the scopes outside.
+
+        What the body creates is settled as it is made.
+        """
+        self.crossing.settled = True
+        return Pure(self.fn, self.crossing, hoisted=self.nested)
+
+    def forget(self) -> None:
+        """Lets what the body drew, named and sown so far count for nothing."""
+        self.crossing.records.clear()
+
+    def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
+        """Tells what the captured values of the last output group are, where these are not those of one body."""
+        self.crossing.records.append(Record(sown=tuple(sown)))

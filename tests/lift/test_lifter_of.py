@@ -1,0 +1,124 @@
+"""`lifter_of`: other functions under a lift that was made for one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError
+
+KEY, X = jax.random.key(0), jnp.arange(6.0).reshape(2, 3)
+MAPPED: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+
+Fn = Callable[..., Any]
+
+
+def scaled(scope: Scope, x: Any, *rest: Any) -> Any:
+    return x * scope.param("scale", jax.random.normal, ())
+
+
+def shifted(scope: Scope, x: Any, *rest: Any) -> Any:
+    y = x + scope.param("shift", jax.random.normal, ()) * jax.random.uniform(scope.make_rng("params"))
+    scope.sow("intermediates", "mean", y.mean())
+    return (y, y.sum()) if rest else y
+
+
+LIFTERS: dict[str, tuple[Callable[[Fn], Fn], tuple[Any, ...]]] = {
+    "vmap": (lambda fn: liftcore.vmap(fn, 1, 1, **MAPPED), ()),
+    "map": (lambda fn: liftcore.map(fn, **MAPPED), ()),
+    "scan": (lambda fn: liftcore.scan(fn, 3, **MAPPED), (None,)),
+    "remat": (lambda fn: liftcore.remat(fn, static_argnums=()), ()),
+    "remat, static": (lambda fn: liftcore.remat(fn, static_argnums=2), (None,)),
+}
+
+
+@pytest.mark.parametrize("name", LIFTERS)
+def test_another_function_is_lifted_in_the_same_way(name: str) -> None:
+    lift, args = LIFTERS[name]
+
+    def first(scope: Scope, x: Any, *rest: Any) -> Any:
+        raise AssertionError("only the other one is called")
+
+    lift_any = liftcore.lifter_of(lift(first), first)
+    assert lift_any is not None
+    for other in (shifted, functools.partial(shifted)):
+        again, anew = lift_any(other), lift(other)
+        results = [liftcore.init(lifted, mutable=True)(KEY, X, *args) for lifted in (again, anew)]
+        jax.tree.map(np.testing.assert_array_equal, *results)
+        assert set(results[0][1]) == {"params", "intermediates"}
+        traces = [
+            jax.make_jaxpr(liftcore.apply(lifted))({"params": results[0][1]["params"]}, X, *args, rngs={"params": KEY})
+            for lifted in (again, anew)
+        ]
+        assert str(traces[0]) == str(traces[1])
+    assert lift_any(scaled).__name__ == lift(scaled).__name__ == "scaled"
+    assert liftcore.lifter_of(lift_any(scaled), scaled) is lift_any
+
+
+def test_an_error_names_the_function_that_is_called() -> None:
+    lift_any = liftcore.lifter_of(liftcore.vmap(scaled, **MAPPED), scaled)
+    assert lift_any is not None
+
+    def wrong(scope: Scope, x: Any) -> Any:
+        return scope.param("w", lambda key, shape: jnp.zeros(shape))
+
+    with pytest.raises(TypeError, match=r"shape"):
+        liftcore.init(lift_any(wrong))(KEY, X)
+    with pytest.raises(liftcore.errors.ScopeParamNotFoundError, match=r"vmap\(shifted\)"):
+        liftcore.apply(lift_any(shifted))({"params": {"scale": jnp.ones(2)}}, X)
+
+
+def test_options_that_depend_on_the_function_are_asked_of_each() -> None:
+    def flagged(scope: Scope, x: Any, flag: bool) -> Any:
+        return x if flag else -x
+
+    def other(scope: Scope, flag: bool, x: Any) -> Any:
+        return x if flag else -x
+
+    def plain(scope: Scope, x: Any) -> Any:
+        return x
+
+    lift_any = liftcore.lifter_of(liftcore.remat(flagged, static_argnames="flag"), flagged)
+    assert lift_any is not None
+    assert liftcore.apply(lift_any(flagged))({}, 1.0, False) == -1
+    assert liftcore.apply(lift_any(other))({}, False, 1.0) == -1
+    with pytest.raises(LiftArgumentError, match="flag"):
+        liftcore.apply(lift_any(plain))({}, 1.0)
+
+
+def _wrapped(fn: Fn) -> Fn:
+    lifted = liftcore.vmap(fn, **MAPPED)
+
+    @functools.wraps(lifted)
+    def doubled(*args: Any) -> Any:
+        return 2 * lifted(*args)
+
+    return doubled
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [
+        liftcore.jit,
+        liftcore.named_call,
+        functools.partial(liftcore.remat_scan, lengths=(2, 3), **MAPPED),
+        lambda fn: liftcore.vmap(liftcore.remat(fn), **MAPPED),
+        lambda fn: liftcore.jit(liftcore.vmap(fn, **MAPPED)),
+        _wrapped,
+        lambda fn: fn,
+    ],
+)
+def test_there_is_none_where_the_lift_alone_is_not_all_that_was_done(lift: Callable[[Fn], Fn]) -> None:
+    assert liftcore.lifter_of(lift(scaled), scaled) is None
+
+
+def test_it_is_told_of_the_function_that_was_lifted() -> None:
+    assert liftcore.lifter_of(liftcore.remat(scaled), shifted) is None
