@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Naming"]
 
+_NO_NAMES = Names()
+
 
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
@@ -66,14 +68,16 @@ class Naming:
 
     def names(self) -> Names:
         """The names that were taken and given out so far."""
-        if self._adopted and not self._reserved and not self._numbers and len(self._adopted) == 1:
-            return self._adopted[0]
+        if not self._reserved and not self._numbers and len(self._adopted) < 2:
+            return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
         taken = frozenset((name, collection) for name, held in self._reserved.items() for collection in held)
         return Names(taken, tuple(self._numbers.items()))
 
     def take_names(self, names: Names) -> None:
         """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
+        if names is _NO_NAMES:
+            return
         self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
         if self._shared:  # another scope, that would not see them, takes its names from the same dict
             self._unpack()

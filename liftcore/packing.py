@@ -98,9 +98,9 @@ class Crossing:
         """Whether a body may create, write or sow anything at all."""
         return any(outer.tree.writes for outer in self.outers)
 
-    @property
+    @functools.cached_property
     def unchanged(self) -> tuple[Any, ...]:
-        """See `Pure.unchanged`."""
+        """See `Pure.unchanged`; `commit` knows it again."""
         nothing: PyTree = tuple({} for _ in self.outers)
         groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
         return (*groups, tuple([] for _ in self.outers)) if self.layout.captures else tuple(groups)
@@ -155,8 +155,8 @@ class Crossing:
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
         scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
-        for inner, outer in zip(scopes, self.given, strict=True):
-            inner.take_names(outer.names())
+        for scope, names in zip(scopes, self.layout.names, strict=True):
+            scope.take_names(names)
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._made.append((roots, packed))
         return packed
@@ -170,7 +170,10 @@ class Crossing:
                 f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
                 "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
             )
-        groups, sown = repack(self.layout, roots)
+        if any(root.tree.changed for root in roots):
+            groups, sown = repack(self.layout, roots)
+        else:
+            groups, sown = self.unchanged, tuple([() for _ in roots])
         self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
         for root in roots:
             root.invalidate()
@@ -321,7 +324,7 @@ def filter_(
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
-    left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) for _, rest in parts])
+    left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
     return tuple(zip(*(taken for taken, _ in parts), strict=True)), tuple(zip(*keys, strict=True)), left
 
 
@@ -377,6 +380,13 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
 
 def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     """Puts output groups into the scopes outside, and goes on counting and naming where the body ended."""
+    if groups is not crossing.unchanged:
+        _put_back(crossing, groups)
+    _go_on(crossing)
+
+
+def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
+    """Makes, writes and sows outside what the body did inside."""
     layout = crossing.layout
     changes = groups[: len(layout.out_filters)]
     for index, outer in enumerate(crossing.outers):
@@ -392,7 +402,6 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
         for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
             for one, value in zip(sown, values, strict=True):
                 outer.below(one.path).sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
-    _go_on(crossing)
 
 
 def _go_on(crossing: Crossing) -> None:

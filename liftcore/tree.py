@@ -212,6 +212,11 @@ class Tree:
         self.root.forget()
 
     @property
+    def changed(self) -> bool:
+        """Whether anything was created, written or captured."""
+        return bool(self.created or self.written or self.sown)
+
+    @property
     def hoisted(self) -> bool:
         """Whether the values created here are marked, so that the lift can cut out what makes them."""
         return self.lift is not None and self.lift.hoisted

@@ -299,6 +299,8 @@ def slice_type(leaf: Any, axis: int) -> Any:
 
 def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
     """One axis for each leaf of keyword arguments: Python values that are no arrays have none."""
+    if not kwargs and isinstance(kw_axes, int):
+        return []
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
     leaves = jax.tree.leaves(dict(kwargs))
     return [axis if isinstance(leaf, jax.Array | np.ndarray) else None for axis, leaf in zip(flat, leaves, strict=True)]
