@@ -86,6 +86,7 @@ class Crossing:
         self.watched = next((outer.tree.watch.lift(self) for outer in outers if outer.tree.watch is not None), None)
         self._live = all(outer.tree.trace == trace_state() for outer in outers)
         self._made: list[tuple[list[Scope], PyTree]] = []
+        self._unchanged: tuple[Any, ...] | None = None
         self._fresh: Container[str] = ()
 
     @functools.cached_property
@@ -98,12 +99,19 @@ class Crossing:
         """Whether a body may create, write or sow anything at all."""
         return any(outer.tree.writes for outer in self.outers)
 
-    @functools.cached_property
+    @property
     def unchanged(self) -> tuple[Any, ...]:
-        """See `Pure.unchanged`; `commit` knows it again."""
-        nothing: PyTree = tuple({} for _ in self.outers)
-        groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
-        return (*groups, tuple([] for _ in self.outers)) if self.layout.captures else tuple(groups)
+        """See `Pure.unchanged`; always the same object."""
+        if self._unchanged is None:
+            nothing: PyTree = tuple({} for _ in self.outers)
+            groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
+            captured: list[PyTree] = [tuple([] for _ in self.outers)] if self.layout.captures else []
+            self._unchanged = (*groups, *captured)
+        return self._unchanged
+
+    def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
+        """Whether output groups are those that `unchanged` gave."""
+        return groups is self._unchanged
 
     @property
     def nested(self) -> bool:
@@ -380,7 +388,7 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
 
 def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     """Puts output groups into the scopes outside, and goes on counting and naming where the body ended."""
-    if groups is not crossing.unchanged:
+    if not crossing.is_unchanged(groups):
         _put_back(crossing, groups)
     _go_on(crossing)
 

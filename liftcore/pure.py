@@ -1,6 +1,7 @@
 """`lift`: `pack` for transformations that take the function itself, made pure.
 
-The transformations of `liftcore.lift` are written with it. Those that treat all functions alike use `lifter`.
+The transformations of `liftcore.lift` are written with it, or with `lifter`, which works out once what all functions
+under the same lift share.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from .packing import Crossing, Groups, lift_across, name_of
 from .tree import Advice, Sown
 from .typing import Filter, Path, PyTree
 
-__all__ = ["Lifter", "Pure", "lift", "lifter", "lifter_of"]
+__all__ = ["Lifter", "Pure", "Transform", "lift", "lifter", "lifter_of"]
+
+Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
+"""Called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
 
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A transformation with its options: from a function of scopes to the lifted one."""
 
 
 def lift(
-    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
+    transform: Transform,
     fn: Callable[..., Any],
     in_variable_filters: Sequence[Filter],
     out_variable_filters: Sequence[Filter | Captured],
@@ -43,25 +47,31 @@ def lift(
         advice: how to make it take more variables and sequences, for the text of errors.
     """
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
-    return _lifted_function(transform, fn, groups, name)
+    return _lifted(transform, fn, groups, name)
 
 
 def lifter(
-    transform: Callable[..., tuple[Any, Sequence[PyTree]]],
+    transform_of: Callable[[Callable[..., Any]], Transform],
     in_variable_filters: Sequence[Filter],
     out_variable_filters: Sequence[Filter | Captured],
     rng_filters: Sequence[Filter],
     name: str,
     advice: Advice,
 ) -> Lifter:
-    """`lift` for any function, with what does not depend on the function worked out once.
+    """`lift` for any function: what does not depend on the function is worked out once.
 
-    `transform` may know the function from its `Pure` alone. The other arguments are those of `lift`.
+    Args:
+        transform_of: gives the `transform` of `lift` for a function.
+        in_variable_filters: as in `lift`.
+        out_variable_filters: as in `lift`.
+        rng_filters: as in `lift`.
+        name: as in `lift`.
+        advice: as in `lift`.
     """
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
 
     def lift_one(fn: Callable[..., Any]) -> Callable[..., Any]:
-        lifted = _lifted_function(transform, fn, groups, name)
+        lifted = _lifted(transform_of(fn), fn, groups, name)
         lifted.__dict__["lifter"] = weakref.ref(lifted), fn, lift_one
         return lifted
 
@@ -85,16 +95,14 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         fn: that function.
 
     Returns:
-        The transformation with its options; None where these depend on the function, or more than one lift was made.
+        The transformation with its options. None where there is nothing to save, or more than one lift was made.
     """
     made, made_of, found = getattr(lifted, "lifter", (None, None, None))
     is_it = made is not None and made() is lifted and made_of is fn  # `functools.wraps` copies attributes
     return found if is_it else None
 
 
-def _lifted_function(
-    transform: Callable[..., tuple[Any, Sequence[PyTree]]], fn: Callable[..., Any], groups: Groups, name: str
-) -> Callable[..., Any]:
+def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
 

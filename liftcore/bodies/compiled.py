@@ -92,6 +92,7 @@ class Kept:
 
     record: Record
     draws: tuple[Draw, ...]
+    changed: bool
 
 
 jax.tree_util.register_static(Kept)
@@ -169,13 +170,15 @@ class Body:
         dealer = Dealer(words, crossing)
         scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
         result = self.fn(scopes, *args, **kwargs)
-        created, (result, values) = without_created(result, crossing.repack_fn(scopes))
+        groups = crossing.repack_fn(scopes)
+        created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
             placement.check_result(f"{self.layout.name} at {crossing.outers[0].path_text}", result)
             values = placement.constrain(values, crossing)
         call.traced = True
-        return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws)))
+        changed = not crossing.is_unchanged(groups)
+        return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws), changed))
 
 
 _SIGNATURE = inspect.signature(functools.partial(Body.__call__, None))  # type: ignore[arg-type]
@@ -261,7 +264,7 @@ class Compiled:
         else:
             created, (result, values, kept) = self._whole(words, gone, operands)
         crossing.records.append(kept.record)
-        return with_created(created, result, values)
+        return with_created(created, result, values) if kept.changed else (result, crossing.unchanged)
 
     def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""

@@ -107,7 +107,7 @@ def over_lanes(
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
     advice = mapper.advice.along("lane", axes.in_axes, axes.out_axes, key_axes)
-    return lifter(transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
+    return lifter(lambda fn: transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
 
 
 def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:

@@ -17,7 +17,7 @@ from ..bodies.shardings import Placement
 from ..filters import names_collections
 from ..layout import Captured
 from ..packing import Crossing
-from ..pure import Pure, lift
+from ..pure import Pure, Transform, lifter
 from ..retrace import Counted
 from ..tree import Advice
 from ..typing import Filter, Path, PyTree
@@ -89,36 +89,42 @@ def jit(
         LiftArgumentError: where an argument that is static cannot be hashed, or shardings do not fit what they are for.
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
-    static = choose(fn, "static", static_argnums, static_argnames)
-    donated = choose(fn, "donate", donate_argnums, donate_argnames)
     options = _options(
         keep_unused=keep_unused,
         device=device,
         backend=backend,
         inline=inline,
-        donate_argnames=DONATED if donated else None,
         compiler_options=tuple(sorted(compiler_options.items())) if compiler_options else None,
     )
     rules = [matches for matches, _ in placement.rules] if placement else []
     asked = not all(map(names_collections, [variables, *rules]))
-    cache = _SHARED if _is_shareable(fn) else Cache()
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        crossing, arguments = pure.crossing, name_arguments(args, kwargs)
-        fixed = fixed_arguments(pure.where, arguments, static) if static else {}
-        gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
-        kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
-        try:
-            if crossing.watched is not None:  # a body that was compiled before would not run
-                return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
-            placed = None if placement is None else placement.arrange(pure.where, crossing, gone, variable_groups, kept)
-            body = Body(fn, crossing.layout, _hashable(fixed), _seen_paths(crossing, asked), placed)
-            return cache.find(body, options)(crossing, gone, (variable_groups, rng_groups, kept))
-        except TypeError as error:
-            advise(error, pure.where, fn, {**kept, **gone})
-            raise
+    def transform_of(fn: Callable[..., Any]) -> Transform:
+        static = choose(fn, "static", static_argnums, static_argnames)
+        donated = choose(fn, "donate", donate_argnums, donate_argnames)
+        all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
+        cache = _SHARED if _is_shareable(fn) else Cache()
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "jit", _ADVICE)
+        def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+            crossing, arguments = pure.crossing, name_arguments(args, kwargs)
+            fixed = fixed_arguments(pure.where, arguments, static) if static else {}
+            gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
+            kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
+            try:
+                if crossing.watched is not None:  # a body that was compiled before would not run
+                    return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
+                placed = None
+                if placement is not None:
+                    placed = placement.arrange(pure.where, crossing, gone, variable_groups, kept)
+                body = Body(fn, crossing.layout, _hashable(fixed), _seen_paths(crossing, asked), placed)
+                return cache.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
+            except TypeError as error:
+                advise(error, pure.where, fn, {**kept, **gone})
+                raise
+
+        return transform
+
+    return lifter(transform_of, [variables], [variables, Captured(all=True)], [rngs], "jit", _ADVICE)(fn)
 
 
 def _run_anew(pure: Pure, fixed: dict[str, Any], *operands: Any) -> Any:

@@ -11,7 +11,7 @@ from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, 
 from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
 from ..layout import Captured
-from ..pure import Pure, lifter
+from ..pure import Pure, Transform, lifter
 from ..tree import Advice
 from ..typing import Filter
 
@@ -62,25 +62,28 @@ def remat(
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
         )
     transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
-    choose_static = functools.partial(choose, what="static", argnums=static_argnums, argnames=static_argnames)
-    choose_static(fn)  # so that they are checked where they are given
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments, static = name_arguments(args, kwargs), choose_static(pure.fn)
-        fixed = fixed_arguments(pure.where, arguments, static) if static else {}
+    def transform_of(fn: Callable[..., Any]) -> Transform:
+        static = choose(fn, "static", static_argnums, static_argnames)
 
-        def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
-            args, kwargs = join_arguments({**fixed, **dynamic})
-            return pure(variable_groups, rng_groups, *args, **kwargs)
+        def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+            arguments = name_arguments(args, kwargs)
+            fixed = fixed_arguments(pure.where, arguments, static) if static else {}
 
-        dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-        try:
-            return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
-        except TypeError as error:
-            advise(error, pure.where, pure.fn, dynamic)
-            raise
+            def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+                args, kwargs = join_arguments({**fixed, **dynamic})
+                return pure(variable_groups, rng_groups, *args, **kwargs)
 
-    return lifter(transform, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)(fn)
+            dynamic = {name: value for name, value in arguments.items() if name not in fixed}
+            try:
+                return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
+            except TypeError as error:
+                advise(error, pure.where, fn, dynamic)
+                raise
+
+        return transform
+
+    return lifter(transform_of, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)(fn)
 
 
 checkpoint = remat

@@ -126,7 +126,7 @@ def scan(
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
-    return lifter(transform, into, out, rules, "scan", advice)(fn)
+    return lifter(lambda fn: transform, into, out, rules, "scan", advice)(fn)
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:

@@ -24,9 +24,9 @@ from ..lifecycle.closures import HELD, held, holding, keeps
 from ..lifecycle.context import context
 from ..lifecycle.fields import Base, fingerprint
 from ..lifecycle.naming import map_modules
-from .template import Apart, Parts, Place, Template, instantiate, is_exact, scopes_of
+from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
-__all__ = ["Call", "Crossing", "EqualCall", "LiftOfClass", "cross", "lies_in"]
+__all__ = ["Call", "Crossing", "LiftOfClass", "cross", "lies_in"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -219,11 +219,6 @@ class EqualCall(Call):
 
     def __hash__(self) -> int:
         return hash(self._key)
-
-    def is_exact(self) -> bool:
-        """Whether any equal call does the very same: no class of a user's says what is equal in its fields."""
-        parts = self.inside.parts
-        return all(map(is_exact, (*parts.templates, *parts.along)))
 
 
 def _comparable(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:

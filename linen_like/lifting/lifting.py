@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from liftcore import lifter_of
+import liftcore
 from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
-from .crossing import EqualCall, LiftOfClass, cross
+from .crossing import LiftOfClass, cross
 
 __all__ = ["Methods", "lift", "mark_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Core = Callable[[Callable[..., Any]], Callable[..., Any]]
-_CALLS = 32
-"""How many lifted functions of different calls are kept for each lifted method."""
+Core = functools.partial[Callable[..., Any]]
 
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
@@ -223,21 +221,14 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
 def _run(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
     """What takes a module, and the arguments of `fn`, through the lift."""
     where = f"lifted {function_name(fn)}"
-    lift_any = lifter_of(core(fn), fn)  # options are checked here, where they are given
-    lift_known = _known_lifts(core)
+    lift_any = liftcore.lifter_of(core(fn), fn) or core  # options are checked here, where they are given
+    compared = core.func is liftcore.jit
 
     def run(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: tuple[Any, ...] = ()) -> Any:
-        crossing = cross(where, module, [fn], args, kwargs, inside, compared=lift_any is None)
-        lifted = (lift_any or lift_known)(crossing.calls[0])
-        return lifted(crossing.scopes, *crossing.args, **crossing.kwargs)
+        crossing = cross(where, module, [fn], args, kwargs, inside, compared)
+        return lift_any(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
 
     return run
-
-
-def _known_lifts(core: Core) -> Core:
-    """The same transformation, which gives the same lifted function for calls that are equal."""
-    known = functools.lru_cache(_CALLS)(core)
-    return lambda call: (known if isinstance(call, EqualCall) and call.is_exact() else core)(call)
 
 
 def mark_lifted(fn: Function) -> Function:

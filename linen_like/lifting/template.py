@@ -13,9 +13,9 @@ from liftcore import Scope, Variable
 from ..lifecycle.binding import constructor_arguments
 from ..lifecycle.closures import HELD
 from ..lifecycle.fields import Base
-from ..lifecycle.naming import PLAIN, map_modules
+from ..lifecycle.naming import map_modules
 
-__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "is_exact", "scopes_of"]
+__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "scopes_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,13 +77,6 @@ class Parts(NamedTuple):
     templates: tuple[Template | None, ...]
     along: tuple[Base, ...]
     numbers: tuple[int | None, ...]
-
-
-def is_exact(value: Any) -> bool:
-    """Whether a value in a template can be told from others by comparing: plain ones and tuples of them can."""
-    if isinstance(value, Template):
-        return all(map(is_exact, value.arguments.values()))
-    return type(value) in PLAIN or isinstance(value, Base) or (type(value) is tuple and all(map(is_exact, value)))
 
 
 def scopes_of(value: Any) -> list[Scope]:

@@ -1,4 +1,4 @@
-"""A lift of a method is made once for calls that are equal, and never for another module than the one called."""
+"""The options of a lift are worked out once, and what runs is always the module that is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like.lifting import lifting
+from liftcore.packing import Groups
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 MAPPED: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
@@ -78,19 +78,18 @@ def test_other_fields_are_those_of_the_module_called(lift: str, other: Any) -> N
     assert all(one is value or one == tuple(value) for one, value in zip(seen, (1, other, 1), strict=True))
 
 
-def test_a_lift_is_made_once_for_equal_calls_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lift", ["remat", "vmap", "jit"])
+def test_the_options_of_a_lift_are_worked_out_once(lift: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def counted(core: Any) -> Any:
-        def count(call: Any) -> Any:
-            made.append(call.__name__)
-            return core(call)
+    def counted(*args: Any) -> Groups:
+        made.append(args)
+        return known(*args)
 
-        return known(count)
-
-    known = lifting._known_lifts
-    monkeypatch.setattr(lifting, "_known_lifts", counted)
-    block = nn.jit(type("Block", (Scaled,), {"__module__": __name__}))
+    known = Groups.of
+    monkeypatch.setattr(Groups, "of", counted)
+    block = {**LIFTS, "jit": nn.jit}[lift](type("Block", (Scaled,), {"__module__": __name__}))
+    assert len(made) == 1
 
     class Model(nn.Module):
         @nn.compact
