@@ -22,7 +22,7 @@ from jax.extend import core as jex
 from ._compat import as_array, is_tag, jaxpr_as_fun
 from .typing import PyTree
 
-__all__ = ["Maker", "Traced", "evaluate", "opened", "trace"]
+__all__ = ["Maker", "Rest", "Traced", "evaluate", "opened", "trace"]
 
 
 class Traced:
@@ -57,66 +57,49 @@ class Traced:
         other._consts = list(consts)
         return other
 
-    def reads(self) -> PyTree:
-        """For each initial value, the frozen set of the (indices of the) operands that it depends on."""
+    @property
+    def depends(self) -> list[frozenset[int]]:
+        """For each initial value the (indices of the) operands that it depends on."""
         ends = list(itertools.accumulate(self._sizes))
-        found = [
-            frozenset(bisect.bisect_right(ends, place) for place in places if place >= 0) for places in self._sources
-        ]
-        return jax.tree.unflatten(self._treedef, found)
+        return [frozenset([bisect.bisect_right(ends, place) for place in all_ if place >= 0]) for all_ in self._sources]
 
-    def alike(self, chosen: PyTree) -> Iterator[PyTree]:
+    def reads(self) -> PyTree:
+        """The same, as a pytree like `created`."""
+        return jax.tree.unflatten(self._treedef, self.depends)
+
+    def alike(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
         """The chosen initial values in parts, each of those that depend on the same leaves of the operands."""
-        picks = self._picks(chosen)
         for source in dict.fromkeys(_pick(self._sources, picks)):
-            part = [pick and places == source for pick, places in zip(picks, self._sources, strict=True)]
-            yield jax.tree.unflatten(self._treedef, part)
+            yield [pick and places == source for pick, places in zip(picks, self._sources, strict=True)]
 
-    def create(self, chosen: PyTree | None, *operands: PyTree) -> PyTree:
+    def create(self, picks: Sequence[bool] | None, *operands: PyTree) -> PyTree:
         """The initial values.
 
         Args:
-            chosen: a pytree of bools like `created`, for some of them; the others are None. None stands for all.
+            picks: for each of them, in the order of the leaves of `created`, whether it is chosen; the others are None.
+                None stands for all.
             *operands: what the function is called on; None for one that no chosen value depends on.
         """
-        if not any(self._picks(chosen)):
-            return jax.tree.unflatten(self._treedef, [None] * self._made)
-        make = self.maker(chosen)
-        leaves: list[Any] = []
-        for operand, size in zip(operands, self._sizes, strict=True):
-            leaves += [None] * size if operand is None else jax.tree.leaves(operand)
-        return make(*[leaves[place] for place in make.places])
+        picks = self._all(picks)
+        if not any(picks):
+            return self.tree(picks, ())
+        make = self.maker(picks)
+        leaves = self._leaves(operands)
+        return self.tree(picks, make(*[leaves[place] for place in make.places]))
 
-    def maker(self, chosen: PyTree | None) -> Maker:
+    def tree(self, picks: Sequence[bool], values: Iterable[Any]) -> PyTree:
+        """A pytree like `created` with the chosen initial values, and None for the others."""
+        now = iter(values)
+        return jax.tree.unflatten(self._treedef, [next(now) if pick else None for pick in picks])
+
+    def maker(self, picks: Sequence[bool]) -> Maker:
         """The function that makes the chosen initial values, of those leaves of the operands that they depend on."""
-        picks = self._picks(chosen)
         outvars = _pick(self._jaxpr.outvars, picks)
         eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
-        used = {var for eqn in eqns for var in _variables(eqn.invars)} | set(_variables(outvars))
-        first = len(self._consts)
-        constvars, invars = self._jaxpr.invars[:first], self._jaxpr.invars[first:]
-        places = [place for place, var in enumerate(invars) if var in used]
-        jaxpr = _jaxpr(self._jaxpr, [*constvars, *[invars[place] for place in places]], outvars, eqns)
-        return Maker(jaxpr, self._consts, places, self._treedef, picks)
+        return Maker(*self._cut([], eqns, outvars), self._consts)
 
-    def rest(self, chosen: PyTree | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
-        """The body with the chosen initial values given to it, instead of made by it.
-
-        Returns:
-            The pytree of the initial values that were not chosen (None for those that were), and the rest.
-        """
-        picks = self._picks(chosen)
-        given = [value for value, pick in zip(self._treedef.flatten_up_to(created), picks, strict=True) if pick]
-        values = iter(evaluate(self._remainder(picks), *given, *self._consts, *jax.tree.leaves(operands)))
-        made = jax.tree.unflatten(self._treedef, [None if pick else next(values) for pick in picks])
-        return made, jax.tree.unflatten(jax.tree.structure(self.outputs), list(values))
-
-    def _picks(self, chosen: PyTree | None) -> list[bool]:
-        """For each initial value whether it is chosen."""
-        return [True] * self._made if chosen is None else self._treedef.flatten_up_to(chosen)
-
-    def _remainder(self, picks: Sequence[bool]) -> jex.Jaxpr:
-        """The jaxpr without what only the chosen initial values need, with them as its first inputs."""
+    def remainder(self, picks: Sequence[bool]) -> Rest:
+        """The body with the chosen initial values given to it, instead of made by it."""
         kept = [not pick for pick in picks]
         chosen = _pick(self._jaxpr.outvars, picks)
         outvars = _pick(self._jaxpr.outvars[: self._made], kept) + self._jaxpr.outvars[self._made :]
@@ -125,7 +108,42 @@ class Traced:
         eqns = [eqn for eqn in self._jaxpr.eqns if made.isdisjoint(eqn.outvars)]
         effects = [eqn for eqn in eqns if eqn.effects and id(eqn) not in prologue]
         eqns, outvars = _stripped(_needed(eqns, outvars, effects), outvars)
-        return _jaxpr(self._jaxpr, [*chosen, *self._jaxpr.invars], outvars, eqns)
+        return Rest(*self._cut(chosen, eqns, outvars), self._consts, self._sizes, kept.count(True))
+
+    def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
+        """Runs the body with the chosen initial values given to it, instead of made by it.
+
+        Returns:
+            The pytree of the initial values that were not chosen (None for those that were), and the rest.
+        """
+        picks = self._all(picks)
+        run, leaves = self.remainder(picks), self._leaves(operands)
+        given = _pick(self._treedef.flatten_up_to(created), picks)
+        return self.joined(picks, run(given, [leaves[place] for place in run.places]))
+
+    def joined(self, picks: Sequence[bool], values: tuple[list[Any], list[Any]]) -> tuple[PyTree, PyTree]:
+        """What the remainder of the body gave, as pytrees."""
+        made, rest = values
+        left = self.tree([not pick for pick in picks], made)
+        return left, jax.tree.unflatten(jax.tree.structure(self.outputs), rest)
+
+    def _all(self, picks: Sequence[bool] | None) -> Sequence[bool]:
+        return [True] * self._made if picks is None else picks
+
+    def _leaves(self, operands: Sequence[PyTree]) -> list[Any]:
+        """All leaves of the operands; Nones for an operand that is None."""
+        leaves: list[Any] = []
+        for operand, size in zip(operands, self._sizes, strict=True):
+            leaves += [None] * size if operand is None else jax.tree.leaves(operand)
+        return leaves
+
+    def _cut(self, given: list[Any], eqns: list[Any], outvars: list[Any]) -> tuple[jex.Jaxpr, list[int]]:
+        """Some equations as a jaxpr of given values, the constants and the leaves that it reads; and these' places."""
+        used = {var for eqn in eqns for var in _variables(eqn.invars)}.union(_variables(outvars))
+        first = len(self._consts)
+        constvars, invars = self._jaxpr.invars[:first], self._jaxpr.invars[first:]
+        places = [place for place, var in enumerate(invars) if var in used]
+        return _jaxpr(self._jaxpr, [*given, *constvars, *[invars[place] for place in places]], outvars, eqns), places
 
 
 class Maker:
@@ -133,25 +151,19 @@ class Maker:
 
     Args:
         jaxpr: what makes these, from constants and some leaves of the operands.
-        consts: the constants.
         places: see below.
-        treedef: the structure of all initial values.
-        picks: for each of them whether it is made; the others are None.
+        consts: the constants.
 
     Attributes:
         places: which leaves of the operands it is called with, as places among all.
     """
 
-    def __init__(
-        self, jaxpr: jex.Jaxpr, consts: Sequence[Any], places: list[int], treedef: Any, picks: Sequence[bool]
-    ) -> None:
-        self.places = places
-        self._jaxpr, self._consts, self._treedef, self._picks = jaxpr, consts, treedef, picks
+    def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
+        self._jaxpr, self.places, self._consts = jaxpr, places, consts
 
-    def __call__(self, *leaves: Any) -> PyTree:
-        """The initial values."""
-        values = iter(evaluate(self._jaxpr, *self._consts, *leaves))
-        return jax.tree.unflatten(self._treedef, [next(values) if pick else None for pick in self._picks])
+    def __call__(self, *leaves: Any) -> list[Any]:
+        """The initial values, in their order."""
+        return evaluate(self._jaxpr, *self._consts, *leaves)
 
     @property
     def batches(self) -> bool:
@@ -162,6 +174,36 @@ class Maker:
         kinds = {var.aval.dtype for eqn in self._jaxpr.eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
         keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
         return not self._jaxpr.effects and keys <= {_threefry()}
+
+
+class Rest:
+    """The body without what makes some of the initial values.
+
+    Args:
+        jaxpr: what is left, from these values, constants and some leaves of the operands.
+        places: see below.
+        consts: the constants.
+        sizes: how many leaves each operand has.
+        left: how many initial values it still makes.
+
+    Attributes:
+        places: which leaves of the operands it is called with, as places among all.
+    """
+
+    def __init__(
+        self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any], sizes: Sequence[int], left: int
+    ) -> None:
+        self._jaxpr, self.places, self._consts, self._sizes, self._left = jaxpr, places, consts, sizes, left
+
+    def reads(self, operand: int) -> list[bool]:
+        """For each leaf of an operand whether it is read."""
+        first = sum(self._sizes[:operand])
+        return [place in self.places for place in range(first, first + self._sizes[operand])]
+
+    def __call__(self, given: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The initial values that it makes, and the rest."""
+        values = evaluate(self._jaxpr, *given, *self._consts, *leaves)
+        return values[: self._left], values[self._left :]
 
 
 def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:

@@ -150,7 +150,7 @@ def _made(where: str, traced: Sequence[Traced]) -> PyTree:
     for number, one in enumerate(traced):
         created = one.created[0]
         _check_same(where, "creates", number, created, types)
-        values = one.create([tuple(map(_missing, created, types)), ()])[0]
+        values = one.create(jax.tree.leaves(tuple(map(_missing, created, types))))[0]
         made, types = tuple(map(merge, values, made)), tuple(map(merge, created, types))
     return made
 

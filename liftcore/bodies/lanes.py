@@ -192,11 +192,11 @@ class Lanes(NamedTuple):
 
         traced = trace(flat, *self.sliced(operands, self.in_axes), axes=self.names)
         created, shared = traced.created
-        chosen = jax.tree.map(lambda _: True, created), jax.tree.map(lambda _: False, shared)
+        chosen = [True] * len(jax.tree.leaves(created)) + [False] * len(jax.tree.leaves(shared))
         make = self.batch(lambda *given: traced.create(chosen, *given)[0], self.in_axes, axes)
 
         def rest(created: Any, *given: Any) -> Any:
-            return traced.rest(chosen, (created, chosen[1]), *given)
+            return traced.rest(chosen, (created, shared), *given)
 
         whole: Any = (axes, *self.in_axes), (None, (out_axes, axes))
         try:

@@ -95,22 +95,28 @@ class Loop(NamedTuple):
             check_carry(pure.where, what, now, after)
         check_separate(pure, begin[0])
 
-        def loop(made: Created, chosen: Created) -> Any:
+        def loop(made: Created, chosen: Sequence[bool]) -> Any:
+            rest = traced.remainder(chosen)
+            used = rest.reads(_SLICES)
+            leaves = [leaf if use else None for leaf, use in zip(jax.tree.leaves(xs), used, strict=True)]
+
             def step(now: Any, slices: Any) -> Any:
                 (written, carry), (slices, stacked) = now, slices
-                given = Created(made.shared, overlay(made.carried, written), stacked, made.constant)
-                left, (now, ys) = traced.rest(chosen, given, (overlay(carried, written), carry), slices)
+                given = jax.tree.leaves(Created(made.shared, overlay(made.carried, written), stacked, made.constant))
+                operands = [*jax.tree.leaves((overlay(carried, written), carry)), *slices]
+                left, (now, ys) = traced.joined(chosen, rest(given, [operands[place] for place in rest.places]))
                 return now, (left.stacked, ys)
 
-            return self.scan(step, begin, (xs, made.stacked))
+            return self.scan(step, begin, (leaves, made.stacked))
 
-        if pure.nested and not all(jax.tree.leaves(chosen.stacked)):
+        if pure.nested and not all(chosen):
             _, (left, _) = loop(made, chosen)
             outside = _either(outside, pure.settle(self._moved(to_axis, left)))
             made = made._replace(stacked=self._moved(to_front, outside))
-            chosen = jax.tree.map(lambda _: True, chosen)
+            chosen = [True for _ in chosen]
         (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
-        outside = _either(outside, self._moved(to_axis, left))
+        if not all(chosen):
+            outside = _either(outside, self._moved(to_axis, left))
         groups = (
             Changes(tuple({} for _ in made.shared), made.shared),
             Changes(written, made.carried),
@@ -119,45 +125,49 @@ class Loop(NamedTuple):
         )
         return carry, outputs.join(ys, made.constant), groups
 
-    def _create(self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree) -> tuple[Created, Created, PyTree]:
+    def _create(
+        self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree
+    ) -> tuple[Created, Sequence[bool], Sequence[PyTree]]:
         """Makes the initial values, but those of stacked variables that depend on the carry.
 
         Returns:
-            The values; for each whether it was made; and the stacked ones as they lie outside, along their axes.
+            The values; for each leaf whether it was made; and the stacked ones as they lie outside, along their axes.
         """
-        reads = traced.reads()
-        _check_constant(pure.where, reads, self.advice)
-        nothing, everything = (jax.tree.map(lambda _, flag=flag: flag, reads) for flag in (False, True))
+        kinds = [
+            kind for kind, part in zip(Created._fields, traced.created, strict=True) for _ in jax.tree.leaves(part)
+        ]
+        reads = list(zip(kinds, traced.depends, strict=True))
+        if any(read for kind, read in reads if kind in ("shared", "constant")):
+            raise _no_constant(pure.where, traced.reads(), self.advice)
         first = None
-        if any(_SLICES in read for read in jax.tree.leaves(reads.carried)):
+        if any(_SLICES in read for kind, read in reads if kind == "carried"):
             first = _first(pure.where, xs, self.size, self.reverse)
-        chosen = everything._replace(stacked=jax.tree.map(lambda read: _STATE not in read, reads.stacked))
-        once = traced.create(nothing._replace(shared=everything.shared, constant=everything.constant), None, None)
-        carried = traced.create(nothing._replace(carried=everything.carried), state, first).carried
-        stacked = self._stack(traced, nothing._replace(stacked=chosen.stacked), state, xs, pure.nested)
+        at_once = [kind == "stacked" and _STATE not in read for kind, read in reads]
+        once = traced.create([kind in ("shared", "constant") for kind in kinds], None, None)
+        carried = traced.create([kind == "carried" for kind in kinds], state, first).carried
+        stacked = self._stack(traced, at_once, state, xs, pure.nested)
         shared, carried, *outside = pure.settle([once.shared, carried, *self._moved(to_axis, stacked)])
+        chosen = [kind != "stacked" or made for kind, made in zip(kinds, at_once, strict=True)]
         return Created(shared, carried, self._moved(to_front, outside), once.constant), chosen, outside
 
-    def _stack(self, traced: Traced, chosen: Created, state: PyTree, xs: PyTree, apart: bool) -> PyTree:
+    def _stack(self, traced: Traced, picks: Sequence[bool], state: PyTree, xs: PyTree, apart: bool) -> PyTree:
         """Makes stacked initial values, those of all iterations at once where that gives the same.
 
         Where an enclosing lift has to see what each of them depends on (`apart`), those alike are made by themselves.
         """
-        leaves = jax.tree.leaves((state, xs))
-        stacked = jax.tree.map(lambda _: None, traced.created.stacked)
-        if not any(jax.tree.leaves(chosen)):
-            return stacked
-        for part in traced.alike(chosen) if apart else [chosen]:
+        leaves, values = jax.tree.leaves((state, xs)), [None for _ in picks]
+        for part in (traced.alike(picks) if apart else [picks]) if any(picks) else ():
             make = traced.maker(part)
-            stacked = _either(stacked, self._made(make, [leaves[place] for place in make.places]).stacked)
-        return stacked
+            made = iter(self._made(make, [leaves[place] for place in make.places]))
+            values = [next(made) if pick else value for pick, value in zip(part, values, strict=True)]
+        return traced.tree([True for _ in picks], values).stacked
 
-    def _made(self, make: Maker, slices: Sequence[Any]) -> Created:
+    def _made(self, make: Maker, slices: Sequence[Any]) -> list[Any]:
         if make.batches and self.size:
             with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
-                made: Created = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)
+                made: list[Any] = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)
                 return made
-        _, made = self.scan(lambda _, slices: (None, make(*slices)), None, slices)
+        made = self.scan(lambda _, slices: (None, make(*slices)), None, slices)[1]
         return made
 
     def _moved(self, move: Callable[[PyTree, Axis], PyTree], groups: Sequence[PyTree]) -> list[PyTree]:
@@ -232,22 +242,21 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
 
 
-def _check_constant(where: str, reads: Created, advice: str) -> None:
-    """Checks that what all iterations share depends on none of them."""
+def _no_constant(where: str, reads: Created, advice: str) -> LoopInvarianceError:
+    """What to say where what all iterations share depends on one of them."""
     names = _variable_names(jax.tree.map(lambda read: read or None, reads.shared))
     if names:
-        raise LoopInvarianceError(
+        return LoopInvarianceError(
             where,
             f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on "
             "the carry, on a slice or on a key that is split.",
             f"{advice.format(names[0].split('/')[0])}, or do not split the sequence it draws from.",
         )
-    if any(reads.constant):
-        raise LoopInvarianceError(
-            where,
-            "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
-            "Give it an axis, and take one of the stacked values.",
-        )
+    return LoopInvarianceError(
+        where,
+        "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
+        "Give it an axis, and take one of the stacked values.",
+    )
 
 
 def _variable_names(group: PyTree) -> list[str]:

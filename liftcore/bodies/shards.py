@@ -7,6 +7,7 @@ that runs the rest.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -123,14 +124,16 @@ class Shards(NamedTuple):
         if not jax.tree.leaves(traced.created):
             return traced.created
         leaves, along = jax.tree.leaves(operands), flatten_axes(self.where, in_specs, operands)
-        everything = jax.tree.map(lambda _: True, traced.created)
-        made = jax.tree.map(lambda _: None, traced.created)
+        out_specs = flatten_axes(self.where, specs, traced.created)
+        everything, made = [True for _ in out_specs], [None for _ in out_specs]
         for part in traced.alike(everything) if apart else [everything]:
             make = traced.maker(part)
-            run = self.map(make, tuple(along[place] for place in make.places), specs)
-            some = run(*[leaves[place] for place in make.places])
-            made = jax.tree.map(lambda one, other: other if one is None else one, made, some, is_leaf=_is_none)
-        return made
+            run = self.map(
+                make, tuple(along[place] for place in make.places), list(itertools.compress(out_specs, part))
+            )
+            some = iter(run(*[leaves[place] for place in make.places]))
+            made = [next(some) if pick else one for pick, one in zip(part, made, strict=True)]
+        return traced.tree(everything, made)
 
     def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
         """Checks that the variables can be partitioned as their specs say."""
@@ -177,7 +180,3 @@ class Shards(NamedTuple):
 def _name(path: Any) -> str:
     """The name of a variable, from its place in a group."""
     return jax.tree_util.keystr(path[1:], simple=True, separator="/")
-
-
-def _is_none(value: Any) -> bool:
-    return value is None

@@ -116,7 +116,7 @@ def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) ->
 
     traced = trace(flat, seen)
     mapped, *rest = traced.created
-    chosen = [jax.tree.map(lambda _: True, mapped), *jax.tree.map(lambda _: False, rest)]
+    chosen = [True] * len(jax.tree.leaves(mapped)) + [False] * len(jax.tree.leaves(rest))
     created = pure.settle([lens.stored(traced.create(chosen, seen)[0])])[0]
     if jax.tree.leaves(created):
         view = lens.view(tuple(merge(*trees) for trees in zip(before, created, strict=True)))

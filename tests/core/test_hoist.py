@@ -28,6 +28,12 @@ def body(key: Any, carry: Any, x: Any) -> Any:
 OPERANDS = KEY, jnp.full(3, 2.0), jnp.ones((2, 3))
 
 
+def picks(**chosen: bool) -> list[bool]:
+    """What is chosen, in the order of the leaves of what `body` creates."""
+    leaves: list[bool] = jax.tree.leaves(chosen)
+    return leaves
+
+
 def primitives(jaxpr: Any) -> list[str]:
     return [eqn.primitive.name for eqn in jaxpr.eqns]
 
@@ -93,7 +99,7 @@ def test_rest_uses_the_values_that_it_is_given() -> None:
 
 def test_some_values_may_be_chosen() -> None:
     traced = trace(body, *OPERANDS)
-    chosen = {"w": True, "start": False, "const": False}
+    chosen = picks(w=True, start=False, const=False)
     made = traced.create(chosen, KEY, None, None)
     assert made["start"] is None
     assert made["const"] is None
@@ -106,15 +112,29 @@ def test_some_values_may_be_chosen() -> None:
 
 def test_create_needs_only_the_operands_that_are_read() -> None:
     traced = trace(body, *OPERANDS)
-    start = traced.create({"w": False, "start": True, "const": False}, None, OPERANDS[1], None)["start"]
+    start = traced.create(picks(w=False, start=True, const=False), None, OPERANDS[1], None)["start"]
     assert start.tolist() == [4.0, 4.0, 4.0]
-    const = traced.create({"w": False, "start": False, "const": True}, None, None, None)["const"]
+    const = traced.create(picks(w=False, start=False, const=True), None, None, None)["const"]
     assert const.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_the_remainder_tells_which_operands_it_reads() -> None:
+    def fn(keys: Any, x: Any) -> Any:
+        return [tag(jax.random.normal(keys[0]))], (x["b"] * 2, keys[1])
+
+    traced = trace(fn, [KEY, KEY], {"a": 1.0, "b": 2.0})
+    made = traced.remainder([True])
+    assert [made.reads(operand) for operand in (0, 1)] == [[False, True], [False, True]]
+    assert made.places == [1, 3]
+    left, (y, _) = made([jnp.zeros(())], [KEY, 4.0])
+    assert left == []
+    assert y == 8
+    assert traced.remainder([False]).reads(0) == [True, True]
 
 
 def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:
     traced = trace(body, *OPERANDS)
-    chosen = {"w": True, "start": True, "const": True}
+    chosen = picks(w=True, start=True, const=True)
     prologue = jax.make_jaxpr(lambda *operands: traced.create(chosen, *operands))(*OPERANDS)
     rest = jax.make_jaxpr(lambda made, *operands: traced.rest(chosen, made, *operands))(
         traced.create(chosen, *OPERANDS), *OPERANDS
@@ -127,7 +147,7 @@ def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() 
 @pytest.mark.parametrize("start", [True, False])
 def test_no_tag_is_left_in_what_is_run(start: bool) -> None:
     traced = trace(body, *OPERANDS)
-    chosen = {"w": True, "start": start, "const": True}
+    chosen = picks(w=True, start=start, const=True)
     made = traced.create(chosen, *OPERANDS)
     create = jax.make_jaxpr(lambda *operands: traced.create(chosen, *operands))(*OPERANDS)
     rest = jax.make_jaxpr(lambda *operands: traced.rest(chosen, made, *operands))(*OPERANDS)
