@@ -12,8 +12,9 @@ import bisect
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,8 @@ class Traced:
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._treedef: Any = jax.tree.structure(self.created)
         self._made = len(jax.tree.leaves(self.created))
-        self._sources = _sources(self._jaxpr, len(self._consts))[: self._made]
+        self._steps = [Step(eqn, _variables(eqn.invars)) for eqn in self._jaxpr.eqns]
+        self._sources = self._read_by(self._jaxpr.outvars[: self._made])
 
     @property
     def consts(self) -> list[Any]:
@@ -95,8 +97,7 @@ class Traced:
     def maker(self, picks: Sequence[bool]) -> Maker:
         """The function that makes the chosen initial values, of those leaves of the operands that they depend on."""
         outvars = _pick(self._jaxpr.outvars, picks)
-        eqns, outvars = _stripped(_needed(self._jaxpr.eqns, outvars), outvars)
-        return Maker(*self._cut([], eqns, outvars), self._consts)
+        return Maker(*self._cut([], _needed(self._steps, outvars), outvars), self._consts)
 
     def remainder(self, picks: Sequence[bool]) -> Rest:
         """The body with the chosen initial values given to it, instead of made by it."""
@@ -104,11 +105,13 @@ class Traced:
         chosen = _pick(self._jaxpr.outvars, picks)
         outvars = _pick(self._jaxpr.outvars[: self._made], kept) + self._jaxpr.outvars[self._made :]
         made = set(chosen)
-        prologue = {id(eqn) for eqn in _needed(self._jaxpr.eqns, chosen)}
-        eqns = [eqn for eqn in self._jaxpr.eqns if made.isdisjoint(eqn.outvars)]
-        effects = [eqn for eqn in eqns if eqn.effects and id(eqn) not in prologue]
-        eqns, outvars = _stripped(_needed(eqns, outvars, effects), outvars)
-        return Rest(*self._cut(chosen, eqns, outvars), self._consts, self._sizes, kept.count(True))
+        steps = [step for step in self._steps if made.isdisjoint(step.eqn.outvars)]
+        effects = {id(step) for step in steps if step.eqn.effects}
+        if effects:
+            effects -= {id(step) for step in _needed(self._steps, chosen)}
+        return Rest(
+            *self._cut(chosen, _needed(steps, outvars, effects), outvars), self._consts, self._sizes, kept.count(True)
+        )
 
     def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """Runs the body with the chosen initial values given to it, instead of made by it.
@@ -137,13 +140,33 @@ class Traced:
             leaves += [None] * size if operand is None else jax.tree.leaves(operand)
         return leaves
 
-    def _cut(self, given: list[Any], eqns: list[Any], outvars: list[Any]) -> tuple[jex.Jaxpr, list[int]]:
+    def _cut(self, given: list[Any], steps: Sequence[Step], outvars: Sequence[Any]) -> tuple[jex.Jaxpr, list[int]]:
         """Some equations as a jaxpr of given values, the constants and the leaves that it reads; and these' places."""
-        used = {var for eqn in eqns for var in _variables(eqn.invars)}.union(_variables(outvars))
+        steps, outvars = _stripped(steps, outvars)
+        used = set(_variables(outvars)).union(*[step.reads for step in steps])
         first = len(self._consts)
         constvars, invars = self._jaxpr.invars[:first], self._jaxpr.invars[first:]
         places = [place for place, var in enumerate(invars) if var in used]
+        eqns = [step.eqn for step in steps]
         return _jaxpr(self._jaxpr, [*given, *constvars, *[invars[place] for place in places]], outvars, eqns), places
+
+    def _read_by(self, outvars: Sequence[Any]) -> list[frozenset[int]]:
+        """For each output the places of the leaves that it depends on; those of constants are negative."""
+        invars, first = self._jaxpr.invars, len(self._consts)
+        masks = {var: 1 << place for place, var in enumerate(invars)}
+        for step in self._steps:
+            mask = functools.reduce(operator.or_, [masks.get(var, 0) for var in step.reads], 0)
+            if mask:
+                masks |= dict.fromkeys(step.eqn.outvars, mask)
+        found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in outvars]
+        return [frozenset([place - first for place in range(len(invars)) if mask >> place & 1]) for mask in found]
+
+
+class Step(NamedTuple):
+    """An equation, and the variables that it reads."""
+
+    eqn: Any
+    reads: list[Any]
 
 
 class Maker:
@@ -236,20 +259,6 @@ def _threefry() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
-def _sources(jaxpr: jex.Jaxpr, first: int) -> list[frozenset[int]]:
-    """For each output, the places of the inputs that it depends on; those of the first, constants, are negative."""
-    masks = {var: 1 << place for place, var in enumerate(jaxpr.invars)}
-    for eqn in jaxpr.eqns:
-        mask = 0
-        for var in _variables(eqn.invars):
-            mask |= masks.get(var, 0)
-        if mask:
-            masks |= dict.fromkeys(eqn.outvars, mask)
-    found = [0 if isinstance(var, jex.Literal) else masks.get(var, 0) for var in jaxpr.outvars]
-    places = range(len(jaxpr.invars))
-    return [frozenset(place - first for place in places if mask >> place & 1) for mask in found]
-
-
 def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
@@ -258,19 +267,18 @@ def _pick(items: Sequence[Any], picks: Sequence[bool]) -> list[Any]:
     return list(itertools.compress(items, picks))
 
 
-def _needed(eqns: Sequence[Any], outvars: Sequence[Any], effects: Sequence[Any] = ()) -> list[Any]:
-    """The equations that some outputs need, and those that run for their effects with what they need."""
+def _needed(steps: Sequence[Step], outvars: Sequence[Any], always: Container[int] = ()) -> list[Step]:
+    """What some outputs need, and what runs always (by its id) with what that needs."""
     live = set(_variables(outvars))
-    always = {id(eqn) for eqn in effects}
     kept = []
-    for eqn in reversed(eqns):
-        if id(eqn) in always or not live.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            live.update(_variables(eqn.invars))
+    for step in reversed(steps):
+        if not live.isdisjoint(step.eqn.outvars) or id(step) in always:
+            kept.append(step)
+            live.update(step.reads)
     return kept[::-1]
 
 
-def _stripped(eqns: Sequence[Any], outvars: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _stripped(steps: Sequence[Step], outvars: Sequence[Any]) -> tuple[Sequence[Step], Sequence[Any]]:
     """Equations and outputs without tags, which have done their work and which some remat policies would see."""
     renamed: dict[Any, Any] = {}
 
@@ -278,16 +286,18 @@ def _stripped(eqns: Sequence[Any], outvars: Sequence[Any]) -> tuple[list[Any], l
         return atom if isinstance(atom, jex.Literal) else renamed.get(atom, atom)
 
     kept = []
-    for eqn in eqns:
-        invars = [now(atom) for atom in eqn.invars]
-        if is_tag(eqn):
-            renamed[eqn.outvars[0]] = invars[0]
+    for step in steps:
+        if is_tag(step.eqn):
+            renamed[step.eqn.outvars[0]] = now(step.eqn.invars[0])
+        elif renamed and not renamed.keys().isdisjoint(step.reads):
+            invars = [now(atom) for atom in step.eqn.invars]
+            kept.append(Step(step.eqn.replace(invars=invars), _variables(invars)))
         else:
-            kept.append(eqn.replace(invars=invars) if renamed else eqn)
-    return kept, [now(atom) for atom in outvars]
+            kept.append(step)
+    return (kept, [now(atom) for atom in outvars]) if renamed else (steps, outvars)
 
 
-def _jaxpr(like: jex.Jaxpr, invars: list[Any], outvars: list[Any], eqns: list[Any]) -> jex.Jaxpr:
+def _jaxpr(like: jex.Jaxpr, invars: list[Any], outvars: Sequence[Any], eqns: list[Any]) -> jex.Jaxpr:
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
-    cut: jex.Jaxpr = like.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
+    cut: jex.Jaxpr = like.replace(invars=invars, outvars=list(outvars), eqns=eqns, effects=effects)  # type: ignore[no-untyped-call]
     return cut

@@ -351,7 +351,9 @@ def reconstruct(
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
         rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, keys, fresh)
-        writable = filters.intersect(outer.tree.mutable, layout.taken)
+        writable, taken = outer.tree.mutable, layout.taken
+        if (type(writable), writable) != (type(taken), taken):  # inside an equal lift they are the same already
+            writable = filters.intersect(writable, taken)
         tree = Tree(
             variables,
             rngs,
