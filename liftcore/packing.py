@@ -178,6 +178,8 @@ class Crossing:
                 f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
                 "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
             )
+        for root in roots:
+            root.check_valid()
         if any(root.tree.changed for root in roots):
             groups, sown = repack(self.layout, roots)
         else:
@@ -378,7 +380,6 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
     """
     values, created = [], []
     for root in roots:
-        root.check_valid()
         tree = root.tree
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))

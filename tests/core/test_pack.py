@@ -543,3 +543,21 @@ def test_draws_from_a_sequence_that_a_lift_brings_are_counted(given: dict[str, A
 
     drawn = liftcore.apply(model)({}, **given)
     assert len({tuple(key) for key in drawn}) == len(drawn)
+
+
+@pytest.mark.parametrize("what", ["reads", "creates"])
+def test_scopes_are_repacked_once(what: str) -> None:
+    def twice(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+            scope = scope_fn(variable_groups, rng_groups)
+            result = fn(scope)
+            repack_fn(scope)
+            return result, repack_fn(scope)
+
+        return liftcore.pack(transform, [True], [True], [True])
+
+    def model(scope: Scope) -> Any:
+        return scope.param("w", lambda key: 1.0) if what == "creates" else scope.has_variable("params", "w")
+
+    with pytest.raises(InvalidScopeError, match="after the lift"):
+        liftcore.init(twice(model))(KEY)
