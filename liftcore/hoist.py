@@ -63,7 +63,9 @@ class Traced:
     def depends(self) -> list[frozenset[int]]:
         """For each initial value the (indices of the) operands that it depends on."""
         ends = list(itertools.accumulate(self._sizes))
-        return [frozenset([bisect.bisect_right(ends, place) for place in all_ if place >= 0]) for all_ in self._sources]
+        return [
+            frozenset([bisect.bisect_right(ends, place) for place in places if place >= 0]) for places in self._sources
+        ]
 
     def reads(self) -> PyTree:
         """The same, as a pytree like `created`."""
@@ -122,13 +124,12 @@ class Traced:
         picks = self._all(picks)
         run, leaves = self.remainder(picks), self._leaves(operands)
         given = _pick(self._treedef.flatten_up_to(created), picks)
-        return self.joined(picks, run(given, [leaves[place] for place in run.places]))
+        return self.as_trees(picks, *run(given, [leaves[place] for place in run.places]))
 
-    def joined(self, picks: Sequence[bool], values: tuple[list[Any], list[Any]]) -> tuple[PyTree, PyTree]:
-        """What the remainder of the body gave, as pytrees."""
-        made, rest = values
-        left = self.tree([not pick for pick in picks], made)
-        return left, jax.tree.unflatten(jax.tree.structure(self.outputs), rest)
+    def as_trees(self, picks: Sequence[bool], left: Iterable[Any], rest: Iterable[Any]) -> tuple[PyTree, PyTree]:
+        """What `Rest` returns, as the pytrees that `rest` returns."""
+        others = self.tree([not pick for pick in picks], left)
+        return others, jax.tree.unflatten(jax.tree.structure(self.outputs), rest)
 
     def _all(self, picks: Sequence[bool] | None) -> Sequence[bool]:
         return [True] * self._made if picks is None else picks
@@ -218,10 +219,10 @@ class Rest:
     ) -> None:
         self._jaxpr, self.places, self._consts, self._sizes, self._left = jaxpr, places, consts, sizes, left
 
-    def reads(self, operand: int) -> list[bool]:
-        """For each leaf of an operand whether it is read."""
-        first = sum(self._sizes[:operand])
-        return [place in self.places for place in range(first, first + self._sizes[operand])]
+    def uses(self, operand: int) -> list[bool]:
+        """For each leaf of an operand whether it is called with it."""
+        first, places = sum(self._sizes[:operand]), set(self.places)
+        return [place in places for place in range(first, first + self._sizes[operand])]
 
     def __call__(self, given: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The initial values that it makes, and the rest."""

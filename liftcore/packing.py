@@ -91,7 +91,7 @@ class Crossing:
 
     @functools.cached_property
     def where(self) -> str:
-        """See `Pure.where`."""
+        """The place, for the text of an error: `scan(block) at /decoder`."""
         return f"{self.layout.name} at {self.outers[0].path_text}"
 
     @property
@@ -101,7 +101,7 @@ class Crossing:
 
     @property
     def unchanged(self) -> tuple[Any, ...]:
-        """See `Pure.unchanged`; always the same object."""
+        """The output groups of a body that leaves the scopes as they were: always the same object."""
         if self._unchanged is None:
             nothing: PyTree = tuple({} for _ in self.outers)
             groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
@@ -119,7 +119,11 @@ class Crossing:
         return any(outer.tree.hoisted for outer in self.outers)
 
     def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
-        """See `Pure.settle`."""
+        """Initial values as the scopes outside will hold them; what is computed from them must use these.
+
+        Args:
+            created: for each output group, the created values of each outermost scope.
+        """
         self.settled = True
         if self.watched is not None:
             self.watched.settle(created)
@@ -171,6 +175,20 @@ class Crossing:
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
+        roots = self._roots(scopes)
+        groups, sown = repack(self.layout, roots)
+        self._end(roots, scopes, sown)
+        return groups
+
+    def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
+        roots = self._roots(scopes)
+        if any(root.tree.changed for root in roots):
+            return self.repack_fn(scopes)
+        self._end(roots, scopes, tuple([() for _ in roots]))
+        return self.unchanged
+
+    def _roots(self, scopes: PyTree) -> list[Scope]:
         roots = next((roots for roots, packed in self._made if packed is scopes), None)
         if roots is None:
             raise LiftArgumentError(
@@ -180,14 +198,12 @@ class Crossing:
             )
         for root in roots:
             root.check_valid()
-        if any(root.tree.changed for root in roots):
-            groups, sown = repack(self.layout, roots)
-        else:
-            groups, sown = self.unchanged, tuple([() for _ in roots])
+        return roots
+
+    def _end(self, roots: Sequence[Scope], scopes: PyTree, sown: tuple[tuple[Sown, ...], ...]) -> None:
         self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
         for root in roots:
             root.invalidate()
-        return groups
 
     def record(self, roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...]) -> Record:
         """What was drawn, named and sown under scopes made inside."""

@@ -72,7 +72,7 @@ def lifter(
 
     def lift_one(fn: Callable[..., Any]) -> Callable[..., Any]:
         lifted = _lifted(transform_of(fn), fn, groups, name)
-        lifted.__dict__["lifter"] = weakref.ref(lifted), fn, lift_one
+        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_one)
         return lifted
 
     return lift_one
@@ -92,14 +92,29 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
 
     Args:
         lifted: what a transformation made of a function.
-        fn: that function.
+        fn: that function, the very same object.
 
     Returns:
         The transformation with its options. None where there is nothing to save, or more than one lift was made.
     """
-    made, made_of, found = getattr(lifted, "lifter", (None, None, None))
-    is_it = made is not None and made() is lifted and made_of is fn  # `functools.wraps` copies attributes
-    return found if is_it else None
+    origin = getattr(lifted, "__lifter__", None)
+    return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
+
+
+class _Origin:
+    """What a lifted function was made of and by what. A pickle of the function leaves it out."""
+
+    __slots__ = ("_fn", "_lifted", "lifter")
+
+    def __init__(self, lifted: Any = None, fn: Any = None, lifter: Lifter | None = None) -> None:
+        self._lifted, self._fn, self.lifter = None if lifted is None else weakref.ref(lifted), fn, lifter
+
+    def is_of(self, lifted: Any, fn: Any) -> bool:
+        """Whether that is so of two functions; `functools.wraps` copies attributes from one to another."""
+        return self._lifted is not None and self._lifted() is lifted and self._fn is fn
+
+    def __reduce__(self) -> Any:
+        return _Origin, ()
 
 
 def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
@@ -131,11 +146,11 @@ class Pure:
         """Runs the function on scopes that are made of the groups."""
         scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade)
         result = self.fn(scopes, *args, **kwargs)
-        return result, self.crossing.repack_fn(scopes)
+        return result, self.crossing.repacked(scopes)
 
     @property
     def where(self) -> str:
-        """The place, for the text of an error: `scan(block) at /decoder`."""
+        """See `Crossing.where`."""
         return self.crossing.where
 
     @property
@@ -145,7 +160,7 @@ class Pure:
 
     @property
     def unchanged(self) -> tuple[Any, ...]:
-        """The output groups of a body that leaves the scopes as they were."""
+        """See `Crossing.unchanged`."""
         return self.crossing.unchanged
 
     @property
@@ -154,11 +169,7 @@ class Pure:
         return self.crossing.nested
 
     def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
-        """Initial values as the scopes outside will hold them; what is computed from them must use these.
-
-        Args:
-            created: for each output group, the created values of each outermost scope.
-        """
+        """See `Crossing.settle`."""
         return self.crossing.settle(created)
 
     def hoisted(self) -> Pure:

@@ -59,7 +59,7 @@ def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mappin
         axes: for each of them, from the first, the axis that their boxes gain, or None; those after are unchanged.
         params: the `metadata_params` of the lift.
     """
-    if not any(any(part) for group, _ in zip(groups, axes, strict=False) for part in group):
+    if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables at all
         return tuple(groups)
     changed = [
         group if axis is None else Changes(*(add_axis(part, axis, params) if any(part) else part for part in group))

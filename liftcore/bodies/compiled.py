@@ -170,7 +170,7 @@ class Body:
         dealer = Dealer(words, crossing)
         scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
         result = self.fn(scopes, *args, **kwargs)
-        groups = crossing.repack_fn(scopes)
+        groups = crossing.repacked(scopes)
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement

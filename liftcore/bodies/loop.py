@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ class Loop(NamedTuple):
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
         """Runs `body(pure, (carried variables, carry), slices) -> (carry, ys, groups)` in a loop."""
-        if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes)):
+        if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
             return self._run_hoisted(pure, body, state, xs, out_axes)
 
         def step(carry: Any, slices: Any) -> Any:
@@ -97,14 +97,14 @@ class Loop(NamedTuple):
 
         def loop(made: Created, chosen: Sequence[bool]) -> Any:
             rest = traced.remainder(chosen)
-            used = rest.reads(_SLICES)
+            used = rest.uses(_SLICES)
             leaves = [leaf if use else None for leaf, use in zip(jax.tree.leaves(xs), used, strict=True)]
 
             def step(now: Any, slices: Any) -> Any:
                 (written, carry), (slices, stacked) = now, slices
                 given = jax.tree.leaves(Created(made.shared, overlay(made.carried, written), stacked, made.constant))
                 operands = [*jax.tree.leaves((overlay(carried, written), carry)), *slices]
-                left, (now, ys) = traced.joined(chosen, rest(given, [operands[place] for place in rest.places]))
+                left, (now, ys) = traced.as_trees(chosen, *rest(given, [operands[place] for place in rest.places]))
                 return now, (left.stacked, ys)
 
             return self.scan(step, begin, (leaves, made.stacked))
@@ -156,7 +156,8 @@ class Loop(NamedTuple):
         Where an enclosing lift has to see what each of them depends on (`apart`), those alike are made by themselves.
         """
         leaves, values = jax.tree.leaves((state, xs)), [None for _ in picks]
-        for part in (traced.alike(picks) if apart else [picks]) if any(picks) else ():
+        parts: Iterable[Sequence[bool]] = traced.alike(picks) if apart else [picks] if any(picks) else []
+        for part in parts:
             make = traced.maker(part)
             made = iter(self._made(make, [leaves[place] for place in make.places]))
             values = [next(made) if pick else value for pick, value in zip(part, values, strict=True)]

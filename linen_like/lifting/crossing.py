@@ -98,7 +98,7 @@ def cross(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] = _NONE,
     inside: Iterable[Any] = (),
-    compared: bool = True,
+    compared: bool = False,
 ) -> Crossing:
     """Takes modules to their scopes.
 
@@ -114,7 +114,7 @@ def cross(
         args: what may come after it.
         kwargs: the keyword arguments.
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
-        compared: whether calls of equal modules are to be equal, where that can be told.
+        compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
     """
     module = _first_module(where, subject)
     scope, state = bound_scope(module, function_name(functions[0])), State()

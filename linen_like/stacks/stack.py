@@ -120,7 +120,8 @@ class Stack(Module):
         """
         bound_scope(self, "call")
         layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
-        crossing = cross(f"call of {place(self)}", self.block, [layer], (x, layered, *_apart((args, kwargs))))
+        given = x, layered, *_apart((args, kwargs))
+        crossing = cross(f"call of {place(self)}", self.block, [layer], given, compared=True)
         return self._lifted(crossing.calls[0])(crossing.scopes, *crossing.args)[0]
 
     @overload

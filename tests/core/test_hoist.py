@@ -124,12 +124,12 @@ def test_the_remainder_tells_which_operands_it_reads() -> None:
 
     traced = trace(fn, [KEY, KEY], {"a": 1.0, "b": 2.0})
     made = traced.remainder([True])
-    assert [made.reads(operand) for operand in (0, 1)] == [[False, True], [False, True]]
+    assert [made.uses(operand) for operand in (0, 1)] == [[False, True], [False, True]]
     assert made.places == [1, 3]
     left, (y, _) = made([jnp.zeros(())], [KEY, 4.0])
     assert left == []
     assert y == 8
-    assert traced.remainder([False]).reads(0) == [True, True]
+    assert traced.remainder([False]).uses(0) == [True, True]
 
 
 def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:

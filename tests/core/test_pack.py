@@ -561,3 +561,26 @@ def test_scopes_are_repacked_once(what: str) -> None:
 
     with pytest.raises(InvalidScopeError, match="after the lift"):
         liftcore.init(twice(model))(KEY)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_groups_may_be_changed_before_they_are_returned(writes: bool) -> None:
+    def with_seven(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any) -> Any:
+            scope = scope_fn(variable_groups, rng_groups)
+            result, groups = fn(scope), repack_fn(scope)
+            groups[0].values[0].setdefault("state", {})["n"] = 7.0
+            return result, groups
+
+        return liftcore.pack(transform, ["state", "other"], ["state", "other"], [True])
+
+    def model(scope: Scope) -> Any:
+        n = scope.variable("state", "n")
+        if writes:
+            n.value = 3.0
+        return n.value
+
+    variables = {"state": {"n": 1.0}, "other": {"m": 2.0}}
+    result, mutated = liftcore.apply(with_seven(model), mutable=True)(variables)
+    assert result == (3.0 if writes else 1.0)
+    assert mutated == {"state": {"n": 7.0}, "other": {"m": 2.0}}

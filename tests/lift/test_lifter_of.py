@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
+import pickle
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -144,3 +147,34 @@ def test_there_is_none_where_the_lift_alone_is_not_all_that_was_done(lift: Calla
 
 def test_it_is_told_of_the_function_that_was_lifted() -> None:
     assert liftcore.lifter_of(liftcore.remat(scaled), shifted) is None
+
+
+def test_attributes_of_the_function_are_left_alone() -> None:
+    def named(scope: Scope, x: Any) -> Any:
+        return x
+
+    named.lifter = "mine"  # type: ignore[attr-defined]
+    named.__lifter__ = "mine"  # type: ignore[attr-defined]
+    for lift in (liftcore.vmap, liftcore.named_call, liftcore.checkify):
+        lifted = lift(named)
+        assert lifted.lifter == "mine"  # type: ignore[attr-defined]
+        assert (liftcore.lifter_of(lifted, named) is None) == (lift is not liftcore.vmap)
+
+
+def test_a_pickle_leaves_out_what_made_the_function() -> None:
+    attributes = vars(liftcore.remat(scaled))
+    again = pickle.loads(pickle.dumps({name: value for name, value in attributes.items() if name != "__wrapped__"}))
+    assert again.keys() == attributes.keys() - {"__wrapped__"}
+
+
+def test_nothing_is_kept_alive() -> None:
+    def found() -> weakref.ref[Any]:
+        def fn(scope: Scope, x: Any) -> Any:
+            return lifted(scope, x) if x is None else x
+
+        lifted = liftcore.vmap(fn)
+        return weakref.ref(fn)
+
+    fn = found()
+    gc.collect()
+    assert fn() is None

@@ -719,3 +719,14 @@ def test_stacked_values_are_made_at_once_where_that_gives_those_made_one_by_one(
 def test_stacked_variables_without_an_axis_are_refused(axis: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"expected an axis for each filter, given None.*variable_broadcast"):
         liftcore.scan(lambda scope, carry, x: (carry, x), variable_axes={"params": axis})
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+def test_an_output_without_an_axis_is_given_once_whether_anything_is_written_or_not(mutable: bool) -> None:
+    def body(scope: Scope, carry: Any, x: Any) -> Any:
+        return carry + x, (jnp.arange(3.0), x)
+
+    looped = liftcore.scan(body, out_axes=(None, 0))
+    found = liftcore.apply(looped, mutable=mutable)({}, 1.0, jnp.ones(4))
+    carry, (constant, stacked) = found[0] if mutable else found
+    assert (float(carry), constant.tolist(), stacked.shape) == (5.0, [0.0, 1.0, 2.0], (4,))
