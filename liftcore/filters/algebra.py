@@ -49,6 +49,7 @@ def names_collections(filter: Filter) -> bool:
     """Says whether a filter asks about nothing but the name of the collection.
 
     Example:
+        >>> from liftcore.filters import PathContains
         >>> names_collections(DenyList(("params", "cache"))), names_collections(PathContains("lora"))
         (True, False)
     """

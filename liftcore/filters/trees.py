@@ -21,6 +21,7 @@ def partition(
     be visited. A value is whatever is no mapping. Collections with nothing in them appear nowhere.
 
     Example:
+        >>> from liftcore.filters import PathContains
         >>> partition({"params": {"a": 1, "b": 2}, "cache": {"a": 3}}, [PathContains("b"), "params"])
         ([{'params': {'b': 2}}, {'params': {'a': 1}}], {'cache': {'a': 3}})
 
