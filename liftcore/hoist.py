@@ -23,7 +23,7 @@ from jax.extend import core as jex
 from ._compat import as_array, is_tag, jaxpr_as_fun
 from .typing import PyTree
 
-__all__ = ["Maker", "Rest", "Traced", "evaluate", "opened", "trace"]
+__all__ = ["Part", "Traced", "evaluate", "opened", "trace"]
 
 
 class Traced:
@@ -76,6 +76,11 @@ class Traced:
         for source in dict.fromkeys(_pick(self._sources, picks)):
             yield [pick and places == source for pick, places in zip(picks, self._sources, strict=True)]
 
+    @property
+    def parts(self) -> list[int]:
+        """For each initial value the index of the part of `created`, a sequence, that it lies in."""
+        return [index for index, part in enumerate(self.created) for _ in jax.tree.leaves(part)]
+
     def create(self, picks: Sequence[bool] | None, *operands: PyTree) -> PyTree:
         """The initial values.
 
@@ -88,21 +93,20 @@ class Traced:
         if not any(picks):
             return self.tree(picks, ())
         make = self.maker(picks)
-        leaves = self._leaves(operands)
-        return self.tree(picks, make(*[leaves[place] for place in make.places]))
+        return self.tree(picks, make(*make.of(self._leaves(operands))))
 
-    def tree(self, picks: Sequence[bool], values: Iterable[Any]) -> PyTree:
+    def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
         """A pytree like `created` with the chosen initial values, and None for the others."""
         now = iter(values)
-        return jax.tree.unflatten(self._treedef, [next(now) if pick else None for pick in picks])
+        return jax.tree.unflatten(self._treedef, [next(now) if pick else None for pick in self._all(picks)])
 
-    def maker(self, picks: Sequence[bool]) -> Maker:
-        """The function that makes the chosen initial values, of those leaves of the operands that they depend on."""
+    def maker(self, picks: Sequence[bool]) -> Part:
+        """What makes the chosen initial values, in their order."""
         outvars = _pick(self._jaxpr.outvars, picks)
-        return Maker(*self._cut([], _needed(self._steps, outvars), outvars), self._consts)
+        return self._cut([], _needed(self._steps, outvars), outvars)
 
-    def remainder(self, picks: Sequence[bool]) -> Rest:
-        """The body with the chosen initial values given to it, instead of made by it."""
+    def remainder(self, picks: Sequence[bool]) -> Part:
+        """The body with the chosen initial values given to it, instead of made by it; it makes the others first."""
         kept = [not pick for pick in picks]
         chosen = _pick(self._jaxpr.outvars, picks)
         outvars = _pick(self._jaxpr.outvars[: self._made], kept) + self._jaxpr.outvars[self._made :]
@@ -111,9 +115,7 @@ class Traced:
         effects = {id(step) for step in steps if step.eqn.effects}
         if effects:
             effects -= {id(step) for step in _needed(self._steps, chosen)}
-        return Rest(
-            *self._cut(chosen, _needed(steps, outvars, effects), outvars), self._consts, self._sizes, kept.count(True)
-        )
+        return self._cut(chosen, _needed(steps, outvars, effects), outvars)
 
     def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """Runs the body with the chosen initial values given to it, instead of made by it.
@@ -122,14 +124,15 @@ class Traced:
             The pytree of the initial values that were not chosen (None for those that were), and the rest.
         """
         picks = self._all(picks)
-        run, leaves = self.remainder(picks), self._leaves(operands)
+        run = self.remainder(picks)
         given = _pick(self._treedef.flatten_up_to(created), picks)
-        return self.as_trees(picks, *run(given, [leaves[place] for place in run.places]))
+        return self.as_trees(picks, run(*given, *run.of(self._leaves(operands))))
 
-    def as_trees(self, picks: Sequence[bool], left: Iterable[Any], rest: Iterable[Any]) -> tuple[PyTree, PyTree]:
-        """What `Rest` returns, as the pytrees that `rest` returns."""
-        others = self.tree([not pick for pick in picks], left)
-        return others, jax.tree.unflatten(jax.tree.structure(self.outputs), rest)
+    def as_trees(self, picks: Sequence[bool], values: Iterable[Any]) -> tuple[PyTree, PyTree]:
+        """What the remainder returns, as the pytrees that `rest` returns."""
+        now = iter(values)
+        left = self.tree([not pick for pick in picks], now)
+        return left, jax.tree.unflatten(jax.tree.structure(self.outputs), list(now))
 
     def _all(self, picks: Sequence[bool] | None) -> Sequence[bool]:
         return [True] * self._made if picks is None else picks
@@ -141,15 +144,15 @@ class Traced:
             leaves += [None] * size if operand is None else jax.tree.leaves(operand)
         return leaves
 
-    def _cut(self, given: list[Any], steps: Sequence[Step], outvars: Sequence[Any]) -> tuple[jex.Jaxpr, list[int]]:
-        """Some equations as a jaxpr of given values, the constants and the leaves that it reads; and these' places."""
+    def _cut(self, given: list[Any], steps: Sequence[Step], outvars: Sequence[Any]) -> Part:
+        """Some equations, as a function of given values and of the leaves that they read."""
         steps, outvars = _stripped(steps, outvars)
         used = set(_variables(outvars)).union(*[step.reads for step in steps])
         first = len(self._consts)
         constvars, invars = self._jaxpr.invars[:first], self._jaxpr.invars[first:]
         places = [place for place, var in enumerate(invars) if var in used]
-        eqns = [step.eqn for step in steps]
-        return _jaxpr(self._jaxpr, [*given, *constvars, *[invars[place] for place in places]], outvars, eqns), places
+        inputs = [*constvars, *given, *[invars[place] for place in places]]
+        return Part(_jaxpr(self._jaxpr, inputs, outvars, [step.eqn for step in steps]), places, self._consts)
 
     def _read_by(self, outvars: Sequence[Any]) -> list[frozenset[int]]:
         """For each output the places of the leaves that it depends on; those of constants are negative."""
@@ -170,11 +173,11 @@ class Step(NamedTuple):
     reads: list[Any]
 
 
-class Maker:
-    """The function that makes some of the initial values.
+class Part:
+    """Some equations of a body, as a function of given values and of those leaves of the operands that they read.
 
     Args:
-        jaxpr: what makes these, from constants and some leaves of the operands.
+        jaxpr: the equations; its inputs are the constants, what is given, and these leaves.
         places: see below.
         consts: the constants.
 
@@ -185,9 +188,13 @@ class Maker:
     def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
         self._jaxpr, self.places, self._consts = jaxpr, places, consts
 
-    def __call__(self, *leaves: Any) -> list[Any]:
-        """The initial values, in their order."""
-        return evaluate(self._jaxpr, *self._consts, *leaves)
+    def of(self, leaves: Sequence[Any]) -> list[Any]:
+        """Of all leaves of the operands, those that it is called with."""
+        return [leaves[place] for place in self.places]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Its outputs."""
+        return evaluate(self._jaxpr, *self._consts, *inputs)
 
     @property
     def batches(self) -> bool:
@@ -198,36 +205,6 @@ class Maker:
         kinds = {var.aval.dtype for eqn in self._jaxpr.eqns for var in (*_variables(eqn.invars), *eqn.outvars)}
         keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
         return not self._jaxpr.effects and keys <= {_threefry()}
-
-
-class Rest:
-    """The body without what makes some of the initial values.
-
-    Args:
-        jaxpr: what is left, from these values, constants and some leaves of the operands.
-        places: see below.
-        consts: the constants.
-        sizes: how many leaves each operand has.
-        left: how many initial values it still makes.
-
-    Attributes:
-        places: which leaves of the operands it is called with, as places among all.
-    """
-
-    def __init__(
-        self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any], sizes: Sequence[int], left: int
-    ) -> None:
-        self._jaxpr, self.places, self._consts, self._sizes, self._left = jaxpr, places, consts, sizes, left
-
-    def uses(self, operand: int) -> list[bool]:
-        """For each leaf of an operand whether it is called with it."""
-        first, places = sum(self._sizes[:operand]), set(self.places)
-        return [place in places for place in range(first, first + self._sizes[operand])]
-
-    def __call__(self, given: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The initial values that it makes, and the rest."""
-        values = evaluate(self._jaxpr, *given, *self._consts, *leaves)
-        return values[: self._left], values[self._left :]
 
 
 def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:

@@ -176,17 +176,14 @@ class Crossing:
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
         roots = self._roots(scopes)
-        groups, sown = repack(self.layout, roots)
-        self._end(roots, scopes, sown)
-        return groups
+        return self._end(roots, scopes, *repack(self.layout, roots))
 
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
         roots = self._roots(scopes)
         if any(root.tree.changed for root in roots):
-            return self.repack_fn(scopes)
-        self._end(roots, scopes, tuple([() for _ in roots]))
-        return self.unchanged
+            return self._end(roots, scopes, *repack(self.layout, roots))
+        return self._end(roots, scopes, self.unchanged, tuple([() for _ in roots]))
 
     def _roots(self, scopes: PyTree) -> list[Scope]:
         roots = next((roots for roots, packed in self._made if packed is scopes), None)
@@ -200,10 +197,13 @@ class Crossing:
             root.check_valid()
         return roots
 
-    def _end(self, roots: Sequence[Scope], scopes: PyTree, sown: tuple[tuple[Sown, ...], ...]) -> None:
+    def _end(
+        self, roots: Sequence[Scope], scopes: PyTree, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]
+    ) -> tuple[PyTree, ...]:
         self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
         for root in roots:
             root.invalidate()
+        return groups
 
     def record(self, roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...]) -> Record:
         """What was drawn, named and sown under scopes made inside."""

@@ -191,8 +191,8 @@ class Lanes(NamedTuple):
             return (created, shared), (result, mapped)
 
         traced = trace(flat, *self.sliced(operands, self.in_axes), axes=self.names)
-        created, shared = traced.created
-        chosen = [True] * len(jax.tree.leaves(created)) + [False] * len(jax.tree.leaves(shared))
+        _, shared = traced.created
+        chosen = [part == 0 for part in traced.parts]
         make = self.batch(lambda *given: traced.create(chosen, *given)[0], self.in_axes, axes)
 
         def rest(created: Any, *given: Any) -> Any:

@@ -19,7 +19,7 @@ import jax
 from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
-from ..hoist import Maker, Traced, trace
+from ..hoist import Part, Traced, trace
 from ..layout import Changes
 from ..pure import Pure
 from ..typing import Axis, InOutAxes, PyTree
@@ -96,15 +96,15 @@ class Loop(NamedTuple):
         check_separate(pure, begin[0])
 
         def loop(made: Created, chosen: Sequence[bool]) -> Any:
-            rest = traced.remainder(chosen)
-            used = rest.uses(_SLICES)
-            leaves = [leaf if use else None for leaf, use in zip(jax.tree.leaves(xs), used, strict=True)]
+            rest, (first, leaves) = traced.remainder(chosen), map(jax.tree.leaves, (state, xs))
+            read = set(rest.places)
+            leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
             def step(now: Any, slices: Any) -> Any:
                 (written, carry), (slices, stacked) = now, slices
                 given = jax.tree.leaves(Created(made.shared, overlay(made.carried, written), stacked, made.constant))
                 operands = [*jax.tree.leaves((overlay(carried, written), carry)), *slices]
-                left, (now, ys) = traced.as_trees(chosen, *rest(given, [operands[place] for place in rest.places]))
+                left, (now, ys) = traced.as_trees(chosen, rest(*given, *rest.of(operands)))
                 return now, (left.stacked, ys)
 
             return self.scan(step, begin, (leaves, made.stacked))
@@ -133,9 +133,7 @@ class Loop(NamedTuple):
         Returns:
             The values; for each leaf whether it was made; and the stacked ones as they lie outside, along their axes.
         """
-        kinds = [
-            kind for kind, part in zip(Created._fields, traced.created, strict=True) for _ in jax.tree.leaves(part)
-        ]
+        kinds = [Created._fields[part] for part in traced.parts]
         reads = list(zip(kinds, traced.depends, strict=True))
         if any(read for kind, read in reads if kind in ("shared", "constant")):
             raise _no_constant(pure.where, traced.reads(), self.advice)
@@ -159,11 +157,11 @@ class Loop(NamedTuple):
         parts: Iterable[Sequence[bool]] = traced.alike(picks) if apart else [picks] if any(picks) else []
         for part in parts:
             make = traced.maker(part)
-            made = iter(self._made(make, [leaves[place] for place in make.places]))
+            made = iter(self._made(make, make.of(leaves)))
             values = [next(made) if pick else value for pick, value in zip(part, values, strict=True)]
-        return traced.tree([True for _ in picks], values).stacked
+        return traced.tree(None, values).stacked
 
-    def _made(self, make: Maker, slices: Sequence[Any]) -> list[Any]:
+    def _made(self, make: Part, slices: Sequence[Any]) -> list[Any]:
         if make.batches and self.size:
             with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
                 made: list[Any] = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)

@@ -128,12 +128,10 @@ class Shards(NamedTuple):
         everything, made = [True for _ in out_specs], [None for _ in out_specs]
         for part in traced.alike(everything) if apart else [everything]:
             make = traced.maker(part)
-            run = self.map(
-                make, tuple(along[place] for place in make.places), list(itertools.compress(out_specs, part))
-            )
-            some = iter(run(*[leaves[place] for place in make.places]))
+            run = self.map(make, tuple(make.of(along)), list(itertools.compress(out_specs, part)))
+            some = iter(run(*make.of(leaves)))
             made = [next(some) if pick else one for pick, one in zip(part, made, strict=True)]
-        return traced.tree(everything, made)
+        return traced.tree(None, made)
 
     def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
         """Checks that the variables can be partitioned as their specs say."""

@@ -75,7 +75,7 @@ class Nothing(SubtreePredicate):
 class WithTag(SubtreePredicate):
     """Matches the collection or sequence `tag`, and a value whose own `tag` is that.
 
-    A whole collection is decided by its name; see the top of this file.
+    A whole collection is decided by its name; see the top of `liftcore.filters`.
     """
 
     tag: str

@@ -116,7 +116,7 @@ def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) ->
 
     traced = trace(flat, seen)
     mapped, *rest = traced.created
-    chosen = [True] * len(jax.tree.leaves(mapped)) + [False] * len(jax.tree.leaves(rest))
+    chosen = [part == 0 for part in traced.parts]
     created = pure.settle([lens.stored(traced.create(chosen, seen)[0])])[0]
     if jax.tree.leaves(created):
         view = lens.view(tuple(merge(*trees) for trees in zip(before, created, strict=True)))
