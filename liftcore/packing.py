@@ -83,9 +83,10 @@ class Crossing:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
         self.settled = False
-        self.watched = next((outer.tree.watch.lift(self) for outer in outers if outer.tree.watch is not None), None)
-        self._live = all(outer.tree.trace == trace_state() for outer in outers)
-        self._made: list[tuple[list[Scope], PyTree]] = []
+        watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
+        self.watched = watches[0].lift(self) if watches else None
+        self._live = [outer.tree.trace for outer in outers] == [trace_state()] * len(outers)
+        self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
         self._unchanged: tuple[Any, ...] | None = None
         self._fresh: Container[str] = ()
 
@@ -97,16 +98,15 @@ class Crossing:
     @property
     def writes(self) -> bool:
         """Whether a body may create, write or sow anything at all."""
-        return any(outer.tree.writes for outer in self.outers)
+        return any([outer.tree.writes for outer in self.outers])
 
     @property
     def unchanged(self) -> tuple[Any, ...]:
         """The output groups of a body that leaves the scopes as they were: always the same object."""
         if self._unchanged is None:
-            nothing: PyTree = tuple({} for _ in self.outers)
-            groups: list[Any] = [Changes(nothing, nothing) for _ in self.layout.out_filters]
-            captured: list[PyTree] = [tuple([] for _ in self.outers)] if self.layout.captures else []
-            self._unchanged = (*groups, *captured)
+            nothing: PyTree = ({},) * len(self.outers)
+            groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(self.layout.out_filters)
+            self._unchanged = (*groups, ([],) * len(self.outers)) if self.layout.captures else groups
         return self._unchanged
 
     def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
@@ -116,7 +116,7 @@ class Crossing:
     @property
     def nested(self) -> bool:
         """Whether the lift is used inside another one that cuts initial values out of its body."""
-        return any(outer.tree.hoisted for outer in self.outers)
+        return any([outer.tree.hoisted for outer in self.outers])
 
     def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
         """Initial values as the scopes outside will hold them; what is computed from them must use these.
@@ -166,41 +166,46 @@ class Crossing:
             root.tree.remade = outer.tree.remade | remade
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
-        scopes = [_follow(roots[index], route).rewound() for index, route in self.layout.routes]
+        scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
         for scope, names in zip(scopes, self.layout.names, strict=True):
             scope.take_names(names)
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
-        self._made.append((roots, packed))
+        self._made.append((roots, scopes, packed))
         return packed
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
-        roots = self._roots(scopes)
-        return self._end(roots, scopes, *repack(self.layout, roots))
+        roots, given = self._made_as(scopes)
+        return self._end(roots, given, *repack(self.layout, roots))
 
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
-        roots = self._roots(scopes)
-        if any(root.tree.changed for root in roots):
-            return self._end(roots, scopes, *repack(self.layout, roots))
-        return self._end(roots, scopes, self.unchanged, tuple([() for _ in roots]))
+        roots, given = self._made_as(scopes)
+        if any([root.tree.changed for root in roots]):
+            return self._end(roots, given, *repack(self.layout, roots))
+        return self._end(roots, given, self.unchanged, ((),) * len(roots))
 
-    def _roots(self, scopes: PyTree) -> list[Scope]:
-        roots = next((roots for roots, packed in self._made if packed is scopes), None)
-        if roots is None:
-            raise LiftArgumentError(
-                f"repack_fn of {self.where}",
-                f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
-                "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
-            )
-        for root in roots:
-            root.check_valid()
-        return roots
+    def _made_as(self, scopes: PyTree) -> tuple[list[Scope], list[Scope]]:
+        """The outermost scopes and the given ones, of what `scope_fn` returned."""
+        for roots, given, packed in self._made:
+            if packed is scopes:
+                for root in roots:
+                    root.check_valid()
+                return roots, given
+        raise LiftArgumentError(
+            f"repack_fn of {self.where}",
+            f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
+            "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+        )
 
     def _end(
-        self, roots: Sequence[Scope], scopes: PyTree, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]
+        self,
+        roots: Sequence[Scope],
+        scopes: Sequence[Scope],
+        groups: tuple[PyTree, ...],
+        sown: tuple[tuple[Sown, ...], ...],
     ) -> tuple[PyTree, ...]:
-        self.records.append(self.record(roots, jax.tree.leaves(scopes, is_leaf=_is_scope), sown))
+        self.records.append(self.record(roots, scopes, sown))
         for root in roots:
             root.invalidate()
         return groups
@@ -213,8 +218,8 @@ class Crossing:
             for path, name, count in _advances(root.node, outer.node)
             if name not in self._fresh
         }
-        names = tuple(inner.names() for inner in scopes)
-        mixed = frozenset((index, path) for index, root in enumerate(roots) for path in root.tree.mixed)
+        names = tuple([inner.names() for inner in scopes])
+        mixed = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.mixed])
         return Record(tuple(draws.items()), names, sown, mixed)
 
     def enter(self) -> None:
@@ -226,9 +231,10 @@ class Crossing:
         """Tells them that it ended; the scopes that were made inside end too."""
         for outer in self.outers:
             outer.tree.lifts.pop()
-        for roots, _ in self._made:
+        for roots, _, _ in self._made:
             for root in roots:
-                root.invalidate()
+                if root.tree.alive:
+                    root.invalidate()
 
 
 class Groups(NamedTuple):
@@ -351,7 +357,7 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
     left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
-    return tuple(zip(*(taken for taken, _ in parts), strict=True)), tuple(zip(*keys, strict=True)), left
+    return tuple(zip(*[taken for taken, _ in parts], strict=True)), tuple(zip(*keys, strict=True)), left
 
 
 def reconstruct(
@@ -455,12 +461,6 @@ def name_of(fn: Any) -> str:
 
 def _is_scope(value: Any) -> bool:
     return isinstance(value, Scope)
-
-
-def _follow(scope: Scope, route: Path) -> Scope:
-    for name in route:
-        scope = scope.push(name, reuse=True)
-    return scope
 
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:

@@ -41,15 +41,15 @@ class Scope(Naming):
         path: the names from the root to here, without those of lifts.
         name: the last of them, or None at a root.
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
+        node: what it shares with other scopes at its path.
     """
 
-    __slots__ = ("_ended", "_node", "name", "parent", "path", "tree")
+    __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
         self._adopted, self._reserved, self._numbers, self._shared = (), {}, {}, False
-        self.tree, self.path, self.parent = tree, path, parent
+        self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name = path[-1] if path else None
-        self._node = node
         self._ended = False
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -63,11 +63,6 @@ class Scope(Naming):
     def relative_path(self) -> Path:
         """The path from the entry of the innermost lift, or from the root."""
         return self.path[len(self.tree.base) :]
-
-    @property
-    def node(self) -> Node:
-        """What this scope shares with others at its path."""
-        return self._node
 
     @property
     def is_valid(self) -> bool:
@@ -145,9 +140,9 @@ class Scope(Naming):
         """
         self.check_valid()
         if rewind_rngs:
-            self._node.counts.clear()
-            self._node.children.clear()
-        return type(self)(self.tree, self._node, self.path, self.parent)
+            self.node.counts.clear()
+            self.node.children.clear()
+        return type(self)(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
@@ -173,8 +168,8 @@ class Scope(Naming):
         """
         self._unpack()
         taken, self._reserved = self._reserved, {}
-        counts = dict(self._node.counts)
-        self._node.counts.update({name: counts[name] - number for name, number in drawn.items()})
+        counts = dict(self.node.counts)
+        self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
         try:
             yield
         finally:
@@ -182,10 +177,10 @@ class Scope(Naming):
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
-                self._node.counts[name] = max(count, self._node.counts.get(name, 0))
+                self.node.counts[name] = max(count, self.node.counts.get(name, 0))
 
     def _inner(self, name: str) -> Scope:
-        return type(self)(self.tree, self._node.child(name), (*self.path, name), self)
+        return type(self)(self.tree, self.node.child(name), (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
         self.check_live("naming", name or prefix)
@@ -319,7 +314,7 @@ class Scope(Naming):
             NameInUseError: where the name is taken.
         """
         self.reserve(name, "params")
-        found = self._node.dicts.get("params")
+        found = self.node.dicts.get("params")
         value = (self._read("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             self._check_creatable("params", name)
@@ -462,7 +457,7 @@ class Scope(Naming):
         if found is None:
             raise problems.no_sequence(self, name)
         counted, root = found
-        counts = self._node.counts
+        counts = self.node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
 
@@ -477,18 +472,18 @@ class Scope(Naming):
 
     def _read(self, collection: str) -> Mapping[str, Any]:
         """This scope's dict of a collection, shared with the caller as long as nothing was written there."""
-        found = self._node.dicts.get(collection)
+        found = self.node.dicts.get(collection)
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent._read(collection)
             found = above.get(collection if self.parent is None else self.path[-1])
             if type(found) is not dict and not isinstance(found, Mapping):
                 return _EMPTY
-            self._node.dicts[collection] = found
+            self.node.dicts[collection] = found
         return found
 
     def _own(self, collection: str) -> Collection:
         """This scope's dict of a collection, as a copy that may be written."""
-        node = self._node
+        node = self.node
         if collection not in node.owned:
             mine = dict(self._read(collection))
             if self.parent is None:

@@ -243,7 +243,7 @@ class Tree:
     @property
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules = tuple(rule for rule, _ in self.fallbacks)
+        rules = tuple([rule for rule, _ in self.fallbacks])
         return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, self.remade, self.left
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
@@ -73,14 +74,14 @@ def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names
 
 def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments in one dict, the positional ones under the text of their numbers, from 1."""
-    return {**{str(num): arg for num, arg in enumerate(args, 1)}, **kwargs}
+    return {**dict(zip(map(str, itertools.count(1)), args, strict=False)), **kwargs}
 
 
 def join_arguments(arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The inverse of `name_arguments`."""
-    positional = sorted((name for name in arguments if name.isdecimal()), key=int)
-    kwargs = {name: value for name, value in arguments.items() if not name.isdecimal()}
-    return tuple(arguments[name] for name in positional), kwargs
+    positional = sorted(filter(str.isdecimal, arguments), key=int)
+    kwargs = dict(arguments)
+    return tuple(map(kwargs.pop, positional)), kwargs
 
 
 def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[str]) -> dict[str, Any]:

@@ -116,20 +116,20 @@ def cross(
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
         compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
     """
-    module = _first_module(where, subject)
-    scope, state = bound_scope(module, function_name(functions[0])), State()
+    module = subject if isinstance(subject, Base) else _first_module(where, subject)
+    scope, state = bound_scope(module, where), State()
     state.follow(module._state, inside)
     along = _Along()
     places = None if module is subject else along.put(subject)
-    args, kwargs = along.put(args), along.put(kwargs)
+    args, kwargs = along.put((args, kwargs))
     apart = Apart(module)
     apart.add(along.values)
-    given = [scope, *(other.scope for other in apart.others)]
+    given = [scope, *[other.scope for other in apart.others]]
     came = len(along.values)
     holds = [{id(value): along.number(value) for value in held(fn) if _is_within(value, given)} for fn in functions]
     apart.add(along.values[came:])
     states = [state, *map(_state_elsewhere, apart.others)]
-    here = [scope, *(other.scope for other in apart.others)]
+    here = [scope, *[other.scope for other in apart.others]]
     scopes = [one if there.defines else one.rewound() for one, there in zip(here, states, strict=True)]
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
@@ -162,17 +162,10 @@ class Call:
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Runs it on modules that are made on the scopes."""
-        parts, states, drawn, subject, at_home = self.inside
-        counts = scopes[0].node.counts  # those of sequences that begin anew are not there
-        with scopes[0].again({name: number for name, number in drawn if name in counts}):
-            (module, *others), along = instantiate(parts, scopes)
-            for other, state in zip(others, states[1:], strict=True):
-                if other is not None:
-                    other._state.follow(state)
-            if states[0].reuse:
-                ensure_setup(module)
-        module._state.follow(states[0])
-        module._state.home = scopes[-1] if at_home else None
+        subject = self.inside.subject
+        module, along = self._made(scopes)
+        module._state.follow(self.inside.states[0])
+        module._state.home = scopes[-1] if self.inside.at_home else None
 
         def back(tree: Any) -> Any:
             return map_modules(tree, lambda place: along[place.index])
@@ -191,14 +184,30 @@ class Call:
         self._check_result(scopes[0], result)
         return result
 
+    def _made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
+        """The module on the scopes, and what comes along. What they define again has the names that it had."""
+        parts, states, drawn = self.inside[:3]
+        if parts.alone:
+            (module, *_), along = instantiate(parts, scopes)
+            return module, along
+        counts = scopes[0].node.counts  # those of sequences that begin anew are not there
+        with scopes[0].again({name: number for name, number in drawn if name in counts}):
+            (module, *others), along = instantiate(parts, scopes)
+            for other, state in zip(others, states[1:], strict=True):
+                if other is not None:
+                    other._state.follow(state)
+            if states[0].reuse:
+                ensure_setup(module)
+        return module, along
+
     def _check_result(self, scope: Scope, result: Any) -> None:
-        kept = next((leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, HELD)), None)
-        if kept is not None:
-            raise TransformedMethodReturnValueError(
-                f"{self.__name__} at {scope.path_text}",
-                f"it returned a {type(kept).__name__}, and what belongs to scopes inside a lift ends with them.",
-                "Return arrays: what the module computes, or the value of the variable.",
-            )
+        for leaf in jax.tree.leaves(result):
+            if isinstance(leaf, HELD):
+                raise TransformedMethodReturnValueError(
+                    f"{self.__name__} at {scope.path_text}",
+                    f"it returned a {type(leaf).__name__}, and what belongs to scopes inside a lift ends with them.",
+                    "Return arrays: what the module computes, or the value of the variable.",
+                )
 
     def trace_facts(self) -> dict[str, Any]:
         """What it is, for `liftcore` to tell what differs from an earlier call."""
@@ -247,15 +256,13 @@ class _Along:
 
     def put(self, tree: Any) -> Any:
         """A pytree with a `Place` for each module and variable."""
-        if any(isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)):
+        if any([isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)]):
             return map_modules(tree, lambda value: Place(self.number(value)), HELD)
         return tree
 
 
 def _first_module(where: str, subject: Any) -> Any:
-    """The module that is lifted: of several the first."""
-    if isinstance(subject, Base):
-        return subject
+    """The first of several modules that are lifted together."""
     leaves = jax.tree.leaves(subject)
     wrong = next((shown(leaf) for leaf in leaves if not isinstance(leaf, Base)), "no module")
     if leaves and all(isinstance(leaf, Base) for leaf in leaves):

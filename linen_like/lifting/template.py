@@ -72,11 +72,13 @@ class Parts(NamedTuple):
             lead to. None stands at the number of a scope of variables, or of a module that is made with its owner.
         along: what stands for each module and variable that comes along.
         numbers: for each of these the number of its scope, or None for a module that has none.
+        alone: whether there is one module only, and making it defines nothing.
     """
 
     templates: tuple[Template | None, ...]
     along: tuple[Base, ...]
     numbers: tuple[int | None, ...]
+    alone: bool
 
 
 def scopes_of(value: Any) -> list[Scope]:
@@ -102,7 +104,7 @@ class Apart:
         self._along: list[Base] = []
         self._places: list[int | None] = []
         self._numbers = {module.scope.node: 0}
-        self._count = 0
+        self._count, self._has_setup = 0, type(module)._has_setup
         self._known: dict[int, Base] = {id(module): Shared(0)}
         owned: dict[int, Template | None] = {}
         self._templates[0] = self.template(module, owned)
@@ -111,7 +113,8 @@ class Apart:
     @property
     def parts(self) -> Parts:
         """What all of them are made of."""
-        return Parts(tuple(self._templates), tuple(self._along), tuple(self._places))
+        alone = self._count == 1 and not self._has_setup
+        return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
     def add(self, values: Iterable[Any]) -> None:
         """Takes more modules, bound or not, and variables apart."""
@@ -140,11 +143,11 @@ class Apart:
         index, self._count = self._count, self._count + 1
         owned[id(module)] = None
         values = {
-            name: map_modules(value, lambda inner: self.find(inner, owned), HELD)
-            for name, value in constructor_arguments(module).items()
+            name: map_modules(getattr(module, name), lambda inner: self.find(inner, owned), HELD)
+            for name in type(module)._field_names
         }
-        if module.scope is not None and not _keeps_name(module, owned):
-            values["name"] = None  # what it is called is told by where it is put
+        placed = module.scope is not None and not _keeps_name(module, owned)
+        values["name"] = None if placed else module.name  # a placed one is called as its scope is
         made = owned[id(module)] = Template(index, type(module), values)
         return made
 
