@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,18 +27,22 @@ _SAMPLE = 2e-3
 def seconds(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """The median time of one call of each side, in seconds.
 
-    In each round every side runs once, each time another one first: the first finds the caches of the processor cold.
+    In each round every side runs once, in a random order: each finds the caches of the processor as it was left by any
+    of the others.
 
     Args:
         sides: functions without arguments.
         rounds: how many samples are taken of each.
     """
     calls = {name: _calls(side) for name, side in sides.items()}
-    return _medians({name: functools.partial(_time, side, calls[name]) for name, side in sides.items()}, rounds)
+    return _medians(lambda: sides, calls, rounds)
 
 
 def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], rounds: int) -> dict[str, float]:
     """The median time of the first call of what each side makes: nothing that is kept with it was there before.
+
+    All sides of a round are made before the first of them is called: making classes, which takes longer than most of
+    these calls, leaves the caches cold for what comes after it.
 
     Args:
         makers: functions without arguments; each gives a new one, whose first call is timed.
@@ -45,16 +50,20 @@ def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], roun
     """
     for make in makers.values():
         make()()
-    return _medians({name: functools.partial(_time_first, make) for name, make in makers.items()}, rounds)
+    return _medians(lambda: {name: make() for name, make in makers.items()}, dict.fromkeys(makers, 1), rounds)
 
 
-def _medians(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    names = list(samplers)
-    samples: dict[str, list[float]] = {name: [] for name in names}
+def _medians(
+    sides_of_round: Callable[[], Mapping[str, Callable[[], object]]], calls: Mapping[str, int], rounds: int
+) -> dict[str, float]:
+    order = random.Random(0)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     with _without_collection():
         for turn in range(rounds):
-            for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
-                samples[name].append(_deeper(samplers[name], turn * _FRAMES // rounds))
+            sides = sides_of_round()
+            for name in order.sample(list(calls), len(calls)):
+                sampler = functools.partial(_time, sides[name], calls[name])
+                samples[name].append(_deeper(sampler, turn * _FRAMES // rounds))
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -68,10 +77,6 @@ def _time(side: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         side()
     return (time.perf_counter() - begin) / calls
-
-
-def _time_first(make: Callable[[], Callable[[], object]]) -> float:
-    return _time(make(), 1)
 
 
 def _calls(side: Callable[[], object]) -> int:

@@ -98,7 +98,7 @@ class Crossing:
     @property
     def writes(self) -> bool:
         """Whether a body may create, write or sow anything at all."""
-        return any([outer.tree.writes for outer in self.outers])
+        return True in [outer.tree.writes for outer in self.outers]
 
     @property
     def unchanged(self) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ class Crossing:
     @property
     def nested(self) -> bool:
         """Whether the lift is used inside another one that cuts initial values out of its body."""
-        return any([outer.tree.hoisted for outer in self.outers])
+        return True in [outer.tree.hoisted for outer in self.outers]
 
     def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
         """Initial values as the scopes outside will hold them; what is computed from them must use these.
@@ -181,7 +181,7 @@ class Crossing:
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
         roots, given = self._made_as(scopes)
-        if any([root.tree.changed for root in roots]):
+        if True in [root.tree.changed for root in roots]:
             return self._end(roots, given, *repack(self.layout, roots))
         return self._end(roots, given, self.unchanged, ((),) * len(roots))
 

@@ -47,7 +47,7 @@ def lift(
         advice: how to make it take more variables and sequences, for the text of errors.
     """
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
-    return _lifted(transform, fn, groups, name)
+    return _named(_lifted(transform, fn, groups, name), fn)
 
 
 def lifter(
@@ -70,12 +70,15 @@ def lifter(
     """
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
 
-    def lift_one(fn: Callable[..., Any]) -> Callable[..., Any]:
-        lifted = _lifted(transform_of(fn), fn, groups, name)
-        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_one)
+    def lift_any(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return _lifted(transform_of(fn), fn, groups, name)
+
+    def lift_named(fn: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = _named(lift_any(fn), fn)
+        lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any)
         return lifted
 
-    return lift_one
+    return lift_named
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
@@ -95,7 +98,8 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         fn: that function, the very same object.
 
     Returns:
-        The transformation with its options. None where there is nothing to save, or more than one lift was made.
+        The transformation with its options, for functions that are called at once: what it makes bears no name and no
+        text of theirs. None where there is nothing to save, or more than one lift was made.
     """
     origin = getattr(lifted, "__lifter__", None)
     return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
@@ -121,7 +125,10 @@ def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: 
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
 
-    lifted = lift_across(across, groups, f"{name}({name_of(fn)})")
+    return lift_across(across, groups, f"{name}({name_of(fn)})")
+
+
+def _named(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
 
 

@@ -154,7 +154,7 @@ class Body:
     def __hash__(self) -> int:
         return self._hash
 
-    @property
+    @functools.cached_property
     def __name__(self) -> str:
         return name_of(self.fn)
 
@@ -247,7 +247,7 @@ class Compiled:
     def _call(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         words: Any = None  # where there is nothing to draw from
         creates = False
-        if crossing.writes or any(tree for group in operands[1] for tree in group):
+        if crossing.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
             words = self._filled([draw.word(crossing) for draw in kept.draws])

@@ -101,12 +101,12 @@ def intersect(a: Filter, b: Filter) -> Predicate:
         >>> intersect(("params", "cache"), DenyList("cache"))
         WithTag('params')
     """
-    for one, other in ((a, b), (b, a)):  # most often there is nothing to work out
+    left, right = to_predicate(a), to_predicate(b)
+    for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
         if type(one) in _SHORTEST and (type(other) is Everything or (type(one), one) == (type(other), other)):
             return one
         if type(other) is Nothing:
             return other
-    left, right = to_predicate(a), to_predicate(b)
     names, others = _names(left), _names(right)
     if names is not None and others is not None:
         return (names & others).filter()

@@ -79,7 +79,7 @@ class State:
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse = other.reuse or other.ready
         self.inside = other.inside.union(inside)
-        self.keeps = other.keeps or any([lift.keeps for lift in inside])
+        self.keeps = other.keeps or True in [lift.keeps for lift in inside]
 
 
 NEW = State()

@@ -84,10 +84,10 @@ class Inside(NamedTuple):
 
     def key(self) -> Any:
         """A value that is equal for equal modules, wherever they stand; None where there is none."""
-        if any(state.keeps for state in self.states):
+        if True in [state.keeps for state in self.states]:
             return None
         found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
-        states = tuple((state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states)
+        states = tuple([(state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states])
         return None if None in found else (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
 
@@ -256,7 +256,7 @@ class _Along:
 
     def put(self, tree: Any) -> Any:
         """A pytree with a `Place` for each module and variable."""
-        if any([isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)]):
+        if True in [isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)]:
             return map_modules(tree, lambda value: Place(self.number(value)), HELD)
         return tree
 

@@ -65,8 +65,8 @@ def test_another_function_is_lifted_in_the_same_way(name: str) -> None:
             for lifted in (again, anew)
         ]
         assert re.sub("0x[0-9a-f]+", "", str(traces[0])) == re.sub("0x[0-9a-f]+", "", str(traces[1]))
-    assert lift_any(scaled).__name__ == lift(scaled).__name__ == "scaled"
-    assert liftcore.lifter_of(lift_any(scaled), scaled) is lift_any
+    assert lift(scaled).__name__ == "scaled"
+    assert lift_any(scaled).__name__ == f"{name.partition(',')[0]}(scaled)"  # made to be called, not to be kept
 
 
 def test_an_error_names_the_function_that_is_called() -> None:
