@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import random
 import statistics
 import time
@@ -19,6 +20,12 @@ __all__ = ["first_seconds", "seconds"]
 
 _FRAMES = 160
 """How many frames of `_deeper` fill a chunk, and a few more."""
+
+_STRIDE = 67
+"""How many frames further down a round begins than the one before: few rounds, too, are spread over a chunk."""
+
+_ROUND = 0.15
+"""How many seconds a round takes at least: of short calls there are more rounds, since these scatter most."""
 
 _SAMPLE = 2e-3
 """How many seconds one sample takes at least: a faster function is called several times for it."""
@@ -32,7 +39,7 @@ def seconds(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 
     Args:
         sides: functions without arguments.
-        rounds: how many samples are taken of each.
+        rounds: how many samples are taken of each, at least.
     """
     calls = {name: _calls(side) for name, side in sides.items()}
     return _medians(lambda: sides, calls, rounds)
@@ -46,7 +53,7 @@ def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], roun
 
     Args:
         makers: functions without arguments; each gives a new one, whose first call is timed.
-        rounds: how many samples are taken of each.
+        rounds: how many samples are taken of each, at least.
     """
     for make in makers.values():
         make()()
@@ -59,12 +66,21 @@ def _medians(
     order = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with _without_collection():
-        for turn in range(rounds):
+        for turn in _turns(rounds):
             sides = sides_of_round()
             for name in order.sample(list(calls), len(calls)):
                 sampler = functools.partial(_time, sides[name], calls[name])
-                samples[name].append(_deeper(sampler, turn * _FRAMES // rounds))
+                samples[name].append(_deeper(sampler, turn * _STRIDE % _FRAMES))
     return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def _turns(rounds: int) -> Iterator[int]:
+    """Counts the rounds: as many as are asked for, and more while these would have taken longer."""
+    end = time.perf_counter() + rounds * _ROUND
+    for turn in itertools.count():
+        if turn >= rounds and time.perf_counter() > end:
+            return
+        yield turn
 
 
 def _deeper(sampler: Callable[[], float], frames: int) -> float:
