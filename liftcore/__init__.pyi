@@ -3,7 +3,8 @@ from .bodies.axes import NO_AXES, In, InOut, Out, broadcast
 from .entry import apply, bind, init, lazy_init
 from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
 from .frozen_dict import FrozenDict, freeze, unfreeze
-from .layout import Captured, Changes
+from .groups import Captured
+from .layout import Changes
 from .lift.associative_scan import associative_scan
 from .lift.checkify import checkify
 from .lift.cond import cond, switch

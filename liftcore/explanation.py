@@ -20,11 +20,11 @@ import jax
 
 from . import filters
 from .facts import type_text
-from .layout import Captured, Changes
+from .groups import Advice, Captured
+from .layout import Changes
 from .packing import Crossing, name_of
 from .pure import Pure, lift
 from .scope import Scope
-from .tree import Advice
 from .typing import Filter, Path, Predicate, PyTree
 
 __all__ = ["ExplainedLift", "ExplainedSequence", "ExplainedVariable", "Explanation", "Watch", "explain"]
@@ -322,7 +322,7 @@ class Watched:
         variables = {row.path: row for row in self._variables(crossing, total)}
         for path in _captured(crossing):
             row = variables.get(path, ExplainedVariable(path, "", None, ""))
-            treatment = f"sown, {crossing.layout.advice.captured}"
+            treatment = f"sown, {crossing.layout.groups.advice.captured}"
             variables[path] = dataclasses.replace(row, group=None, treatment=treatment, written=True)
         self._outside.read |= {row.path for row in variables.values() if row.read}
         rows = tuple(variables[path] for path in sorted(variables))
@@ -337,7 +337,7 @@ class Watched:
                 {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
                 for trees in (
                     filters.partition(variables, rules, outer.path)[0]
-                    for rules in (layout.in_filters, layout.out_filters)
+                    for rules in (layout.groups.into, layout.groups.out)
                 )
             )
             # A lift may show a variable under another collection.
@@ -358,12 +358,12 @@ class Watched:
 def _treatment(crossing: Crossing, into: int | None, out: int | None) -> tuple[str | None, str]:
     """The filter that took a variable, and what the lift does with its group."""
     layout = crossing.layout
-    going_in, coming_out = _word(layout.advice.into, into), _word(layout.advice.out, out)
+    going_in, coming_out = _word(layout.groups.advice.into, into), _word(layout.groups.advice.out, out)
     if into is None and out is None:
         return None, _NOT_LIFTED
     if into is None:
-        return filters.short_form(layout.out_filters[out or 0]), f"{coming_out}, out only"
-    group = filters.short_form(layout.in_filters[into])
+        return filters.short_form(layout.groups.out[out or 0]), f"{coming_out}, out only"
+    group = filters.short_form(layout.groups.into[into])
     if out is None:
         return group, f"{going_in}, in only"
     return group, going_in if going_in == coming_out else f"in: {going_in}; out: {coming_out}"
@@ -375,7 +375,7 @@ def _word(words: Sequence[str], index: int | None) -> str:
 
 def _captured(crossing: Crossing) -> set[Path]:
     """The paths of the sown values that came out of a lift beside its groups."""
-    sown = crossing.records[-1].sown if crossing.layout.captures and crossing.records else ()
+    sown = crossing.records[-1].sown if crossing.layout.groups.captures and crossing.records else ()
     return {
         (one.collection, *outer.path, *one.path, one.name)
         for outer, values in zip(crossing.outers, sown, strict=False)
@@ -391,10 +391,10 @@ def _sequences(crossing: Crossing, total: Watch) -> tuple[ExplainedSequence, ...
         drawn[name, source] += count
     found = []
     for (name, source), count in drawn.items():
-        rules = (_rule_of(layout.rng_filters, one) for one in (name, source))
+        rules = (_rule_of(layout.groups.keys, one) for one in (name, source))
         index = next((rule for rule in rules if rule is not None), None) if source in lifted else None
-        group = None if index is None else filters.short_form(layout.rng_filters[index])
-        treatment = _NOT_LIFTED if index is None else _word(layout.advice.keys, index)
+        group = None if index is None else filters.short_form(layout.groups.keys[index])
+        treatment = _NOT_LIFTED if index is None else _word(layout.groups.advice.keys, index)
         found.append(ExplainedSequence(name, source, group, treatment, count))
     return tuple(found)
 

@@ -5,21 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from .tree import Advice, Names, Sown
-from .typing import Path, Predicate, PyTree
+from .groups import Groups
+from .tree import Names, Sown
+from .typing import Path, PyTree
 
-__all__ = ["Captured", "Changes", "Layout", "Record"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Captured:
-    """The last output filter of a lift that lets sown values through which no other filter takes.
-
-    Attributes:
-        all: whether it takes those too that another filter would.
-    """
-
-    all: bool = False
+__all__ = ["Changes", "Layout", "Record"]
 
 
 class Changes(NamedTuple):
@@ -56,28 +46,18 @@ class Layout(NamedTuple):
 
     Attributes:
         name: how the lift shows in paths, such as `vmap(block)`.
+        groups: what it takes in and lets out.
         scopes: the pytree structure of the given scopes.
         routes: for each given scope, the index of its outermost scope and the way from there.
-        taken: what any output filter takes.
-        in_filters: the filters of the variable groups that go in.
-        out_filters: those of the groups that come out.
-        rng_filters: those of the groups of PRNG sequences.
-        captures: whether, and which, captured values come out in a last group.
         trees: for each outermost scope, what of its surroundings a body can see.
         names: the names of each given scope.
         left: for each outermost scope the paths of the variables that are not lifted: a body that asks is told so.
-        advice: how to make the lift take more, for the text of errors.
     """
 
     name: str
+    groups: Groups
     scopes: Any
     routes: tuple[tuple[int, Path], ...]
-    taken: Predicate
-    in_filters: tuple[Predicate, ...]
-    out_filters: tuple[Predicate, ...]
-    rng_filters: tuple[Predicate, ...]
-    captures: Captured | None
     trees: tuple[Any, ...]
     names: tuple[Names, ...]
     left: tuple[tuple[Path, ...], ...]
-    advice: Advice

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from . import filters, rng
 from ._compat import tag, trace_state
 from .errors import LiftArgumentError, UnliftedCollectionError, shown
-from .layout import Captured, Changes, Layout, Record
+from .groups import Advice, Captured, Groups
+from .layout import Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
-from .tree import Advice, Lift, Node, Sown, Tree
+from .tree import Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
 
-__all__ = ["Crossing", "Groups", "lift_across", "name_of", "pack"]
+__all__ = ["Crossing", "lift_across", "name_of", "pack"]
 
 
 def pack(
@@ -105,8 +106,8 @@ class Crossing:
         """The output groups of a body that leaves the scopes as they were: always the same object."""
         if self._unchanged is None:
             nothing: PyTree = ({},) * len(self.outers)
-            groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(self.layout.out_filters)
-            self._unchanged = (*groups, ([],) * len(self.outers)) if self.layout.captures else groups
+            groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(self.layout.groups.out)
+            self._unchanged = (*groups, ([],) * len(self.outers)) if self.layout.groups.captures else groups
         return self._unchanged
 
     def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
@@ -237,33 +238,6 @@ class Crossing:
                     root.invalidate()
 
 
-class Groups(NamedTuple):
-    """What a lift takes in and lets out; see `Layout`."""
-
-    into: tuple[Predicate, ...]
-    out: tuple[Predicate, ...]
-    keys: tuple[Predicate, ...]
-    taken: Predicate
-    captures: Captured | None
-    advice: Advice
-
-    @classmethod
-    def of(
-        cls,
-        in_variable_filters: Sequence[Filter],
-        out_variable_filters: Sequence[Filter | Captured],
-        rng_filters: Sequence[Filter],
-        advice: Advice,
-    ) -> Groups:
-        """The same from filters in any form; the last of those that let out may be a `Captured`."""
-        last = out_variable_filters[-1] if out_variable_filters else None
-        captures = last if isinstance(last, Captured) else None
-        outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
-        into, out, keys = (tuple(map(filters.to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
-        nothing: Predicate = filters.Nothing()
-        return cls(into, out, keys, functools.reduce(filters.union, out, nothing), captures, advice)
-
-
 def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
     """The lifted function.
 
@@ -273,14 +247,13 @@ def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callab
         groups: what it takes in and lets out.
         name: how it shows in the paths of errors.
     """
-    into, out, keys, taken, captures, advice = groups
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
-        variable_groups, rng_groups, left = filter_(outers, into, keys)
+        variable_groups, rng_groups, left = filter_(outers, groups.into, groups.keys)
         surroundings = tuple([(type(outer), *outer.tree.surroundings) for outer in outers])
         names = tuple([scope.names() for scope in given])
-        layout = Layout(name, structure, routes, taken, into, out, keys, captures, surroundings, names, left, advice)
+        layout = Layout(name, groups, structure, routes, surroundings, names, left)
         crossing = Crossing(layout, outers, given)
         crossing.enter()
         try:
@@ -298,15 +271,14 @@ def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callab
 
 def _check_output(crossing: Crossing, output: Any) -> tuple[Any, Sequence[PyTree]]:
     """Checks what a transformation of the user's own returned."""
-    layout = crossing.layout
-    wanted = len(layout.out_filters)
+    wanted, captures = len(crossing.layout.groups.out), crossing.layout.groups.captures
     result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, ())
-    right = isinstance(groups, tuple | list) and len(groups) == wanted + (layout.captures is not None)
+    right = isinstance(groups, tuple | list) and len(groups) == wanted + (captures is not None)
     if not right or not isinstance(output, tuple) or not all(isinstance(group, Changes) for group in groups[:wanted]):
         raise LiftArgumentError(
             crossing.where,
             f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
-            f"filters{' and the captured values' if layout.captures else ''}; given {jax.tree.structure(output)}.",
+            f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
             "Write `return result, repack_fn(scope)`.",
         )
     return result, groups
@@ -374,8 +346,8 @@ def reconstruct(
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
-        rngs, fallbacks = inner_sequences(outer.tree, layout.rng_filters, keys, fresh)
-        writable, taken = outer.tree.mutable, layout.taken
+        rngs, fallbacks = inner_sequences(outer.tree, layout.groups.keys, keys, fresh)
+        writable, taken = outer.tree.mutable, layout.groups.taken
         if (type(writable), writable) != (type(taken), taken):  # inside an equal lift they are the same already
             writable = filters.intersect(writable, taken)
         tree = Tree(
@@ -386,7 +358,7 @@ def reconstruct(
             root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
-            lift=Lift(outer, layout.name, layout.taken, layout.captures, hoisted, layout.advice, layout.in_filters),
+            lift=Lift(outer, layout.name, layout.groups, hoisted),
             left=(*layout.left[index], *outer.tree.left),
             word=functools.partial(_word, outer, fresh) if fresh else outer.tree.word,
         )
@@ -406,7 +378,7 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))
     groups: list[Any] = list(map(Changes, zip(*values, strict=True), zip(*created, strict=True)))
-    if layout.captures:
+    if layout.groups.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
 
@@ -421,7 +393,7 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
 def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
     """Makes, writes and sows outside what the body did inside."""
     layout = crossing.layout
-    changes = groups[: len(layout.out_filters)]
+    changes = groups[: len(layout.groups.out)]
     for index, outer in enumerate(crossing.outers):
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
         values = filters.merge(*[group.values[index] for group in changes])
@@ -431,7 +403,7 @@ def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if not crossing.settled:
             outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}
-    if layout.captures and crossing.records:
+    if layout.groups.captures and crossing.records:
         for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
             for one, value in zip(sown, values, strict=True):
                 outer.below(one.path).sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
@@ -466,14 +438,14 @@ def _is_scope(value: Any) -> bool:
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
     """The trees of changed variables, one for each output filter."""
     if not changed:
-        return [{} for _ in layout.out_filters]
+        return [{} for _ in layout.groups.out]
     nested: dict[str, Any] = {}
     for path, value in changed.items():
         inner = nested
         for name in path[:-1]:
             inner = inner.setdefault(name, {})
         inner[path[-1]] = value
-    parts, rest = filters.partition(nested, layout.out_filters, root.path)
+    parts, rest = filters.partition(nested, layout.groups.out, root.path)
     if rest:
         names = sorted("/".join(path) for path, _ in filters.leaves_of(rest))
         raise UnliftedCollectionError(

@@ -138,12 +138,12 @@ def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
 
 def not_taken(scope: Scope, collection: str, name: str, lift: Lift, done: str) -> LiftError:
     """A variable is written or created (`done`) that no output group of the lift takes."""
-    listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
+    listed = lift.groups.taken if lift.groups.taken(("", ""), None) else subtract(lift.groups.taken, "perturbations")
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" was {done}, but no output group of {lift.name} takes it '
         f"(output groups: {short_form(listed)}).",
-        f"Add {lift.advice.collection.format(collection)}.",
+        f"Add {lift.groups.advice.collection.format(collection)}.",
     )
 
 
@@ -152,7 +152,7 @@ def not_lifted(scope: Scope, collection: str, name: str, lift: Lift) -> LiftErro
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(scope.tree.variables)}).",
-        f"Add {lift.advice.collection.format(collection)}.",
+        f"Add {lift.groups.advice.collection.format(collection)}.",
     )
 
 
@@ -238,7 +238,7 @@ def no_sequence(scope: Scope, name: str) -> LiftError:
         return UnliftedSequenceError(
             where,
             f"the sequence was given, but {lift.name} does not pass it in (lifted: {list(scope.tree.rngs)}).",
-            f"Add {lift.advice.sequence.format(name)}.",
+            f"Add {lift.groups.advice.sequence.format(name)}.",
         )
     return InvalidRngError(
         where,

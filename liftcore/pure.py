@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import filters
-from .layout import Captured, Record
-from .packing import Crossing, Groups, lift_across, name_of
-from .tree import Advice, Sown
+from .groups import Advice, Captured, Groups
+from .layout import Record
+from .packing import Crossing, lift_across, name_of
+from .tree import Sown
 from .typing import Filter, Path, PyTree
 
 __all__ = ["Lifter", "Pure", "Transform", "lift", "lifter", "lifter_of"]

@@ -498,9 +498,10 @@ class Scope(Naming):
         """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
         path = (collection, *self.path, name)
         tree = self.tree
-        if tree.lift is None or (tree.mutable(path, value) and not (tree.lift.captures and tree.lift.captures.all)):
+        captures = None if tree.lift is None else tree.lift.groups.captures
+        if tree.lift is None or (tree.mutable(path, value) and not (captures and captures.all)):
             return False
-        while tree.lift is not None and tree.lift.captures:
+        while tree.lift is not None and tree.lift.groups.captures:
             tree = tree.lift.outer.tree
         return tree.mutable(path, value)
 
@@ -523,7 +524,7 @@ class Scope(Naming):
         if decided or (decided is None and self.tree.mutable(path, value)):
             return
         lift = self.tree.lift
-        if lift is not None and not lift.taken(path, value):
+        if lift is not None and not lift.groups.taken(path, value):
             raise problems.not_taken(self, collection, name, lift, done)
         raise problems.immutable(self, collection, name)
 
@@ -533,7 +534,7 @@ class Scope(Naming):
         if lift is not None:
             outside = lift.outer.below(self.relative_path)
             found, path = outside._read(collection), (collection, *self.path, name)
-            if name in found and not any(takes(path, found[name]) for takes in lift.given):
+            if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
                 raise problems.not_lifted(self, collection, name, lift)
             outside._check_lifted(collection, name)
 
@@ -543,7 +544,7 @@ class Scope(Naming):
         if self.is_mutable_collection(collection) and made:
             return
         lift = self.tree.lift
-        if lift is not None and made and not lift.taken((collection, *self.path, name), None):
+        if lift is not None and made and not lift.groups.taken((collection, *self.path, name), None):
             raise problems.not_taken(self, collection, name, lift, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 

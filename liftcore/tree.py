@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
 from ._compat import trace_state
 from .filters import Everything, Nothing, matches_collection
+from .groups import Groups
 from .typing import Path, Predicate
 
 if TYPE_CHECKING:
     from .explanation import Watch
-    from .layout import Captured
     from .scope import Scope
 
-__all__ = ["Advice", "Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
+__all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -77,70 +77,20 @@ class Sown(NamedTuple):
     reduce_fn: Callable[[Any, Any], Any]
 
 
-class Advice(NamedTuple):
-    """How a lift takes variables and PRNG sequences, in words.
-
-    Attributes:
-        collection: how it is told to take a collection, for the text of errors: `{}` stands for its name.
-        sequence: the same for a sequence.
-        into: what becomes of each group of variables that goes in, for `explain`.
-        out: what becomes of each one that comes out.
-        keys: what becomes of each group of sequences.
-        captured: what becomes of sown values that no group takes.
-    """
-
-    collection: str
-    sequence: str
-    into: tuple[str, ...] = ()
-    out: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    captured: str = "passed on"
-
-    def along(
-        self,
-        each: str,
-        in_axes: Iterable[Any],
-        out_axes: Iterable[Any],
-        key_axes: Iterable[Any],
-        first: tuple[str, ...] = (),
-    ) -> Advice:
-        """The same for a mapping or a loop, from the axes of its groups.
-
-        Args:
-            each: what it has several of, such as `lane`.
-            in_axes: the axes of the groups of variables that go in; None for one value in all lanes.
-            out_axes: those of the groups that come out.
-            key_axes: those of the groups of sequences.
-            first: what becomes of groups before these.
-        """
-        into, out = (
-            first + tuple(f"axis None, one value for all {each}s" if axis is None else f"axis {axis}" for axis in axes)
-            for axes in (in_axes, out_axes)
-        )
-        keys = tuple(f"the same keys in all {each}s" if axis is None else f"split between {each}s" for axis in key_axes)
-        return self._replace(into=into, out=out, keys=keys, captured="stacked on a new axis 0")
-
-
 class Lift(NamedTuple):
     """How a tree inside a lift hangs together with the scope outside that it stands for.
 
     Attributes:
         outer: that scope.
         name: how the lift shows in paths, such as `vmap(block)`.
-        taken: what its output groups take.
-        captures: whether sown values come out all the same: those that they do not take, or all.
+        groups: what it takes in and lets out.
         hoisted: whether created values are marked, so that `hoist` can cut them out.
-        advice: how to make it take more.
-        given: the filters of its input groups.
     """
 
     outer: Scope
     name: str
-    taken: Predicate
-    captures: Captured | None
+    groups: Groups
     hoisted: bool
-    advice: Advice
-    given: tuple[Predicate, ...] = ()
 
 
 def plain_word(path: Path, name: str, count: int) -> Any:
@@ -198,7 +148,7 @@ class Tree:
         self.mixed: set[Path] = set()
         self.lifts: list[str] = []
         self.writes: bool = type(mutable) is not Nothing or (
-            lift is not None and lift.captures is not None and lift.outer.tree.writes
+            lift is not None and lift.groups.captures is not None and lift.outer.tree.writes
         )
         self._above: str | None = None
         self._resolved: dict[str, tuple[str, Any] | None] = {}

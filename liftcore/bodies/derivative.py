@@ -18,10 +18,10 @@ import numpy as np
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
+from ..groups import Advice
 from ..hoist import trace
 from ..layout import Layout
 from ..pure import Pure
-from ..tree import Advice
 from ..typing import Path, PyTree
 from .axes import split_arrays
 from .carry import check_separate, select

@@ -13,10 +13,9 @@ import jax
 from jax.core import ShapedArray
 
 from ..errors import LoopInvarianceError
+from ..groups import Advice, Captured
 from ..hoist import trace
-from ..layout import Captured
 from ..pure import Lifter, Pure, lifter
-from ..tree import Advice
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,

@@ -15,10 +15,10 @@ import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of, merge
+from ..groups import Advice
 from ..hoist import Traced, trace
 from ..layout import Changes
 from ..pure import Pure
-from ..tree import Advice
 from ..typing import PyTree
 from .carry import check_carry, check_separate, overlay, promoted, select
 from .changes import names_of, path_text

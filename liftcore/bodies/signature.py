@@ -76,8 +76,8 @@ def _of_scope(what: str, index: int) -> str:
 
 
 def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
-    yield "variables", ", ".join(map(short_form, layout.in_filters))
-    yield "rngs", ", ".join(map(short_form, layout.rng_filters))
+    yield "variables", ", ".join(map(short_form, layout.groups.into))
+    yield "rngs", ", ".join(map(short_form, layout.groups.keys))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
     for index, surroundings in enumerate(layout.trees):
         _, mutable, initializing, writes, _, rules, given, _, left = surroundings  # as `Tree.surroundings` has them

@@ -9,9 +9,9 @@ import jax
 
 from ..bodies.changes import names_of
 from ..errors import LiftArgumentError
-from ..layout import Captured, Changes
+from ..groups import Advice, Captured
+from ..layout import Changes
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 
 from ..bodies.outline import with_created, without_created
+from ..groups import Advice, Captured
 from ..hoist import trace
-from ..layout import Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Filter
 
 __all__ = ["checkify"]

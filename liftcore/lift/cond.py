@@ -10,9 +10,8 @@ import jax
 from ..bodies.arguments import named_like
 from ..bodies.branches import run_one
 from ..errors import LiftArgumentError
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
 from ..errors import LiftArgumentError
-from ..layout import Captured
+from ..groups import Captured
 from ..packing import name_of
 from ..pure import Pure, lift
 from ..typing import Filter

@@ -12,7 +12,7 @@ from ..bodies.carry import overlay
 from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError, shown
-from ..layout import Captured
+from ..groups import Captured
 from ..packing import name_of
 from ..pure import Pure, lift
 from ..typing import Filter

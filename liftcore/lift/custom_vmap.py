@@ -17,12 +17,12 @@ from ..bodies.changes import names_of
 from ..bodies.outline import with_created, without_created
 from ..errors import LiftArgumentError, LiftError
 from ..filters import Nothing, merge
+from ..groups import Advice, Captured
 from ..hoist import evaluate, opened, trace
-from ..layout import Captured
 from ..packing import Crossing, name_of
 from ..pure import Pure, lift
 from ..scope import Scope
-from ..tree import Advice, Tree
+from ..tree import Tree
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["custom_vmap"]

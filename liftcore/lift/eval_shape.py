@@ -8,9 +8,8 @@ from typing import Any
 import jax
 
 from ..bodies.axes import split_arrays
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Filter
 
 __all__ = ["eval_shape"]

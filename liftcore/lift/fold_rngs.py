@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
 from ..scope import Scope
-from ..tree import Advice, Node
+from ..tree import Node
 from ..typing import Filter
 from .with_rngs import begin_anew
 

@@ -13,7 +13,7 @@ from ..bodies.axes import NO_AXES, split_rules
 from ..bodies.loop import Loop
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..errors import LiftArgumentError
-from ..layout import Captured
+from ..groups import Captured
 from ..pure import Pure, lift
 from ..typing import Filter
 

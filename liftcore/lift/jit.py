@@ -15,11 +15,10 @@ from ..bodies.compiled import DONATED, Body, Cache
 from ..bodies.outline import outline
 from ..bodies.shardings import Placement
 from ..filters import names_collections
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..packing import Crossing
 from ..pure import Pure, Transform, lifter
 from ..retrace import Counted
-from ..tree import Advice
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]

@@ -11,7 +11,7 @@ import jax
 from ..bodies.arguments import named_like
 from ..bodies.carry import overlay, select
 from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
-from ..layout import Captured
+from ..groups import Captured
 from ..pure import Pure, lift
 from ..typing import Filter, PyTree
 

@@ -10,8 +10,8 @@ import jax
 from .._compat import tag
 from ..bodies.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..bodies.lanes import Lanes, Mapper, over_lanes
+from ..groups import Advice
 from ..hoist import trace
-from ..tree import Advice
 from ..typing import PyTree
 
 __all__ = ["map"]

@@ -18,10 +18,10 @@ from ..bodies.lens import Lens
 from ..bodies.outline import without_created
 from ..errors import UnliftedCollectionError
 from ..filters import Nothing, intersect, merge, subtract
+from ..groups import Advice, Captured
 from ..hoist import trace
-from ..layout import Captured, Changes
+from ..layout import Changes
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]

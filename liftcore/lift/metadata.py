@@ -8,9 +8,8 @@ from typing import Any
 from ..bodies.axes import NO_AXES, VariableAxes
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..filters import subtract
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import Axis
 
 __all__ = ["add_metadata_axis"]

@@ -11,8 +11,8 @@ import numpy as np
 from ..bodies.axes import NO_AXES, flatten_axes
 from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..errors import LiftArgumentError
+from ..groups import Advice
 from ..hoist import evaluate, opened
-from ..tree import Advice
 from ..typing import InOutAxes, PyTree
 
 __all__ = ["pmap"]

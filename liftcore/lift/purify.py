@@ -14,12 +14,13 @@ from ..bodies.outline import without_created
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
+from ..groups import Advice, Captured
 from ..hoist import trace
-from ..layout import Captured, Changes
+from ..layout import Changes
 from ..packing import Crossing, name_of
 from ..pure import Pure, lift
 from ..scope import Scope
-from ..tree import Advice, Tree
+from ..tree import Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
 
 __all__ = ["purify"]

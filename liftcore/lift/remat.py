@@ -10,9 +10,8 @@ from .. import _compat
 from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
 from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, Transform, lifter
-from ..tree import Advice
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]

@@ -24,9 +24,8 @@ from ..bodies.axes import (
 from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lifter
-from ..tree import Advice
 from ..typing import Filter, InOutAxes
 
 __all__ = ["scan"]

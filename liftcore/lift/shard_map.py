@@ -14,9 +14,8 @@ from ..bodies.shards import WHOLE, Shards, Split
 from ..bodies.varying import typed
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import PyTree
 
 __all__ = ["shard_map"]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux
-from ..layout import Captured
+from ..groups import Captured
 from ..pure import Pure, lift
 from ..typing import Filter
 

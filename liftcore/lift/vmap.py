@@ -7,7 +7,7 @@ from typing import Any
 
 from ..bodies.axes import NO_AXES
 from ..bodies.lanes import Mapper, over_lanes
-from ..tree import Advice
+from ..groups import Advice
 from ..typing import InOutAxes
 
 __all__ = ["vmap"]

@@ -8,7 +8,7 @@ from typing import Any
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
-from ..layout import Captured
+from ..groups import Captured
 from ..pure import Pure, lift
 from ..typing import Filter
 

@@ -8,9 +8,8 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..layout import Captured
+from ..groups import Advice, Captured
 from ..pure import Pure, lift
-from ..tree import Advice
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]

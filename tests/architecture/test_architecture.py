@@ -16,7 +16,7 @@ from tests.architecture.sources import Source, imports, offers, public_definitio
 LEVELS = (
     {"errors", "typing", "values", "lazy", "_compat"},
     {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
-    {"naming", "problems", "tree", "scope", "variable"},
+    {"groups", "naming", "problems", "tree", "scope", "variable"},
     {
         "encoding", "entry", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace", "sequences",
         "serialization", "wire",
