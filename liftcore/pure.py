@@ -48,7 +48,7 @@ def lift(
         advice: how to make it take more variables and sequences, for the text of errors.
     """
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
-    return _named(_lifted(transform, fn, groups, name), fn)
+    return _wrapping(_lifted(transform, fn, groups, name), fn)
 
 
 def lifter(
@@ -72,14 +72,16 @@ def lifter(
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
 
     def lift_any(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return _lifted(transform_of(fn), fn, groups, name)
+        lifted = _lifted(transform_of(fn), fn, groups, name)
+        lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # scopes below are called after it
+        return lifted
 
-    def lift_named(fn: Callable[..., Any]) -> Callable[..., Any]:
-        lifted = _named(lift_any(fn), fn)
+    def lift_to_keep(fn: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = _wrapping(lift_any(fn), fn)
         lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any)
         return lifted
 
-    return lift_named
+    return lift_to_keep
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
@@ -99,8 +101,8 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         fn: that function, the very same object.
 
     Returns:
-        The transformation with its options, for functions that are called at once: what it makes bears no name and no
-        text of theirs. None where there is nothing to save, or more than one lift was made.
+        The transformation with its options, for functions that are called at once: what it makes has their name, but
+        neither their text nor their signature. None where there is nothing to save, or more than one lift was made.
     """
     origin = getattr(lifted, "__lifter__", None)
     return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
@@ -129,7 +131,7 @@ def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: 
     return lift_across(across, groups, f"{name}({name_of(fn)})")
 
 
-def _named(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapping(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(fn)(lifted) if hasattr(fn, "__name__") else lifted
 
 

@@ -115,6 +115,8 @@ class Module(fields.Base):
         fields.make_dataclass(cls, kw_only)
         calling.wrap_methods(cls)
         cls._has_setup = cls.setup is not Module.setup
+        made_by_us = cls.__post_init__ is Module.__post_init__ and cls.__new__ is object.__new__
+        cls._has_constructor = cls._has_constructor or not made_by_us
 
     __post_init__ = binding.attach  # type: ignore[misc]
 

@@ -73,7 +73,17 @@ def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names
 
 
 def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments in one dict, the positional ones under the text of their numbers, from 1."""
+    """All arguments in one dict, the positional ones under the text of their numbers, from 1.
+
+    Raises:
+        LiftArgumentError: where one given by name is named like a number.
+    """
+    if any(map(str.isdecimal, kwargs)):
+        raise LiftArgumentError(
+            "the arguments of a lifted function",
+            f"expected names that Python knows for arguments, given {[*filter(str.isdecimal, kwargs)]}.",
+            "Call that argument by a name that begins with a letter.",
+        )
     return {**dict(zip(map(str, itertools.count(1)), args, strict=False)), **kwargs}
 
 

@@ -116,7 +116,7 @@ def cross(
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
         compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
     """
-    module = subject if isinstance(subject, Base) else _first_module(where, subject)
+    module = _first_module(where, subject)
     scope, state = bound_scope(module, where), State()
     state.follow(module._state, inside)
     along = _Along()
@@ -185,18 +185,18 @@ class Call:
         return result
 
     def _made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """The module on the scopes, and what comes along. What they define again has the names that it had."""
-        parts, states, drawn = self.inside[:3]
-        if parts.alone:
-            (module, *_), along = instantiate(parts, scopes)
-            return module, along
+        """The module on the scopes, and what comes along; what these define again has the names that it had."""
+        inside = self.inside
+        if inside.parts.alone:
+            modules, along = instantiate(inside.parts, scopes)
+            return modules[0], along
         counts = scopes[0].node.counts  # those of sequences that begin anew are not there
-        with scopes[0].again({name: number for name, number in drawn if name in counts}):
-            (module, *others), along = instantiate(parts, scopes)
-            for other, state in zip(others, states[1:], strict=True):
+        with scopes[0].again({name: number for name, number in inside.drawn if name in counts}):
+            (module, *others), along = instantiate(inside.parts, scopes)
+            for other, state in zip(others, inside.states[1:], strict=True):
                 if other is not None:
                     other._state.follow(state)
-            if states[0].reuse:
+            if inside.states[0].reuse:
                 ensure_setup(module)
         return module, along
 
@@ -262,7 +262,9 @@ class _Along:
 
 
 def _first_module(where: str, subject: Any) -> Any:
-    """The first of several modules that are lifted together."""
+    """The module that is lifted: of several the first."""
+    if isinstance(subject, Base):
+        return subject
     leaves = jax.tree.leaves(subject)
     wrong = next((shown(leaf) for leaf in leaves if not isinstance(leaf, Base)), "no module")
     if leaves and all(isinstance(leaf, Base) for leaf in leaves):

@@ -72,7 +72,7 @@ class Parts(NamedTuple):
             lead to. None stands at the number of a scope of variables, or of a module that is made with its owner.
         along: what stands for each module and variable that comes along.
         numbers: for each of these the number of its scope, or None for a module that has none.
-        alone: whether there is one module only, and making it defines nothing.
+        alone: whether there is one module only, of a class that defines nothing when an instance is made or set up.
     """
 
     templates: tuple[Template | None, ...]
@@ -104,7 +104,7 @@ class Apart:
         self._along: list[Base] = []
         self._places: list[int | None] = []
         self._numbers = {module.scope.node: 0}
-        self._count, self._has_setup = 0, type(module)._has_setup
+        self._count, self._defines = 0, type(module)._has_setup or type(module)._has_constructor
         self._known: dict[int, Base] = {id(module): Shared(0)}
         owned: dict[int, Template | None] = {}
         self._templates[0] = self.template(module, owned)
@@ -113,7 +113,7 @@ class Apart:
     @property
     def parts(self) -> Parts:
         """What all of them are made of."""
-        alone = self._count == 1 and not self._has_setup
+        alone = self._count == 1 and not self._defines
         return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
     def add(self, values: Iterable[Any]) -> None:

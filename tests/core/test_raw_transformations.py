@@ -124,3 +124,19 @@ def test_an_operator_that_jax_merely_calls_is_no_leak() -> None:
         return jax.lax.associative_scan(lambda a, b: a + b * scope.get_variable("consts", "c"), x)
 
     assert liftcore.apply(model)({"consts": {"c": 2.0}}, X).shape == (3,)
+
+
+@pytest.mark.parametrize("lift", [liftcore.remat, liftcore.jit])
+def test_scopes_may_be_read_in_a_lift_under_a_raw_transformation(lift: Any) -> None:
+    def read(scopes: Any, x: Any) -> Any:
+        outer, inner = scopes
+        return outer.get_variable("consts", "c") * x + inner.get_variable("consts", "d")
+
+    def model(scope: Any, x: Any) -> Any:
+        scopes = [scope, scope.push("a").push("b")]
+        return jax.vmap(lambda x: lift(read)(scopes, x))(x)
+
+    variables = {"consts": {"c": 2.0, "a": {"b": {"d": 3.0}}}}
+    np.testing.assert_array_equal(liftcore.apply(model)(variables, X), 2 * X + 3)
+    with pytest.raises(JaxTransformError, match=r"naming|writing"):
+        liftcore.apply(lambda scope, x: jax.vmap(lambda x: lift(lambda scope, x: scope.push("a"))(scope, x))(x))({}, X)

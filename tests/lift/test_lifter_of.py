@@ -65,8 +65,16 @@ def test_another_function_is_lifted_in_the_same_way(name: str) -> None:
             for lifted in (again, anew)
         ]
         assert re.sub("0x[0-9a-f]+", "", str(traces[0])) == re.sub("0x[0-9a-f]+", "", str(traces[1]))
-    assert lift(scaled).__name__ == "scaled"
-    assert lift_any(scaled).__name__ == f"{name.partition(',')[0]}(scaled)"  # made to be called, not to be kept
+    assert lift_any(scaled).__name__ == lift(scaled).__name__ == "scaled"
+
+
+def test_a_scope_below_is_called_after_the_function() -> None:
+    lift_any = liftcore.lifter_of(liftcore.remat(shifted), shifted)
+    assert lift_any is not None
+    variables = [
+        liftcore.init(lambda scope, x, fn=fn: scope.child(fn)(x))(KEY, X)[1] for fn in (lift_any(scaled), scaled)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *variables)
 
 
 def test_an_error_names_the_function_that_is_called() -> None:

@@ -164,6 +164,22 @@ def test_the_scope_cannot_be_static(options: dict[str, Any]) -> None:
         liftcore.remat(chosen, **options)
 
 
+@pytest.mark.parametrize("lift", [liftcore.remat, liftcore.jit])
+def test_any_number_of_arguments_keep_their_order(lift: Any) -> None:
+    def fn(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        return jnp.stack(args), kwargs
+
+    stacked, kwargs = liftcore.apply(lift(fn))({}, *jnp.arange(12.0), b=jnp.ones(()), a=jnp.zeros(()))
+    np.testing.assert_array_equal(stacked, jnp.arange(12.0))
+    assert {name: float(value) for name, value in kwargs.items()} == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize("lift", [liftcore.remat, liftcore.jit])
+def test_an_argument_named_like_a_number_is_an_error(lift: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"given \['1'\]"):
+        liftcore.apply(lift(lambda scope, x, **kwargs: x))({}, X, **{"1": X})
+
+
 def test_a_static_argument_must_be_hashable() -> None:
     lifted = liftcore.remat(chosen, static_argnames="mode")
     with pytest.raises(LiftArgumentError, match=r"static argument 'mode' must be hashable, given list") as caught:

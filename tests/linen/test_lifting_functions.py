@@ -419,3 +419,45 @@ def test_lifted_method_of_a_base_class_is_inherited_and_may_be_overridden(lift: 
     y, variables = Around().init_with_output(KEY, X)
     assert sorted(variables["params"]) == ["Dense_0", "Dense_1"]
     assert_close(y, dense_of(variables, "Dense_1")(dense_of(variables, "Dense_0")(X)))
+
+
+# --- constructors -----------------------------------------------------------------------------------------------------
+
+
+@transparent
+def test_what_a_constructor_defines_is_defined_again_inside(lift: Any) -> None:
+    class Scaled(nn.Module):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.scope is not None:
+                self.__dict__["scale"] = self.scope.param("scale", jax.nn.initializers.normal(), (3,))
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return lift(lambda module, x: x * module.scale)(self, x)
+
+    y, variables = Scaled().init_with_output(KEY, X)
+    assert shapes(variables) == {"params": {"scale": (3,)}}
+    assert_close(y, X * variables["params"]["scale"])
+    assert_close(Scaled().apply(variables, X), y)
+
+
+@transparent
+def test_what_a_constructor_defines_gives_no_name_free(lift: Any) -> None:
+    class Prepared(nn.Module):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.scope is not None:
+                self.__dict__["scale"] = self.prepare()
+
+        @nn.compact
+        def prepare(self) -> Any:
+            return self.param("scale", jax.nn.initializers.normal(), (3,))
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            x = nn.Dense(3, name="dense")(x)
+            return lift(lambda module, x: nn.Dense(3, name="dense")(x))(self, x)
+
+    with pytest.raises(NameInUseError, match="dense"):
+        Prepared().init(KEY, X)
