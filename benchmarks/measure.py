@@ -1,5 +1,8 @@
 """Measuring: the sides of a comparison run in turns in one process, so that what slows the machine slows them all.
 
+Peers run beside pure JAX in rounds of their own. Some take thirty times as long and leave the caches of the processor
+empty, and what is told of us must not depend on which of them are installed.
+
 Each round begins at another depth of the stack. CPython keeps frames in chunks of 16 kB, and gives the last chunk back
 as soon as it is empty: a call that crosses the border takes some 10 µs more. At one depth a side would meet that border
 where it calls little or where it calls most, by chance.
@@ -13,8 +16,10 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+from .sides import PEERS, PURE
 
 __all__ = ["first_seconds", "seconds"]
 
@@ -42,7 +47,7 @@ def seconds(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
         rounds: how many samples are taken of each, at least.
     """
     calls = {name: _calls(side) for name, side in sides.items()}
-    return _medians(lambda: sides, calls, rounds)
+    return _apart(sides, lambda names: _medians(lambda: sides, {name: calls[name] for name in names}, rounds))
 
 
 def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], rounds: int) -> dict[str, float]:
@@ -57,7 +62,21 @@ def first_seconds(makers: Mapping[str, Callable[[], Callable[[], object]]], roun
     """
     for make in makers.values():
         make()()
-    return _medians(lambda: {name: make() for name, make in makers.items()}, dict.fromkeys(makers, 1), rounds)
+
+    def medians(names: Sequence[str]) -> dict[str, float]:
+        return _medians(lambda: {name: makers[name]() for name in names}, dict.fromkeys(names, 1), rounds)
+
+    return _apart(makers, medians)
+
+
+def _apart(sides: Iterable[str], medians: Callable[[Sequence[str]], dict[str, float]]) -> dict[str, float]:
+    """What is measured of some sides, by those that are peers and those that are not; it fits the first pure JAX."""
+    peers = [name for name in sides if name in PEERS]
+    found = medians([name for name in sides if name not in PEERS])
+    if peers:
+        beside = medians([PURE, *peers])
+        found |= {name: beside[name] * found[PURE] / beside[PURE] for name in peers}
+    return found
 
 
 def _medians(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from .row import Row
@@ -10,7 +11,7 @@ from .sides import PURE
 __all__ = ["draw"]
 
 _COLORS = {"core": "#1f6f8b", "linen_like": "#e07a3f"}
-_OTHERS = ("#9aa5b1", "#c3b299", "#b5c7a3")
+_OTHERS = ("#9aa5b1", "#c3b299", "#b5c7a3", "#c9a9c4")
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
@@ -27,7 +28,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     figure = Figure(figsize=(10, 1.5 + 0.42 * len(shown)), layout="constrained")
     axes = figure.subplots()
     height = 0.8 / max(1, len(sides))
-    colors = iter(_OTHERS)
+    colors = itertools.cycle(_OTHERS)
     for number, side in enumerate(sides):
         places = [(place + 0.4 - (number + 0.5) * height, row) for place, row in enumerate(shown) if side in row.values]
         color = _COLORS.get(side) or next(colors)

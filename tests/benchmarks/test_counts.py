@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +21,11 @@ from benchmarks.items.compiling import again, ways
 from benchmarks.items.importing import STATEMENTS
 from benchmarks.items.nesting import body_runs, lifted
 from benchmarks.items.scanning import differing, stacks
+from benchmarks.measure import first_seconds
 from benchmarks.models import core, linen, pure
-from benchmarks.sides import OURS, PURE, side
+from benchmarks.picture import draw
+from benchmarks.row import Row
+from benchmarks.sides import OURS, PEERS, PURE, side
 
 KEY, X = jax.random.key(0), jnp.ones((2, pure.WIDTH))
 LINENS = ("linen_like",)
@@ -146,6 +150,22 @@ def test_the_command_prints_the_table_and_writes_figures_and_a_picture(
     assert "jax.jit(Net().apply) of a new instance" in printed
     assert '"rows"' in Path(files[0]).read_text(encoding="utf-8")
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_has_room_for_any_number_of_sides(tmp_path: Path) -> None:
+    sides = (PURE, *OURS, *PEERS, "core, copy=False", "another")
+    draw([Row("trace", "of many", "s", dict.fromkeys(sides, 1.0), {"core": 1.5})], str(tmp_path / "many.png"))
+    assert (tmp_path / "many.png").stat().st_size
+
+
+def test_peers_are_measured_beside_pure_jax_in_rounds_of_their_own() -> None:
+    order: list[str] = []
+    sides = {name: functools.partial(order.append, name) for name in (PURE, "core", "flax")}
+    found = first_seconds({name: functools.partial(lambda call: call, call) for name, call in sides.items()}, 1)
+    assert found.keys() == sides.keys()
+    last = len(order) - order[::-1].index("core")
+    assert "flax" not in order[len(sides) : last], "it was called to warm up, and then not before ours were done"
+    assert {PURE, "flax"} <= set(order[last:])
 
 
 def test_the_command_names_its_items_where_it_is_asked_for_another(capsys: pytest.CaptureFixture[str]) -> None:
