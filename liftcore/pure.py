@@ -61,6 +61,9 @@ def lifter(
 ) -> Lifter:
     """`lift` for any function: what does not depend on the function is worked out once.
 
+    Lifted functions wrap theirs, for users who keep them. Where one is called at once that is time lost, so what
+    `lifter_of` finds again leaves it out.
+
     Args:
         transform_of: gives the `transform` of `lift` for a function.
         in_variable_filters: as in `lift`.
@@ -72,9 +75,7 @@ def lifter(
     groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
 
     def lift_any(fn: Callable[..., Any]) -> Callable[..., Any]:
-        lifted = _lifted(transform_of(fn), fn, groups, name)
-        lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # scopes below are called after it
-        return lifted
+        return _lifted(transform_of(fn), fn, groups, name)
 
     def lift_to_keep(fn: Callable[..., Any]) -> Callable[..., Any]:
         lifted = _wrapping(lift_any(fn), fn)
@@ -128,7 +129,9 @@ def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: 
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
 
-    return lift_across(across, groups, f"{name}({name_of(fn)})")
+    lifted = lift_across(across, groups, f"{name}({name_of(fn)})")
+    lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # a scope below is called after it
+    return lifted
 
 
 def _wrapping(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
