@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 from .sides import PEERS, PURE
 
-__all__ = ["first_seconds", "seconds"]
+__all__ = ["first_seconds", "seconds", "without_collection"]
 
 _FRAMES = 160
 """How many frames of `_deeper` fill a chunk, and a few more."""
@@ -84,7 +84,7 @@ def _medians(
 ) -> dict[str, float]:
     order = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    with _without_collection():
+    with without_collection():
         for turn in _turns(rounds):
             sides = sides_of_round()
             for name in order.sample(list(calls), len(calls)):
@@ -121,7 +121,8 @@ def _calls(side: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
+    """Collects garbage before the `with` block, and none within it."""
     gc.collect()
     gc.disable()
     try:

@@ -21,7 +21,7 @@ from benchmarks.items.compiling import again, ways
 from benchmarks.items.importing import STATEMENTS
 from benchmarks.items.nesting import body_runs, lifted
 from benchmarks.items.scanning import differing, stacks
-from benchmarks.measure import first_seconds
+from benchmarks.measure import first_seconds, without_collection
 from benchmarks.models import core, linen, pure
 from benchmarks.picture import draw
 from benchmarks.row import Row
@@ -84,7 +84,10 @@ def warm_calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
 
 
 def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
-    """How often each function of the library is called while another one is traced."""
+    """How often each function of the library is called while another one is traced.
+
+    Nothing is collected meanwhile: what goes away with the garbage of other tests may call some of them too.
+    """
     packages = tuple(str(Path(package.__file__ or "").parent) for package in (liftcore, linen_like))
     found: Counter[str] = Counter()
 
@@ -92,11 +95,12 @@ def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
         if event == "call" and frame.f_code.co_filename.startswith(packages):
             found[frame.f_code.co_qualname] += 1
 
-    sys.setprofile(note)
-    try:
-        jax.make_jaxpr(lambda *args: fn(*args))(*args)
-    finally:
-        sys.setprofile(None)
+    with without_collection():
+        sys.setprofile(note)
+        try:
+            jax.make_jaxpr(lambda *args: fn(*args))(*args)
+        finally:
+            sys.setprofile(None)
     return found
 
 
