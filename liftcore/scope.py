@@ -289,11 +289,16 @@ class Scope(Naming):
             settled: whether `Pure.settle` has seen the value.
         """
         self.check_live("creating", collection, name)
+        self._create(collection, name, value, settled)
+
+    def _create(self, collection: str, name: str, value: Any, settled: bool = False) -> Any:
+        """`create_variable` at a place that was seen to be live; returns the value as it is kept."""
         self._check_writable(collection, name, value, "created")
         if self.tree.hoisted and not settled:
             value = tag(value)
         self._own(collection)[name] = value
         self.tree.created[(collection, *self.relative_path, name)] = value
+        return value
 
     def param(
         self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
@@ -323,8 +328,7 @@ class Scope(Naming):
             value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
             if isinstance(value, FunctionType):
                 raise problems.made_a_function(self, name, init_fn)
-            self.create_variable("params", name, value)
-            value = self._read("params")[name]
+            value = self._create("params", name, value)  # live: the draw has looked
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
@@ -491,7 +495,7 @@ class Scope(Naming):
             else:
                 self.parent._own(collection)[self.path[-1]] = mine
             node.dicts[collection] = mine
-            node.owned.add(collection)
+            node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]
 
     def _captures(self, collection: str, name: str, value: Any) -> bool:
@@ -516,12 +520,15 @@ class Scope(Naming):
         """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.tree.lifts or trace_state() != self.tree.trace:
+        if self.tree.lifts or not trace_state() == self.tree.trace:  # `!=` would take Python the longer way to `==`
             raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
 
     def _check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
-        decided, path = self.tree.writable(collection), (collection, *self.path, name)
-        if decided or (decided is None and self.tree.mutable(path, value)):
+        decided = self.tree.writable(collection)
+        if decided:
+            return
+        path = (collection, *self.path, name)
+        if decided is None and self.tree.mutable(path, value):
             return
         lift = self.tree.lift
         if lift is not None and not lift.groups.taken(path, value):

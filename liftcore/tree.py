@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
@@ -18,19 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
-
 
 class Node:
     """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there."""
 
     __slots__ = ("children", "counts", "dicts", "owned")
 
-    def __init__(self, counts: Mapping[str, int] = _NOTHING) -> None:
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.children: dict[str, Node] = {}
-        self.counts = dict(counts)
+        self.counts = {} if counts is None else counts
         self.dicts: dict[str, Mapping[str, Any]] = {}
-        self.owned: set[str] = set()
+        self.owned: tuple[str, ...] = ()
 
     def child(self, name: str) -> Node:
         """The node below, made where there is none."""
@@ -41,7 +38,7 @@ class Node:
 
     def copy_counts(self, fresh: Container[str] = ()) -> Node:
         """A new node, and new nodes below it, that go on counting where these stand; `fresh` sequences begin anew."""
-        copy = Node({name: count for name, count in self.counts.items() if name not in fresh} if fresh else self.counts)
+        copy = Node({name: count for name, count in self.counts.items() if name not in fresh})
         copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
         return copy
 
@@ -50,7 +47,7 @@ class Node:
         left = [self]
         for node in left:
             node.dicts.clear()
-            node.owned.clear()
+            node.owned = ()
             left.extend(node.children.values())
 
 
@@ -101,14 +98,15 @@ def plain_word(path: Path, name: str, count: int) -> Any:
 class Tree:
     """What every scope of one `init`, `apply` or lift shares.
 
-    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `left` the paths of
-    variables that the lifts around it left outside, each from the scope that is lifted.
+    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `hoisted` says whether
+    values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
+    the lifts around it left outside, each from the scope that is lifted.
     """
 
     __slots__ = (
-        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "initializing", "left",
-        "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch", "word",
-        "writes", "written",
+        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "hoisted", "initializing",
+        "left", "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch",
+        "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +134,7 @@ class Tree:
         self.fallbacks = fallbacks
         self.initializing = initializing
         self.lift = lift
+        self.hoisted = lift is not None and lift.hoisted
         self.left = left
         self.word = word
         self.watch: Watch | None = None
@@ -165,11 +164,6 @@ class Tree:
     def changed(self) -> bool:
         """Whether anything was created, written or captured."""
         return bool(self.created or self.written or self.sown)
-
-    @property
-    def hoisted(self) -> bool:
-        """Whether the values created here are marked, so that the lift can cut out what makes them."""
-        return self.lift is not None and self.lift.hoisted
 
     def writable(self, collection: str) -> bool | None:
         """Whether a collection may be written: all of it, none of it, or (None) as single variables tell."""

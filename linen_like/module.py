@@ -112,11 +112,12 @@ class Module(fields.Base):
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         fields.check_annotations(cls)
+        has_init = "__init__" in cls.__dict__  # the dataclass puts one there, unless it is written
         fields.make_dataclass(cls, kw_only)
         calling.wrap_methods(cls)
         cls._has_setup = cls.setup is not Module.setup
-        made_by_us = cls.__post_init__ is Module.__post_init__ and cls.__new__ is object.__new__
-        cls._has_constructor = cls._has_constructor or not made_by_us
+        has_other = cls.__post_init__ is not Module.__post_init__ or cls.__new__ is not object.__new__
+        cls._has_constructor = cls._has_constructor or has_init or has_other
 
     __post_init__ = binding.attach  # type: ignore[misc]
 

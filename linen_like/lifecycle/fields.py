@@ -57,7 +57,6 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     """
     own = cls.__dict__.get("__init__")
     cls._takes_parent = own is None or _takes(own, "parent", "name")
-    cls._has_constructor = cls._has_constructor or own is not None
     # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
     for name in ("parent", "name"):  # last, so that what is given by position lies in front, in the same order
