@@ -47,7 +47,6 @@ class Node:
         left = [self]
         for node in left:
             node.dicts.clear()
-            node.owned = ()
             left.extend(node.children.values())
 
 

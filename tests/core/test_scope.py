@@ -398,6 +398,14 @@ def test_what_is_read_is_never_copied_and_what_is_given_never_written() -> None:
     assert given == {"params": {"a": {"w": 1}, "b": {"w": 2}}}
 
 
+def test_what_is_written_often_is_copied_once() -> None:
+    scope = bound({"state": {"layer": {"a": 1}}}, mutable=True).push("layer")
+    scope.put_variable("state", "a", 2)
+    mine = scope.collections_below()["state"]
+    scope.put_variable("state", "b", 3)
+    assert scope.collections_below()["state"] is mine and mine == {"a": 2, "b": 3}
+
+
 def test_two_views_of_one_place_see_each_others_writes() -> None:
     root = bound({"state": {"a": {"n": 1}}})
     one, other = root.push("a"), root.push("a", reuse=True)
