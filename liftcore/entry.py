@@ -14,6 +14,7 @@ from .errors import (
     ApplyScopeInvalidVariablesTypeError,
     InvalidRngError,
     LazyInitError,
+    no_function,
     shown,
 )
 from .filters import to_predicate
@@ -70,6 +71,8 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
         `applied(variables, *args, rngs=None, **kwargs)`. It returns the result of `fn`; where `mutable` is given, that
         and a dict with all variables of the mutable collections.
     """
+    if not callable(fn):
+        raise no_function("liftcore.apply", fn)
 
     @functools.wraps(fn)
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
@@ -99,6 +102,8 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
         `initialized(rngs, *args, **kwargs)`, which returns the result of `fn` and the variables. `rngs` is one key,
         which is the sequence `params`, or a mapping from names to keys.
     """
+    if not callable(fn):
+        raise no_function("liftcore.init", fn)
 
     @functools.wraps(fn)
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
@@ -134,6 +139,8 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
     Raises:
         LazyInitError: when called, where an initial value depends on an argument that is a shape only.
     """
+    if not callable(fn):
+        raise no_function("liftcore.lazy_init", fn)
 
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
         leaves, treedef = jax.tree.flatten((args, kwargs))

@@ -144,3 +144,14 @@ class TooManyTracesError(LiftError, AssertionError):
 
 class SerializationError(LiftError, ValueError):
     """Bytes or a state tree could not be read, or do not fit the target."""
+
+
+def no_function(where: str, given: Any) -> LiftArgumentError:
+    """The error for something that was given where a function belongs, and cannot be called.
+
+    Example:
+        >>> print(no_function("liftcore.apply", 3))
+        liftcore.apply: expected a function, given 3. Give the function itself, which is called later.
+    """
+    what = f"expected a function, given {shown(given)}."
+    return LiftArgumentError(where, what, "Give the function itself, which is called later.")

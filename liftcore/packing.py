@@ -21,7 +21,7 @@ import jax
 
 from . import filters, rng
 from ._compat import tag, trace_state
-from .errors import LiftArgumentError, UnliftedCollectionError, shown
+from .errors import LiftArgumentError, UnliftedCollectionError, no_function, shown
 from .groups import Advice, Captured, Groups
 from .layout import Changes, Layout, Record
 from .scope import Scope
@@ -67,6 +67,8 @@ def pack(
     Returns:
         `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
     """
+    if not callable(fn):
+        raise no_function("pack", fn)
 
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         output = fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)

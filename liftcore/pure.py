@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import filters
+from .errors import no_function
 from .groups import Advice, Captured, Groups
 from .layout import Record
 from .packing import Crossing, lift_across, name_of
@@ -126,6 +127,9 @@ class _Origin:
 
 
 def _lifted(transform: Transform, fn: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
+    if not callable(fn):
+        raise no_function(name, fn)
+
     def across(crossing: Crossing, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return transform(Pure(fn, crossing), variable_groups, rng_groups, *args, **kwargs)
 
@@ -197,6 +201,8 @@ class Pure:
             created: groups of variables that the first function created and that this one finds: it draws no other
                 keys than the first for all that.
         """
+        if not callable(fn):
+            raise no_function(self.where, fn)
         outers = self.crossing.outers
         paths = [
             (path[0], *outer.path, *path[1:])

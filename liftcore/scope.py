@@ -15,6 +15,7 @@ import jax
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
+from .errors import no_function
 from .filters import partition
 from .naming import Naming
 from .tree import Node, Sown, Tree
@@ -116,6 +117,8 @@ class Scope(Naming):
             named_call: whether the operations carry the name in profiles.
             **partial_kwargs: keyword arguments that are given to every call.
         """
+        if not callable(fn):
+            raise no_function(f"child of the scope at {self.path_text}", fn)
         fn_name = getattr(fn, "__name__", "fn")
         taken = self._take_name(name, f"{fn_name}_" if prefix is None else prefix)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
 from ..bodies.arguments import named_like
 from ..bodies.branches import run_one
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
 from ..pure import Pure, lift
 from ..typing import Filter
@@ -109,9 +109,13 @@ def switch(
     Raises:
         LiftArgumentError: where there are no branches; when called, where they disagree about the type of a variable.
     """
-    functions = list(branches)
+    functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        raise LiftArgumentError("switch", "there are no branches.", "Give at least one function.")
+        raise LiftArgumentError(
+            "switch",
+            f"expected at least one function, given {shown(branches)}.",
+            "Give a list: `switch([f, g])`.",
+        )
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, no_function
 from ..groups import Captured
 from ..packing import name_of
 from ..pure import Pure, lift
@@ -76,6 +76,8 @@ class custom_jvp:
             jvp: called as `jvp(scopes, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and
                 its tangent. `variable_tangents` is `{collection: {module: {name: …}}}`.
         """
+        if not callable(jvp):
+            raise no_function(f"defjvp of custom_jvp({name_of(self._fn)})", jvp)
         self._rule = jvp
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:

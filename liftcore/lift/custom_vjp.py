@@ -11,7 +11,7 @@ import jax
 from ..bodies.carry import overlay
 from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..bodies.derivative import ADVICE, Scoped, zero_tangent
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, no_function, shown
 from ..groups import Captured
 from ..packing import name_of
 from ..pure import Pure, lift
@@ -80,6 +80,9 @@ class custom_vjp:
                 `{collection: {module: {name: …}}}`, and one for each other argument. None stands for zero, and so does
                 what is left out of the first.
         """
+        for rule in (fwd, bwd):
+            if not callable(rule):
+                raise no_function(f"defvjp of custom_vjp({name_of(self._fn)})", rule)
         self._forward, self._backward = fwd, bwd
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ import jax
 
 from ..bodies.changes import names_of
 from ..bodies.outline import with_created, without_created
-from ..errors import LiftArgumentError, LiftError
+from ..errors import LiftArgumentError, LiftError, no_function
 from ..filters import Nothing, merge
 from ..groups import Advice, Captured
 from ..hoist import evaluate, opened, trace
@@ -78,6 +78,8 @@ class custom_vmap:
         Returns:
             The rule.
         """
+        if not callable(rule):
+            raise no_function(f"def_vmap of custom_vmap({name_of(self._fn)})", rule)
         self._rule = rule
         return rule
 

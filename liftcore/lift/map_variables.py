@@ -16,7 +16,7 @@ from ..bodies.axes import split_arrays
 from ..bodies.changes import names_of
 from ..bodies.lens import Lens
 from ..bodies.outline import without_created
-from ..errors import UnliftedCollectionError
+from ..errors import UnliftedCollectionError, no_function
 from ..filters import Nothing, intersect, merge, subtract
 from ..groups import Advice, Captured
 from ..hoist import trace
@@ -76,6 +76,9 @@ def map_variables(
         LiftArgumentError: when called, where `map_in` does not undo what `map_out` does to a shape or dtype, and where
             one of them returns something that cannot be used.
     """
+    for function in (map_in, map_out):
+        if not callable(function):
+            raise no_function("map_variables", function)
     creates = init or mutable
     outs: list[Filter | Captured] = [
         mapped if creates else Nothing(),

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from ..errors import no_function
 from ..packing import name_of
 
 __all__ = ["named_call"]
@@ -30,5 +31,7 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
     Returns:
         `lifted(scopes, *args, **kwargs)`.
     """
+    if not callable(fn):
+        raise no_function("named_call", fn)
     lifted: Callable[..., Any] = jax.named_call(fn, name=name_of(fn) if name is None else name)
     return lifted

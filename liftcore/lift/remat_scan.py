@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..bodies.axes import NO_AXES
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, no_function
 from ..packing import name_of
 from ..typing import Filter
 from .remat import remat
@@ -60,6 +60,8 @@ def remat_scan(
     Raises:
         LiftArgumentError: where `lengths` holds no length, or what is none.
     """
+    if not callable(fn):
+        raise no_function("remat_scan", fn)
     lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)
     if not lengths or not all(isinstance(length, int) for length in lengths):
         raise LiftArgumentError(

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from ..bodies.axes import Arguments, flatten_axes
 from ..bodies.shards import WHOLE, Shards, Split
 from ..bodies.varying import typed
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, no_function
 from ..filters import to_predicate
 from ..groups import Advice, Captured
 from ..pure import Pure, lift
@@ -79,6 +79,8 @@ def shard_map(
         LoopInvarianceError: when called, where a variable gets values that differ along an axis that its spec does not
             name.
     """
+    if not callable(fn):
+        raise no_function("shard_map", fn)
     specs = _check_specs(variable_specs)
     splits = _splits(split_rngs)
     rules = tuple(zip(map(to_predicate, variable_specs), specs, strict=True)) if check_vma else ()

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from ..errors import no_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
 from ..scope import Scope
 from ..typing import Filter, Path, Predicate
@@ -42,6 +43,8 @@ def swap_collection(
     Returns:
         `lifted(scopes, *args, **kwargs)`.
     """
+    if not callable(fn):
+        raise no_function("swap_collection", fn)
     other = {col_a: col_b, col_b: col_a}
 
     def swap(variables: Mapping[str, Any]) -> dict[str, Any]:

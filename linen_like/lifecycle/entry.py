@@ -136,7 +136,7 @@ def _on_scope(
     fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter
 ) -> tuple[Callable[..., Any], Filter]:
     """The function of a scope that runs a function of a module on a clone there, and what it may write."""
-    if not isinstance(module, Base) or isinstance(fn, Base):
+    if not isinstance(module, Base) or isinstance(fn, Base) or not callable(fn):
         raise InvalidInstanceModuleError(
             "nn.init or nn.apply",
             f"expected a function of a module, then the module, given {shown(fn)} and {shown(module)}.",

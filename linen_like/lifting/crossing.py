@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, no_function, shown
 
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
@@ -116,6 +116,9 @@ def cross(
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
         compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
     """
+    for fn in functions:
+        if not callable(fn):
+            raise no_function(where, fn)
     module = _first_module(where, subject)
     scope, state = bound_scope(module, where), State()
     state.follow(module._state, inside)

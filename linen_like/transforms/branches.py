@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import liftcore
@@ -87,13 +87,13 @@ def switch(
     Returns:
         What the function returns.
     """
-    if callable(branches):
-        raise LiftArgumentError(
-            "nn.switch", f"expected a sequence of functions, given {shown(branches)}.", "Put it in a list."
-        )
-    functions = list(branches)
+    functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
-        raise LiftArgumentError("nn.switch", "there are no branches.", "Give at least one function.")
+        raise LiftArgumentError(
+            "nn.switch",
+            f"expected at least one function, given {shown(branches)}.",
+            "Give a list: `nn.switch(index, [f, g], mdl)`.",
+        )
     crossing = cross("nn.switch", mdl, functions, operands)
     lifted = liftcore.switch(crossing.calls, variables=variables, rngs=rngs)
     return lifted(crossing.scopes, index, *crossing.args)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
+from liftcore.errors import no_function
 from liftcore.typing import Filter
 
 from ..lifting.crossing import Crossing, cross
@@ -60,6 +61,8 @@ def custom_vjp(
     Raises:
         LiftArgumentError: when called, where modules come along whose cotangent would be left out.
     """
+    if not callable(backward_fn):
+        raise no_function("nn.custom_vjp", backward_fn)
 
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:

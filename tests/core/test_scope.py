@@ -403,7 +403,8 @@ def test_what_is_written_often_is_copied_once() -> None:
     scope.put_variable("state", "a", 2)
     mine = scope.collections_below()["state"]
     scope.put_variable("state", "b", 3)
-    assert scope.collections_below()["state"] is mine and mine == {"a": 2, "b": 3}
+    assert scope.collections_below()["state"] is mine
+    assert mine == {"a": 2, "b": 3}
 
 
 def test_two_views_of_one_place_see_each_others_writes() -> None:

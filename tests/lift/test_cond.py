@@ -668,7 +668,7 @@ def test_a_branch_cannot_write_what_no_branch_creates() -> None:
 
 
 def test_there_must_be_branches() -> None:
-    with pytest.raises(LiftArgumentError, match=r"switch: there are no branches. Give at least one function"):
+    with pytest.raises(LiftArgumentError, match=r"switch: expected at least one function, given \[\]\. Give a list"):
         liftcore.switch([])
 
 

@@ -176,7 +176,7 @@ def test_wrong_uses_are_told() -> None:
         def __call__(self, x: Any) -> Any:
             return nn.switch(0, [], self, x)
 
-    with pytest.raises(LiftArgumentError, match=r"nn\.switch: there are no branches"):
+    with pytest.raises(LiftArgumentError, match=r"nn\.switch: expected at least one function, given \[\]"):
         Model().init(KEY, X)
     with pytest.raises(LiftArgumentError, match=r"nn\.cond: expected a module as the first argument, given a float32"):
         nn.cond(True, lambda mdl, x: x, lambda mdl, x: x, X)

@@ -447,7 +447,27 @@ LIFTS: Table = {
     "a branch for a list of branches": (
         lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),  # type: ignore[arg-type]
         LiftArgumentError,
-        "nn.switch | expected a sequence of functions, given | Put it in a list.",
+        "nn.switch | expected at least one function, given | Give a list: `nn.switch(index, [f, g], mdl)`.",
+    ),
+    "a value for a branch": (
+        lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, x, net, x)),  # type: ignore[arg-type]
+        LiftArgumentError,
+        "nn.cond | expected a function, given a float32[2, 3] array. | Give the function itself",
+    ),
+    "a gradient in place of the function": (
+        lambda: compact(lambda net, x: nn.grad(x.sum(), net, x)),
+        LiftArgumentError,
+        "nn.grad | expected a function, given a float32[] array. | Give the function itself",
+    ),
+    "a value for a backward function": (
+        lambda: nn.custom_vjp(lambda net, x: x, lambda net, x: (x, ()), 3),  # type: ignore[arg-type]
+        LiftArgumentError,
+        "nn.custom_vjp | expected a function, given 3. | Give the function itself",
+    ),
+    "apply of what a module returned": (
+        lambda: nn.apply(X, nn.Dense(3)),  # type: ignore[arg-type]
+        nn.errors.InvalidInstanceModuleError,
+        "nn.init or nn.apply | a function of a module, then the module, given a float32[2, 3] array | lambda module, x",
     ),
     "a text for a policy": (
         lambda: nn.remat(nn.Dense, policy="dots")(3).init(KEY, X),  # type: ignore[arg-type]
