@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -19,29 +20,41 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     settings = Settings(options.rounds, tuple(installed(options.peers)))
     rows: list[Row] = []
-    for name in options.items or ITEMS:
-        for row in ITEMS[name](settings):
-            rows.append(row)
-            print(f"{name}: {row.what}", file=sys.stderr)
-    print("\n".join((table.markdown if options.markdown else table.lines)(rows)))
+    try:
+        for name in options.items or ITEMS:
+            for row in ITEMS[name](settings):
+                rows.append(row)
+                print(f"{name}: {row.what}", file=sys.stderr)
+    finally:  # what was measured is told, whatever an item runs into
+        print("\n".join((table.markdown if options.markdown else table.lines)(rows)))
     if options.json:
-        Path(options.json).write_text(table.as_json(rows), encoding="utf-8")
+        Path(options.json).write_text(table.as_json(rows, settings), encoding="utf-8")
     if options.png:
-        draw(rows, options.png)
+        try:
+            draw(rows, options.png)
+        except ValueError as error:
+            sys.exit(f"--png {options.png}: {error}")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("items", nargs="*", metavar="item", help=f"of {', '.join(ITEMS)}; all of them by default")
-    parser.add_argument("--rounds", type=int, default=31, help="how many samples are taken of each side")
-    parser.add_argument("--peers", nargs="*", default=PEERS, help=f"of {', '.join(PEERS)}, where installed")
+    parser.add_argument("--rounds", type=int, default=31, help="how many samples are taken of each side, more or less")
+    parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS, help="all by default, where installed")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--json", metavar="file", help="write all figures there")
-    parser.add_argument("--png", metavar="file", help="draw the ratios there; needs matplotlib")
+    parser.add_argument("--png", metavar="file", help="draw the ratios of times there; needs matplotlib")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.items if name not in ITEMS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)} (items: {', '.join(ITEMS)})")
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1")
+    for file in filter(None, (options.json, options.png)):  # before hours are measured for nothing
+        if not Path(file).absolute().parent.is_dir():
+            parser.error(f"{file}: there is no such folder")
+    if options.png and (not options.png.endswith(".png") or importlib.util.find_spec("matplotlib") is None):
+        parser.error(f"--png {options.png}: the name ends with .png, and matplotlib is installed")
     return options
 
 

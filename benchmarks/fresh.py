@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["import_seconds", "new_modules"]
 
 _ROOT = Path(__file__).resolve().parents[1]
-_TIMED = "import time; _start = time.process_time()\n{}\nprint(time.process_time() - _start)"
+_TIMED = "import gc, time; gc.disable(); _start = time.process_time()\n{}\nprint(time.process_time() - _start)"
 _LISTED = "{}\nimport sys; print(*sys.modules)"
 
 
@@ -52,8 +52,9 @@ def _last_line(code: str, bytecode: str | None = None) -> str:
         code: Python code.
         bytecode: the folder that bytecode is written to and read from.
     """
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JAX_PLATFORMS": "cpu"}
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     if bytecode is not None:
         environment |= {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return run.stdout.splitlines()[-1]

@@ -23,10 +23,15 @@ def draw(rows: Sequence[Row], path: str) -> None:
     Args:
         rows: the table; what has no ratio to pure JAX is left out.
         path: the file.
+
+    Raises:
+        ValueError: where nothing is left.
     """
     from matplotlib.figure import Figure
 
     shown = [row for row in rows if row.ratio(PURE) is not None][::-1]
+    if not shown:
+        raise ValueError("none of these items has a time to compare with that of pure JAX")
     measured = dict.fromkeys(side for row in shown for side in row.values if side != PURE)
     sides = sorted(measured, key=lambda side: side not in OURS)
     figure = Figure(figsize=(10, 1.5 + 0.42 * len(shown)), layout="constrained")

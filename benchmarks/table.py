@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import jax
 
 from .row import Row
+from .settings import Settings
 from .sides import PURE
 
 __all__ = ["as_json", "lines", "markdown"]
 
 _HEADS = ("", PURE, "core", "linen_like", "peers", "target", "met")
+_PACKAGES = {"haiku": "dm-haiku"}
 _SCALES = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 
 
@@ -31,9 +34,17 @@ def markdown(rows: Sequence[Row]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in cells]
 
 
-def as_json(rows: Sequence[Row]) -> str:
+def as_json(rows: Sequence[Row], settings: Settings) -> str:
     """The table with all figures, and what it was measured with."""
-    found: dict[str, Any] = {"python": platform.python_version(), "jax": jax.__version__, "rows": []}
+    packages = {peer: metadata.version(_PACKAGES.get(peer, peer)) for peer in settings.peers}
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "jax": jax.__version__,
+        **packages,
+        "rounds": settings.rounds,
+        "rows": [],
+    }
     for row in rows:
         ratios = {side: row.ratio(side) for side in row.values if side != PURE}
         found["rows"].append({**vars(row), "ratios": ratios, "met": row.is_met()})

@@ -255,10 +255,9 @@ class Watching(Scope):
         super().put_variable(collection, name, value)
         self._note("written", collection, name)
 
-    def _create(self, collection: str, name: str, value: Any, settled: bool = False) -> Any:
-        kept = super()._create(collection, name, value, settled)
+    def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+        super().create_variable(collection, name, value, settled=settled)
         self._note("created", collection, name)
-        return kept
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         drawn = super().count_draw(name)

@@ -18,12 +18,13 @@ _NO_NAMES = Names()
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
 
-    __slots__ = ("_adopted", "_numbers", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
     _numbers: dict[str, int]
     _shared: bool
+    _first_free: dict[str, int] | None  # for each prefix of `default_name` a number below which all are taken
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
         """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
@@ -54,6 +55,7 @@ class Naming:
         """Gives a name back that `reserve` took."""
         if self._adopted:
             self._unpack()
+        self._first_free = None
         self._reserved.get(name, set()).discard(collection)
         if not self._reserved.get(name, True):
             del self._reserved[name]
@@ -63,6 +65,7 @@ class Naming:
         if self._adopted:
             self._unpack()
         self._reserved = {}
+        self._first_free = None
         if numbers:
             self._numbers = {}
 
@@ -100,7 +103,10 @@ class Naming:
 
     def default_name(self, prefix: str) -> str:
         """The first of `{prefix}0`, `{prefix}1`, … that is free."""
-        index = 0
+        if self._first_free is None or self._shared:  # who shares the names may have given some back
+            self._first_free = {}
+        index = self._first_free.get(prefix, 0)
         while self.name_reserved(f"{prefix}{index}"):
             index += 1
+        self._first_free[prefix] = index
         return f"{prefix}{index}"

@@ -48,7 +48,7 @@ class Scope(Naming):
     __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
-        self._adopted, self._reserved, self._numbers, self._shared = (), {}, {}, False
+        self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name = path[-1] if path else None
         self._ended = False
@@ -170,7 +170,7 @@ class Scope(Naming):
             drawn: how many keys were drawn here since that began.
         """
         self._unpack()
-        taken, self._reserved = self._reserved, {}
+        taken, self._reserved, self._first_free = self._reserved, {}, None
         counts = dict(self.node.counts)
         self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
         try:
@@ -292,16 +292,11 @@ class Scope(Naming):
             settled: whether `Pure.settle` has seen the value.
         """
         self.check_live("creating", collection, name)
-        self._create(collection, name, value, settled)
-
-    def _create(self, collection: str, name: str, value: Any, settled: bool = False) -> Any:
-        """`create_variable` at a place that was seen to be live; returns the value as it is kept."""
         self._check_writable(collection, name, value, "created")
         if self.tree.hoisted and not settled:
             value = tag(value)
         self._own(collection)[name] = value
         self.tree.created[(collection, *self.relative_path, name)] = value
-        return value
 
     def param(
         self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
@@ -331,7 +326,8 @@ class Scope(Naming):
             value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
             if isinstance(value, FunctionType):
                 raise problems.made_a_function(self, name, init_fn)
-            value = self._create("params", name, value)  # live: the draw has looked
+            self.create_variable("params", name, value)
+            value = self._read("params")[name]
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)

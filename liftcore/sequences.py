@@ -60,20 +60,47 @@ def inner_sequences(
         return {}, []
     rngs = {name: root for group in groups for name, root in group.items() if not name.startswith(_ALIAS)}
     fallbacks: list[tuple[Predicate, Any]] = []
-    for rule, group in zip(rng_filters, groups, strict=True):
-        fallbacks += [(filters.All(rule, matches), root) for matches, root in _fallbacks(tree, group)]
+    if len(groups) > 1 or rng.DEFAULT not in groups[0]:
+        for rule, group in zip(rng_filters, groups, strict=True):
+            fallbacks += [(filters.intersect(rule, matches), root) for matches, root in _fallbacks(tree, group)]
     for group in groups:
         if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
             fallbacks += _fallbacks(tree, group)
     if rng.DEFAULT in fresh and rng.DEFAULT in rngs:
         fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
-    return rngs, _without_given(tree, fallbacks)
+    fallbacks = _without_given(tree, fallbacks)
+    return rngs, _reachable(tree, fallbacks) if len(fallbacks) > 1 else fallbacks
 
 
 def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
     """Fallbacks for none of the sequences that a lift outside gave: one of these that is not lifted is an error."""
     given = tuple(name for name in tree.rngs if name not in tree.given)
     return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
+
+
+def _reachable(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
+    """Those that a name may come to: one that was never given draws from the first that matches it.
+
+    With the others, each level of nested lifts would have several times as many as the one outside.
+    """
+    found: list[tuple[Predicate, Any]] = []
+    named = filters.to_predicate(tree.given)
+    for matches, root in fallbacks:
+        parts = _parts(matches)
+        narrower = any(all(part in parts for part in _parts(before)) for before, _ in found)
+        if narrower or filters.subtract(matches, named) == filters.Nothing():
+            continue
+        found.append((matches, root))
+        if filters.names_collections(matches):
+            named = filters.union(named, matches)
+    return found
+
+
+def _parts(matches: Predicate) -> list[Predicate]:
+    """The filters that must all match for one to match."""
+    if isinstance(matches, filters.All):
+        return [part for one in matches.filters for part in _parts(one)]
+    return [] if isinstance(matches, filters.Everything) else [matches]
 
 
 def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, Any]]:

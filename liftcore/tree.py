@@ -47,6 +47,7 @@ class Node:
         left = [self]
         for node in left:
             node.dicts.clear()
+            node.owned = ()
             left.extend(node.children.values())
 
 

@@ -10,7 +10,7 @@ from ..row import Row
 from ..settings import Settings
 from ..sides import PURE
 
-__all__ = ["STATEMENTS", "importing"]
+__all__ = ["FIRST_USES", "STATEMENTS", "importing"]
 
 STATEMENTS = {
     "core": "import jax, liftcore",
@@ -20,14 +20,24 @@ STATEMENTS = {
     "haiku": "import jax, haiku",
 }
 
+FIRST_USES = {
+    "core": "import jax, liftcore; liftcore.Scope, liftcore.init, liftcore.apply, liftcore.vmap, liftcore.scan",
+    "linen_like": "import jax, linen_like; linen_like.Module, linen_like.compact, linen_like.Dense, linen_like.scan",
+    "flax": "import jax, flax.linen",  # it loads all at once
+    "equinox": "import jax, equinox",
+    "haiku": "import jax, haiku",
+}
+"""The same, and the names that a first model needs: what is loaded later than the import is not left out."""
+
 
 def importing(settings: Settings) -> Iterator[Row]:
-    """The time of an import, and the modules that it brings."""
+    """The time of an import, alone and with a first use, and the modules that it brings."""
     sides = settings.sides[1:]
-    statements = {PURE: "import jax", **{name: STATEMENTS[name] for name in sides}}
-    times = import_seconds(list(statements.values()), settings.rounds)
-    values = {name: statistics.median(times[statement]) for name, statement in statements.items()}
-    yield Row("import", "import, over that of JAX", "s", values, {"core": 1.05, "linen_like": 1.08})
-    counts = {name: float(len(new_modules(STATEMENTS[name]))) for name in sides}
-    targets = {"core": 40.0, "linen_like": 40.0}
-    yield Row("import", "modules that an import brings", "modules", counts, targets, is_count=True)
+    for what, code in (("an import", STATEMENTS), ("an import and first use", FIRST_USES)):
+        statements = {PURE: "import jax", **{name: code[name] for name in sides}}
+        times = import_seconds(list(statements.values()), settings.rounds)
+        values = {name: statistics.median(times[statement]) for name, statement in statements.items()}
+        yield Row("import", f"{what}, over that of JAX", "s", values, {"core": 1.05, "linen_like": 1.08})
+        counts = {name: float(len(new_modules(code[name]))) for name in sides}
+        targets = {"core": 40.0, "linen_like": 40.0}
+        yield Row("import", f"modules that {what} brings", "modules", counts, targets, is_count=True)

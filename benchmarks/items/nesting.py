@@ -20,7 +20,7 @@ from ..settings import Settings
 from ..sides import PURE, Side, linen_of
 from .tracing import traced
 
-__all__ = ["body_runs", "levels", "lifted", "nested", "nested_scans", "runs"]
+__all__ = ["body_runs", "levels", "lifted", "nest", "nested", "nested_scans", "runs"]
 
 _DEPTH = 4
 
@@ -75,11 +75,7 @@ def _nested(settings: Settings, transformation: str, depth: int) -> dict[str, fl
     def make(name: str) -> Callable[[], object]:
         if name == PURE:
             return traced(pure.nest(transformation, depth), kernel, x)
-        if name == "core":
-            apply = liftcore.apply(core.nest(transformation, depth))
-        else:
-            apply = linen.new_lifted(linen_of(name)).nest(transformation, depth).apply
-        return traced(apply, {"params": {"kernel": kernel}}, x)
+        return traced(nest(name, transformation, depth).apply, {"params": {"kernel": kernel}}, x)
 
     makers = {name: functools.partial(make, name) for name in (PURE, "core", *settings.linens)}
     return first_seconds(makers, settings.rounds)
@@ -99,6 +95,15 @@ def _loops(name: str, entry: str) -> Callable[[], object]:
         return traced(side.init, key, x) if entry == "init" else traced(side.apply, kernels, x)
     side = lifted(name, "loops", _DEPTH)
     return traced(side.init, key, x) if entry == "init" else traced(side.apply, {"params": {"kernel": kernels}}, x)
+
+
+def nest(name: str, transformation: str, depth: int) -> Side:
+    """One transformation in itself, of one side, of new functions or classes."""
+    if name == "core":
+        body = core.nest(transformation, depth)
+        return Side(liftcore.init(body), liftcore.apply(body))
+    module = linen.new_lifted(linen_of(name)).nest(transformation, depth)
+    return Side(module.init_with_output, module.apply)
 
 
 def lifted(name: str, model: str, depth: int) -> Side:

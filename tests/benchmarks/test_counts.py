@@ -18,14 +18,14 @@ import linen_like
 from benchmarks.counts import equations, named
 from benchmarks.fresh import new_modules
 from benchmarks.items.compiling import again, ways
-from benchmarks.items.importing import STATEMENTS
-from benchmarks.items.nesting import body_runs, lifted
+from benchmarks.items.importing import FIRST_USES, STATEMENTS
+from benchmarks.items.nesting import body_runs, lifted, nest
 from benchmarks.items.scanning import differing, stacks
 from benchmarks.measure import first_seconds, without_collection
 from benchmarks.models import core, linen, pure
 from benchmarks.picture import draw
 from benchmarks.row import Row
-from benchmarks.sides import OURS, PEERS, PURE, side
+from benchmarks.sides import OURS, PEERS, PURE, Side, side
 
 KEY, X = jax.random.key(0), jnp.ones((2, pure.WIDTH))
 LINENS = ("linen_like",)
@@ -40,7 +40,7 @@ def test_the_body_of_nested_loops_runs_once(name: str, model: str, depth: int) -
 
 @pytest.mark.parametrize("way", ways(linen_like))
 def test_an_equal_module_is_not_compiled_again(way: str) -> None:
-    assert again(ways(linen_like)[way]) == 0
+    assert again(ways(linen_like)[way]) == (1, 0)
 
 
 @pytest.mark.parametrize(("remat", "gradient"), [(False, False), (False, True), (True, True)])
@@ -74,6 +74,14 @@ def test_an_import_brings_fewer_than_forty_modules(name: str) -> None:
     assert len(brought) < 40, brought
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_a_first_use_brings_jax_and_no_other_package(name: str) -> None:
+    brought = new_modules(FIRST_USES[name])
+    assert {"core": "liftcore.scope", "linen_like": "linen_like.module"}[name] in brought
+    others = {module.partition(".")[0] for module in brought} - {"jax", "jaxlib", "liftcore", "linen_like"}
+    assert not others & {"IPython", "flax", "matplotlib", "optax", "orbax", "rich", "yaml"}
+
+
 # --- how cost grows ---------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +89,10 @@ def warm_calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     """The same, where all is done already that is done once for all."""
     jax.eval_shape(fn, *args)
     return calls(fn, *args)
+
+
+_BY_HASH = ("__eq__", "__hash__")
+"""What tables call as often as the addresses of objects happen to fall together."""
 
 
 def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
@@ -92,7 +104,7 @@ def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     found: Counter[str] = Counter()
 
     def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(packages):
+        if event == "call" and frame.f_code.co_filename.startswith(packages) and frame.f_code.co_name not in _BY_HASH:
             found[frame.f_code.co_qualname] += 1
 
     with without_collection():
@@ -116,6 +128,24 @@ def test_work_grows_with_layers_and_not_faster(name: str, entry: str) -> None:
     assert {call: many[call] - some[call] for call in many} == {call: 2 * (some[call] - few[call]) for call in many}
 
 
+@pytest.mark.parametrize("entry", ["init", "apply"])
+def test_automatic_names_add_the_same_work_for_each_layer(entry: str) -> None:
+    def model(scope: liftcore.Scope, x: Any, layers: int) -> Any:
+        for _ in range(layers):
+            x = scope.child(core.norm)(scope.child(core.dense)(x, pure.WIDTH))
+        return x
+
+    found = []
+    for layers in (2, 4, 8):
+        run = functools.partial(model, layers=layers)
+        given = (
+            (liftcore.init(run), KEY, X) if entry == "init" else (liftcore.apply(run), liftcore.init(run)(KEY, X)[1], X)
+        )
+        found.append(warm_calls(*given))
+    few, some, many = found
+    assert {call: many[call] - some[call] for call in many} == {call: 2 * (some[call] - few[call]) for call in many}
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_a_lift_does_no_work_for_each_variable_that_its_body_leaves_alone(name: str) -> None:
     axes: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {}}
@@ -130,14 +160,35 @@ def test_a_lift_does_no_work_for_each_variable_that_its_body_leaves_alone(name: 
     assert found[0] == found[1]
 
 
+NESTS: dict[str, Callable[[str, int], Side]] = {
+    "loops": lambda name, depth: lifted(name, "loops", depth),
+    "remat_loops": lambda name, depth: lifted(name, "remat_loops", depth),
+    "vmap": lambda name, depth: nest(name, "vmap", depth),
+    "remat": lambda name, depth: nest(name, "remat", depth),
+    "jit": lambda name, depth: nest(name, "jit", depth),
+}
+
+
+@pytest.mark.parametrize("kind", NESTS)
 @pytest.mark.parametrize("name", OURS)
-def test_depth_adds_the_same_work_at_each_level(name: str) -> None:
+@pytest.mark.parametrize("rngs", [None, KEY])
+def test_depth_adds_the_same_work_at_each_level(name: str, kind: str, rngs: Any) -> None:
     found = []
-    for depth in (1, 1, 2, 3):  # the first does what is done once for all
-        model = lifted(name, "loops", depth)
-        found.append(calls(model.apply, model.init(KEY, X)[1], X))
-    _, one, two, three = found
-    assert {call: three[call] - two[call] for call in three} == {call: two[call] - one[call] for call in three}
+    for depth in (1, 1, 2, 3, 4):  # the first does what is done once for all
+        model = NESTS[kind](name, depth)
+        run = functools.partial(model.apply, rngs=rngs)
+        found.append(calls(run, model.init(KEY, X)[1], X))
+    _, one, two, three, four = found
+    assert {call: four[call] - three[call] for call in four} == {call: three[call] - two[call] for call in four}
+    assert {call: three[call] - two[call] for call in four} == {call: two[call] - one[call] for call in four}
+
+
+@pytest.mark.parametrize("kind", NESTS)
+@pytest.mark.parametrize("name", OURS)
+def test_depth_adds_to_init_only_what_sees_the_equations_of_initial_values(name: str, kind: str) -> None:
+    found = [calls(NESTS[kind](name, depth).init, KEY, X).total() for depth in (1, 1, 2, 4, 5)]
+    _, one, two, four, five = found
+    assert five - four <= 1.25 * (two - one), found
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -171,6 +222,27 @@ def test_peers_are_measured_beside_pure_jax_in_rounds_of_their_own() -> None:
     last = len(order) - order[::-1].index("core")
     assert "flax" not in order[len(sides) : last], "it was called to warm up, and then not before ours were done"
     assert {PURE, "flax"} <= set(order[last:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--rounds 0", "--rounds 0: at least 1"),
+        ("--peers flax recompiles", "invalid choice: 'recompiles'"),
+        ("recompiles --png table.txt", "the name ends with .png"),
+        ("recompiles --json nowhere/table.json", "nowhere/table.json: there is no such folder"),
+        ("recompiles --peers --rounds 1 --png counts.png", "none of these items has a time"),
+    ],
+)
+def test_the_command_tells_what_it_cannot_do(
+    arguments: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert told in f"{capsys.readouterr().err} {stopped.value}"
 
 
 def test_the_command_names_its_items_where_it_is_asked_for_another(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 import liftcore
-from liftcore import rng
+from liftcore import rng, sequences
 from liftcore.errors import InvalidRngError
+from liftcore.filters import DenyList, Nothing, intersect
+from liftcore.tree import Tree
 
 
 @pytest.mark.parametrize(
@@ -235,3 +238,25 @@ def test_a_raw_key_is_folded_by_the_implementation_of_the_moment() -> None:
     for impl in ("rbg", "unsafe_rbg", "rbg"):
         with jax.default_prng_impl(impl):
             assert (rng.fold_in(key, np.uint32(7)) == jax.random.fold_in(key, np.uint32(7))).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_fallbacks_that_are_left_out_are_those_that_no_name_comes_to(seed: int) -> None:
+    chosen = random.Random(seed)
+    starts = lambda path, value: path[0].startswith("d")  # noqa: E731
+    pool: list[Any] = [
+        "dropout",
+        "params",
+        ("noise", "params"),
+        DenyList("dropout"),
+        DenyList(("noise", "other")),
+        True,
+        starts,
+    ]
+    fallbacks = [(intersect(*chosen.choices(pool, k=2)), object()) for _ in range(12)]
+    tree = Tree({}, {"params": jax.random.key(0)}, Nothing())
+    kept = sequences._reachable(tree, fallbacks)
+    assert len(kept) <= 8
+    for name in ("dropout", "noise", "other", "draft"):
+        first, again = (next((root for rule, root in all if rule((name,), None)), None) for all in (fallbacks, kept))
+        assert first is again

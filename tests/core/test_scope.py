@@ -54,6 +54,20 @@ def test_automatic_names_count_up_for_each_prefix() -> None:
     assert names == ["dense_0", "dense_1", "conv_0", "0", "dense_2"]
 
 
+def test_an_automatic_name_is_the_first_free_one_again_once_names_are_given_back() -> None:
+    scope = bound()
+    names = [scope.push(prefix=prefix).name for prefix in "aabba"]
+    assert names == ["a0", "a1", "b0", "b1", "a2"]
+    scope.free("a1")
+    assert [scope.default_name("a"), scope.default_name("b")] == ["a1", "b2"]
+    beside = scope.beside()
+    assert [one.push(prefix="a").name for one in (scope, beside, scope)] == ["a1", "a3", "a4"]
+    beside.free("a1")
+    assert scope.push(prefix="a").name == "a1"
+    scope.free_all()
+    assert scope.push(prefix="a").name == "a0"
+
+
 def test_automatic_names_pass_by_taken_ones() -> None:
     root = bound()
     root.push("dense_0")
@@ -217,6 +231,20 @@ def test_param_calls_its_initializer_with_a_key_and_the_arguments() -> None:
     expected = liftcore.apply(lambda scope: scope.push("a").make_rng())({}, rngs=KEY)
     assert seen == [(expected, ((2, 3),), {"dtype": float})]
     assert root.variables()["params"]["a"]["w"] is value
+
+
+@pytest.mark.parametrize("ended", ["the scope", "the root"])
+def test_an_initializer_that_ends_its_scope_makes_nothing(ended: str) -> None:
+    root = bound(mutable=True)
+    scope = root.push("a")
+    scope.param("b", jax.nn.initializers.ones, ())
+
+    def init_fn(key: Any) -> Any:
+        (scope if ended == "the scope" else root).invalidate()
+        return jnp.ones(3)
+
+    with pytest.raises(InvalidScopeError):
+        scope.param("w", init_fn)
 
 
 def test_param_that_exists_with_the_right_shape_calls_nothing() -> None:
