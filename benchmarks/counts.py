@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex
 
-__all__ = ["Counted", "equations", "named", "program"]
+__all__ = ["Counted", "compiled", "equations", "named", "program"]
 
 
 class Counted:
@@ -24,6 +24,26 @@ class Counted:
         """Runs the function."""
         self.runs += 1
         return self.fn(*args, **kwargs)
+
+
+def compiled(fn: Callable[..., Any], *args: Any) -> int:
+    """How many programs are compiled while a function runs."""
+    before = len(_compilations())
+    jax.block_until_ready(fn(*args))
+    return len(_compilations()) - before
+
+
+@functools.cache
+def _compilations() -> list[float]:
+    """The seconds of each compilation since this was first called: a listener of JAX cannot be taken away alone."""
+    found: list[float] = []
+
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    return found
 
 
 def equations(fn: Callable[..., Any], *args: Any) -> int:

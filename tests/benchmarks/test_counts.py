@@ -15,7 +15,7 @@ import pytest
 
 import liftcore
 import linen_like
-from benchmarks.counts import equations, named
+from benchmarks.counts import compiled, equations, named
 from benchmarks.fresh import new_modules
 from benchmarks.items.compiling import again, ways
 from benchmarks.items.importing import FIRST_USES, STATEMENTS
@@ -41,6 +41,13 @@ def test_the_body_of_nested_loops_runs_once(name: str, model: str, depth: int) -
 @pytest.mark.parametrize("way", ways(linen_like))
 def test_an_equal_module_is_not_compiled_again(way: str) -> None:
     assert again(ways(linen_like)[way]) == (1, 0)
+
+
+@pytest.mark.parametrize("way", ways(linen_like))
+def test_an_equal_module_has_one_program(way: str) -> None:
+    call, variables = ways(linen_like)[way], {"params": {"kernel": jnp.ones((pure.WIDTH, pure.WIDTH))}}
+    assert compiled(call, variables, X) >= 1
+    assert [compiled(call, variables, X) for _ in range(3)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("remat", "gradient"), [(False, False), (False, True), (True, True)])
