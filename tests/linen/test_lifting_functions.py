@@ -443,6 +443,27 @@ def test_what_a_constructor_defines_is_defined_again_inside(lift: Any) -> None:
 
 
 @transparent
+def test_what_an_init_of_the_class_itself_defines_is_defined_again_inside(lift: Any) -> None:
+    class Scaled(nn.Module):
+        size: int
+
+        def __init__(self, size: int, parent: Any = None, name: str | None = None) -> None:
+            self.size = size
+            super().__init__(parent=parent, name=name)
+            if self.scope is not None:
+                self.__dict__["scale"] = self.scope.param("scale", jax.nn.initializers.normal(), (size,))
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return lift(lambda module, x: x * module.scale)(self, x)
+
+    y, variables = Scaled(3).init_with_output(KEY, X)
+    assert shapes(variables) == {"params": {"scale": (3,)}}
+    assert_close(y, X * variables["params"]["scale"])
+    assert_close(Scaled(3).apply(variables, X), y)
+
+
+@transparent
 def test_what_a_constructor_defines_gives_no_name_free(lift: Any) -> None:
     class Prepared(nn.Module):
         def __post_init__(self) -> None:
