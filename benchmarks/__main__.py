@@ -53,8 +53,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     for file in filter(None, (options.json, options.png)):  # before hours are measured for nothing
         if not Path(file).absolute().parent.is_dir():
             parser.error(f"{file}: there is no such folder")
-    if options.png and (not options.png.endswith(".png") or importlib.util.find_spec("matplotlib") is None):
-        parser.error(f"--png {options.png}: the name ends with .png, and matplotlib is installed")
+    if options.png and not options.png.endswith(".png"):
+        parser.error(f"--png {options.png}: expected that the name ends with .png")
+    if options.png and importlib.util.find_spec("matplotlib") is None:
+        parser.error(f"--png {options.png}: it is drawn with matplotlib, which is not installed")
     return options
 
 

@@ -70,6 +70,9 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     Returns:
         `applied(variables, *args, rngs=None, **kwargs)`. It returns the result of `fn`; where `mutable` is given, that
         and a dict with all variables of the mutable collections.
+
+    Raises:
+        LiftArgumentError: where `fn` cannot be called.
     """
     if not callable(fn):
         raise no_function("liftcore.apply", fn)
@@ -101,6 +104,9 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     Returns:
         `initialized(rngs, *args, **kwargs)`, which returns the result of `fn` and the variables. `rngs` is one key,
         which is the sequence `params`, or a mapping from names to keys.
+
+    Raises:
+        LiftArgumentError: where `fn` cannot be called.
     """
     if not callable(fn):
         raise no_function("liftcore.init", fn)
@@ -137,6 +143,7 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
         value depends on their numbers, `jax.ShapeDtypeStruct`.
 
     Raises:
+        LiftArgumentError: where `fn` cannot be called.
         LazyInitError: when called, where an initial value depends on an argument that is a shape only.
     """
     if not callable(fn):

@@ -66,6 +66,9 @@ def pack(
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
+
+    Raises:
+        LiftArgumentError: where `fn` cannot be called.
     """
     if not callable(fn):
         raise no_function("pack", fn)

@@ -60,7 +60,7 @@ def inner_sequences(
         return {}, []
     rngs = {name: root for group in groups for name, root in group.items() if not name.startswith(_ALIAS)}
     fallbacks: list[tuple[Predicate, Any]] = []
-    if len(groups) > 1 or rng.DEFAULT not in groups[0]:
+    if len(groups) > 1 or rng.DEFAULT not in groups[0]:  # a single one that holds `params` takes all names below
         for rule, group in zip(rng_filters, groups, strict=True):
             fallbacks += [(filters.intersect(rule, matches), root) for matches, root in _fallbacks(tree, group)]
     for group in groups:

@@ -20,14 +20,11 @@ STATEMENTS = {
     "haiku": "import jax, haiku",
 }
 
-FIRST_USES = {
+FIRST_USES = STATEMENTS | {
     "core": "import jax, liftcore; liftcore.Scope, liftcore.init, liftcore.apply, liftcore.vmap, liftcore.scan",
     "linen_like": "import jax, linen_like; linen_like.Module, linen_like.compact, linen_like.Dense, linen_like.scan",
-    "flax": "import jax, flax.linen",  # it loads all at once
-    "equinox": "import jax, equinox",
-    "haiku": "import jax, haiku",
 }
-"""The same, and the names that a first model needs: what is loaded later than the import is not left out."""
+"""The same, and the names that a first model needs of what is loaded later than the import; peers load all at once."""
 
 
 def importing(settings: Settings) -> Iterator[Row]:

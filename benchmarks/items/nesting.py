@@ -99,19 +99,20 @@ def _loops(name: str, entry: str) -> Callable[[], object]:
 
 def nest(name: str, transformation: str, depth: int) -> Side:
     """One transformation in itself, of one side, of new functions or classes."""
-    if name == "core":
-        body = core.nest(transformation, depth)
-        return Side(liftcore.init(body), liftcore.apply(body))
-    module = linen.new_lifted(linen_of(name)).nest(transformation, depth)
-    return Side(module.init_with_output, module.apply)
+    return _of(name, lambda models: models.nest(transformation, depth))
 
 
 def lifted(name: str, model: str, depth: int) -> Side:
     """Nested loops of one side, of new functions or classes."""
+    return _of(name, lambda models: getattr(models, model)(depth))
+
+
+def _of(name: str, make: Callable[[Any], Any]) -> Side:
+    """A model of one side; `make` takes it from the models of that side."""
     if name == "core":
-        body = getattr(core, model)(depth)
+        body = make(core)
         return Side(liftcore.init(body), liftcore.apply(body))
-    module = getattr(linen.new_lifted(linen_of(name)), model)(depth)
+    module = make(linen.new_lifted(linen_of(name)))
     return Side(module.init_with_output, module.apply)
 
 

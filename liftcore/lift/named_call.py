@@ -30,6 +30,9 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: where `fn` cannot be called.
     """
     if not callable(fn):
         raise no_function("named_call", fn)

@@ -42,6 +42,9 @@ def swap_collection(
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: where `fn` cannot be called.
     """
     if not callable(fn):
         raise no_function("swap_collection", fn)

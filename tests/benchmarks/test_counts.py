@@ -123,31 +123,31 @@ def calls(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("entry", ["init", "apply"])
-def test_work_grows_with_layers_and_not_faster(name: str, entry: str) -> None:
-    found = []
-    for layers in (2, 4, 8):
-        model = side(name, "mlp", layers)
-        given = (model.init, KEY, X) if entry == "init" else (model.apply, model.init(KEY, X)[1], X)
-        found.append(warm_calls(*given))
-    few, some, many = found
-    assert {call: many[call] - some[call] for call in many} == {call: 2 * (some[call] - few[call]) for call in many}
+def automatically_named(layers: int) -> Side:
+    """Layers of the core whose names are those of the functions and a number."""
 
-
-@pytest.mark.parametrize("entry", ["init", "apply"])
-def test_automatic_names_add_the_same_work_for_each_layer(entry: str) -> None:
-    def model(scope: liftcore.Scope, x: Any, layers: int) -> Any:
+    def model(scope: liftcore.Scope, x: Any) -> Any:
         for _ in range(layers):
             x = scope.child(core.norm)(scope.child(core.dense)(x, pure.WIDTH))
         return x
 
+    return Side(liftcore.init(model), liftcore.apply(model))
+
+
+LAYERED: dict[str, Callable[[int], Side]] = {
+    "core": functools.partial(side, "core", "mlp"),
+    "linen_like": functools.partial(side, "linen_like", "mlp"),
+    "core, automatic names": automatically_named,
+}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize("entry", ["init", "apply"])
+def test_work_grows_with_layers_and_not_faster(name: str, entry: str) -> None:
     found = []
     for layers in (2, 4, 8):
-        run = functools.partial(model, layers=layers)
-        given = (
-            (liftcore.init(run), KEY, X) if entry == "init" else (liftcore.apply(run), liftcore.init(run)(KEY, X)[1], X)
-        )
+        model = LAYERED[name](layers)
+        given = (model.init, KEY, X) if entry == "init" else (model.apply, model.init(KEY, X)[1], X)
         found.append(warm_calls(*given))
     few, some, many = found
     assert {call: many[call] - some[call] for call in many} == {call: 2 * (some[call] - few[call]) for call in many}
