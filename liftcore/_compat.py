@@ -26,6 +26,7 @@ __all__ = [
     "as_array",
     "checkpoint",
     "closed_over",
+    "has_effect",
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
@@ -55,8 +56,11 @@ trace_state: Callable[[], Any] = _opaque_trace_state
 
 
 def tag(value: Any) -> Any:
-    """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr."""
-    return jax.tree.map(lambda leaf: checkpoint_name(_strong(leaf), TAG), value)  # type: ignore[no-untyped-call]
+    """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr.
+
+    What was a Python number stays weakly typed: it takes the dtype of what it is computed with.
+    """
+    return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), TAG), value)  # type: ignore[no-untyped-call]
 
 
 def varying_axes(kind: Any) -> frozenset[Any]:
@@ -116,6 +120,11 @@ def _wrapped(leaf: Any, impl: Any) -> Any:
     return jax.random.wrap_key_data(leaf, impl=impl) if impl else leaf
 
 
+def has_effect(eqn: Any) -> bool:
+    """Whether a jaxpr equation does anything beside what it computes; to name a mapped axis is none of that."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
+
+
 def is_tag(eqn: Any) -> bool:
     """Whether a jaxpr equation is one that `tag` made."""
     return bool(eqn.params.get("name") == TAG and eqn.primitive.name == "name")
@@ -142,11 +151,3 @@ def _transformation(module: str, code: types.CodeType) -> str:
     if file in ("pmap", "shard_map"):
         return file
     return "jit" if code.co_name == "cache_miss" else code.co_qualname.partition(".")[0]
-
-
-def _strong(leaf: Any) -> Any:
-    """The leaf as an array whose type is not weak: what a loop carries must not change its type on the way."""
-    if isinstance(leaf, jax.Array) and not jax.typeof(leaf).weak_type:
-        return leaf
-    array = jax.numpy.asarray(leaf)
-    return jax.lax.convert_element_type(array, array.dtype)

@@ -18,7 +18,7 @@ from .errors import (
     shown,
 )
 from .filters import to_predicate
-from .hoist import trace
+from .hoist import Prologue, trace
 from .retrace import note_applied
 from .scope import Scope
 from .tree import Tree
@@ -168,7 +168,9 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
                     "its initial value depends on the numbers of an argument that is given as a shape only.",
                     "Pass an array for that argument, or call `init`.",
                 )
-        variables: Variables = traced.create(None, rngs, arrays, None)
+        prologue = Prologue(traced, traced.leaves((rngs, arrays, None)))
+        prologue.make(traced.all())
+        variables: Variables = prologue.tree()
         return variables
 
     return initialized

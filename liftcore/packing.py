@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -28,6 +29,9 @@ from .scope import Scope
 from .sequences import group_sequences, inner_sequences
 from .tree import Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
+
+if TYPE_CHECKING:
+    from .hoist import Prologue
 
 __all__ = ["Crossing", "lift_across", "name_of", "pack"]
 
@@ -88,10 +92,11 @@ class Crossing:
     def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
-        self.settled = False
+        self._bound: dict[int, Any] = {}
+        self._inline: list[Scope] = []
         watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
         self.watched = watches[0].lift(self) if watches else None
-        self._live = [outer.tree.trace for outer in outers] == [trace_state()] * len(outers)
+        self._live = self._at_level_outside()
         self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
         self._unchanged: tuple[Any, ...] | None = None
         self._fresh: Container[str] = ()
@@ -100,6 +105,10 @@ class Crossing:
     def where(self) -> str:
         """The place, for the text of an error: `scan(block) at /decoder`."""
         return f"{self.layout.name} at {self.outers[0].path_text}"
+
+    def _at_level_outside(self) -> bool:
+        """Whether no transformation lies between here and the scopes outside."""
+        return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
 
     @property
     def writes(self) -> bool:
@@ -124,19 +133,55 @@ class Crossing:
         """Whether the lift is used inside another one that cuts initial values out of its body."""
         return True in [outer.tree.hoisted for outer in self.outers]
 
-    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
-        """Initial values as the scopes outside will hold them; what is computed from them must use these.
+    def make(
+        self,
+        prologue: Prologue,
+        picks: Sequence[bool] | None = None,
+        axes: Sequence[Any] | None = None,
+        form: Callable[[int, Any], Any] | None = None,
+    ) -> None:
+        """Makes initial values as the scopes outside will hold them, each after those that it reads.
 
         Args:
-            created: for each output group, the created values of each outermost scope.
+            prologue: what makes them.
+            picks: for each of them whether it is made; None for all.
+            axes: see `Prologue.make`.
+            form: from the number of an initial value, and that value, to what it is outside.
         """
-        self.settled = True
+        picks = prologue.traced.all(picks)
+        if not self.nested and not prologue.traced.mixes(axes):
+            prologue.make(picks, axes, form)
+            return
+
+        def bind(number: int, value: Any) -> Any:
+            return self.bind(value if form is None else form(number, value))
+
+        # The lift outside cuts as well. To it, what one equation makes depends on all that the equation reads, so those
+        # that depend on the same are made by themselves; and what reads another one has to read its bound form. In a
+        # batch, too, what is shared by all elements must read a mapped one as it will be there in `apply`: batched.
+        for level in prologue.traced.levels(picks):
+            for part in prologue.traced.alike(level):
+                prologue.make(part, axes, bind)
+
+    def bind(self, value: PyTree) -> PyTree:
+        """An initial value as the scopes outside will hold it; what is computed from it must use this one."""
+        if not self.nested:
+            return value
+        value = tag(value)
+        self._note_bound(value)
+        return value
+
+    def _note_bound(self, value: PyTree) -> None:
+        self._bound |= {id(leaf): leaf for leaf in jax.tree.leaves(value)}
+
+    def is_bound(self, value: PyTree) -> bool:
+        """Whether a value is one that was bound, and not another one computed from that: the very same arrays."""
+        return all(id(leaf) in self._bound for leaf in jax.tree.leaves(value))
+
+    def made(self, created: Sequence[PyTree]) -> None:
+        """Tells those who watch which initial values were made outside of the lift; the others are None."""
         if self.watched is not None:
             self.watched.settle(created)
-        flags = [outer.tree.hoisted for outer in self.outers]
-        return [
-            tuple(tag(tree) if flag else tree for flag, tree in zip(flags, group, strict=False)) for group in created
-        ]
 
     def scope_fn(
         self,
@@ -148,6 +193,7 @@ class Crossing:
         words: Callable[[int], Any] | None = None,
         fresh: Container[str] = (),
         remade: frozenset[Path] = frozenset(),
+        casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> PyTree:
         """Scopes from groups, of the structure that the lifted function was given.
 
@@ -161,8 +207,13 @@ class Crossing:
                 outermost scope only, and their draws are not counted outside.
             remade: variables, by their paths from the root, that exist and whose initializers run all the same: for the
                 keys that these draw, so that the draws that follow are those of a body that creates them.
+            casts: see `Tree`.
         """
-        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted, fresh)
+        # What a body creates at the level of the scopes outside is bound as it is made: no one has to cut it out.
+        inline = self.nested and not hoisted and self._at_level_outside()
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, hoisted or inline, fresh)
+        if inline:
+            self._inline += roots
         self._fresh = fresh
         watch = None if self.watched is None else self.watched.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
@@ -170,6 +221,7 @@ class Crossing:
             if words is not None:
                 root.tree.word = words(index)
             root.tree.remade = outer.tree.remade | remade
+            root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more
                 root.tree.trace = outer.tree.trace
         scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
@@ -213,6 +265,8 @@ class Crossing:
     ) -> tuple[PyTree, ...]:
         self.records.append(self.record(roots, scopes, sown))
         for root in roots:
+            if root in self._inline:
+                self._note_bound(list(root.tree.created.values()))
             root.invalidate()
         return groups
 
@@ -227,6 +281,10 @@ class Crossing:
         names = tuple([inner.names() for inner in scopes])
         mixed = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.mixed])
         return Record(tuple(draws.items()), names, sown, mixed)
+
+    def forget(self) -> None:
+        """Lets go of the values that were bound, which must not outlive their trace."""
+        self._bound, self._inline = {}, []
 
     def enter(self) -> None:
         """Tells the scopes outside that the body begins to run."""
@@ -266,6 +324,7 @@ def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callab
         finally:
             crossing.leave()
         commit(crossing, changes)
+        crossing.forget()
         if crossing.watched is not None:
             crossing.watched.close(crossing)
         return result
@@ -403,11 +462,12 @@ def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
         values = filters.merge(*[group.values[index] for group in changes])
         for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.settled)
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.is_bound(value))
         for path, value in filters.leaves_of(values):
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
-        if not crossing.settled:
-            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in created}
+        if crossing.nested:
+            mixed = [path for path, value in created.items() if not crossing.is_bound(value)]
+            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in mixed}
     if layout.groups.captures and crossing.records:
         for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
             for one, value in zip(sown, values, strict=True):

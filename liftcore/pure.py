@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from . import filters
 from .errors import no_function
@@ -18,6 +19,9 @@ from .layout import Record
 from .packing import Crossing, lift_across, name_of
 from .tree import Sown
 from .typing import Filter, Path, PyTree
+
+if TYPE_CHECKING:
+    from .hoist import Prologue
 
 __all__ = ["Lifter", "Pure", "Transform", "lift", "lifter", "lifter_of"]
 
@@ -156,12 +160,15 @@ class Pure:
         crossing: Crossing,
         hoisted: bool = False,
         remade: frozenset[Path] = frozenset(),
+        casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> None:
-        self.fn, self.crossing, self._hoisted, self._remade = fn, crossing, hoisted, remade
+        self.fn, self.crossing, self._hoisted, self._remade, self._casts = fn, crossing, hoisted, remade, casts
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Runs the function on scopes that are made of the groups."""
-        scopes = self.crossing.scope_fn(variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade)
+        scopes = self.crossing.scope_fn(
+            variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade, casts=self._casts
+        )
         result = self.fn(scopes, *args, **kwargs)
         return result, self.crossing.repacked(scopes)
 
@@ -185,13 +192,17 @@ class Pure:
         """Whether the lift is used inside another one that cuts initial values out of its body."""
         return self.crossing.nested
 
-    def settle(self, created: Sequence[PyTree]) -> list[PyTree]:
-        """See `Crossing.settle`."""
-        return self.crossing.settle(created)
+    def make(self, prologue: Prologue, picks: Sequence[bool] | None = None, axes: Sequence[Any] | None = None) -> None:
+        """See `Crossing.make`."""
+        self.crossing.make(prologue, picks, axes)
 
-    def hoisted(self) -> Pure:
-        """The same, with the created values marked so that `hoist` can cut them out."""
-        return Pure(self.fn, self.crossing, hoisted=True)
+    def made(self, created: Sequence[PyTree]) -> None:
+        """See `Crossing.made`."""
+        self.crossing.made(created)
+
+    def hoisted(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Pure:
+        """The same, with the created values marked so that `hoist` can cut them out; `casts` as in `Tree`."""
+        return Pure(self.fn, self.crossing, hoisted=True, casts=casts)
 
     def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Pure:
         """Another function of the same scopes, for a transformation that takes several.
@@ -210,15 +221,7 @@ class Pure:
             for outer, tree in zip(outers, group, strict=False)
             for path, _ in filters.leaves_of(tree)
         ]
-        return Pure(fn, self.crossing, self._hoisted, frozenset(paths))
-
-    def level(self) -> Pure:
-        """The same, for a transformation that runs the body's own operations at the level of the scopes outside.
-
-        What the body creates is settled as it is made.
-        """
-        self.crossing.settled = True
-        return Pure(self.fn, self.crossing, hoisted=self.nested)
+        return Pure(fn, self.crossing, self._hoisted, frozenset(paths), self._casts)
 
     def forget(self) -> None:
         """Lets what the body drew, named and sown so far count for nothing."""

@@ -20,7 +20,7 @@ from .filters import partition
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .typing import Collection, Path, Variables
-from .values import copied, lacks_keys, shapes
+from .values import cast, copied, lacks_keys, shapes
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -289,10 +289,12 @@ class Scope(Naming):
             collection: its collection.
             name: its name.
             value: its first value.
-            settled: whether `Pure.settle` has seen the value.
+            settled: whether the value was bound, see `Crossing.bind`.
         """
         self.check_live("creating", collection, name)
         self._check_writable(collection, name, value, "created")
+        if self.tree.casts:
+            value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
             value = tag(value)
         self._own(collection)[name] = value

@@ -100,13 +100,15 @@ class Tree:
 
     `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `hoisted` says whether
     values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
-    the lifts around it left outside, each from the scope that is lifted.
+    the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
+    variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
+    they begin).
     """
 
     __slots__ = (
-        "_above", "_resolved", "_writable", "alive", "base", "created", "fallbacks", "given", "hoisted", "initializing",
-        "left", "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace", "variables", "watch",
-        "word", "writes", "written",
+        "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
+        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace",
+        "variables", "watch", "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +141,7 @@ class Tree:
         self.word = word
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
+        self.casts: Mapping[Path, tuple[Any, ...]] = {}
         self.trace = trace_state()
         self.alive = True
         self.created: dict[Path, Any] = {}
@@ -187,8 +190,8 @@ class Tree:
     @property
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules = tuple([rule for rule, _ in self.fallbacks])
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, self.remade, self.left
+        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()))
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left
 
     @property
     def above(self) -> str:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["copied", "lacks_keys", "shapes"]
+__all__ = ["cast", "copied", "lacks_keys", "shapes"]
 
 
 def shapes(tree: Any) -> list[Any]:
     """The shapes of the leaves of a value; first of all whether it is one leaf."""
     return [jax.tree_util.all_leaves([tree]), *map(np.shape, jax.tree.leaves(tree))]
+
+
+def cast(value: Any, dtypes: Sequence[Any]) -> Any:
+    """A value with each of its leaves cast to a dtype, or left where that is None; without dtypes, as it is."""
+    if not dtypes:
+        return value
+    leaves, treedef = jax.tree.flatten(value)
+    pairs = zip(leaves, dtypes, strict=True)
+    return jax.tree.unflatten(
+        treedef, [leaf if dtype is None else jax.lax.convert_element_type(leaf, dtype) for leaf, dtype in pairs]
+    )
 
 
 def copied(value: Any) -> Any:

@@ -17,14 +17,14 @@ from jax.core import ShapedArray
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
-from ..hoist import Traced, trace
+from ..hoist import Prologue, Traced, trace
 from ..layout import Changes
 from ..pure import Pure
+from ..split import without_created
 from ..tree import Sown
 from ..typing import PyTree
 from .carry import check_separate, overlay, select
 from .changes import path_text
-from .outline import without_created
 
 __all__ = ["Slots", "run_one", "types_text"]
 
@@ -63,7 +63,7 @@ def run_one(
         slots.add(pure.crossing.records[-1].sown, traced[-1].outputs[1][1])
         for one in traced[:-1]:
             check_separate(pure, select(one.created[0], traced[-1].created[0]))
-    made = pure.settle([_made(pure.where, traced)])[0]
+    made = _made(pure, traced)
     before = tuple(map(merge, variable_groups[0], made))
     begin = _begin(pure.where, before, [one.outputs[1][0] for one in traced])
 
@@ -79,21 +79,27 @@ def run_one(
 
 def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[[], Any]]) -> Any:
     """Runs one of some functions; JAX says that they return different types, this says where."""
-    seen: list[str] = []
+    seen: dict[int, str] = {}
 
-    def watched(branch: Callable[[], Any]) -> Any:
-        output = branch()
-        seen.append(types_text(output[0]))
+    def watched(number: int) -> Any:
+        output = branches[number]()
+        seen[number] = types_text(output[0])
         return output
 
     try:
-        return choose([functools.partial(watched, branch) for branch in branches])
+        output = choose([functools.partial(watched, number) for number in range(len(branches))])
     except TypeError as error:
-        if len(seen) < len(branches) or len(set(seen)) == 1:
+        if len(seen) < len(branches) or len(set(seen.values())) == 1:
             raise
         raise LiftArgumentError(
-            where, f"its branches return {', '.join(seen)}.", "Return the same structure, shapes and dtypes from all."
+            where,
+            f"its branches return {', '.join(seen.values())}.",
+            "Return the same structure, shapes and dtypes from all.",
         ) from error
+    # Under `jax.disable_jit` JAX runs the chosen branch alone; the draws of the others count all the same.
+    for number in set(range(len(branches))) - seen.keys():
+        jax.eval_shape(branches[number])
+    return output
 
 
 class Slots:
@@ -143,15 +149,22 @@ class Slots:
         return tuple(full)
 
 
-def _made(where: str, traced: Sequence[Traced]) -> PyTree:
+def _made(pure: Pure, traced: Sequence[Traced]) -> PyTree:
     """The initial values of all bodies, each as the first that creates it makes it."""
     made: Any = tuple({} for _ in traced[0].created[0])
     types: Any = made
     for number, one in enumerate(traced):
         created = one.created[0]
-        _check_same(where, "creates", number, created, types)
-        values = one.create(jax.tree.leaves(tuple(map(_missing, created, types))))[0]
-        made, types = tuple(map(merge, values, made)), tuple(map(merge, created, types))
+        _check_same(pure.where, "creates", number, created, types)
+        missing = jax.tree.leaves(tuple(map(_missing, created, types)))
+        prologue = Prologue(one, [])
+        # What this body derives from a variable that an earlier one makes too, it derives from the value that stays.
+        for place, value in enumerate(jax.tree.leaves(overlay(created, select(made, created)))):
+            if not missing[place]:
+                prologue.know(place, value)
+        pure.make(prologue, missing)
+        made, types = tuple(map(merge, prologue.tree(missing)[0], made)), tuple(map(merge, created, types))
+    pure.made([made])
     return made
 
 

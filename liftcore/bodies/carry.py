@@ -13,10 +13,10 @@ from jax.core import ShapedArray
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of
 from ..pure import Pure
-from ..typing import PyTree
+from ..typing import Path, PyTree
 from .changes import path_text
 
-__all__ = ["check_carry", "check_separate", "overlay", "promoted", "select"]
+__all__ = ["casts_of", "check_carry", "check_separate", "overlay", "promoted", "select"]
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
@@ -64,6 +64,31 @@ def _promote(leaf: Any, new: Any) -> Any:
     if not old.weak_type or old.dtype == new.dtype:
         return leaf
     return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
+
+
+def casts_of(pure: Pure, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
+    """The casts of carried variables that a body creates as weakly typed numbers, and writes as something else.
+
+    They are what `promoted` does to those that were given: see `Tree.casts`.
+    """
+    found = {}
+    before, after = select(created, written), select(written, created)
+    for outer, tree, other in zip(pure.crossing.outers, before, after, strict=True):
+        values = dict(leaves_of(other))
+        for path, value in leaves_of(tree):
+            (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(values[path])
+            if treedef == treedef_after:
+                dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
+                if any(dtype is not None for dtype in dtypes):
+                    found[(path[0], *outer.path, *path[1:])] = dtypes
+    return found
+
+
+def _promoted_dtype(old: Any, new: Any) -> Any:
+    if not old.weak_type or old.dtype == new.dtype:
+        return None
+    number = next(kind for kind in (int, float, complex) if old.dtype == jnp.result_type(kind))  # as what it began
+    return jnp.result_type(number, new.dtype)
 
 
 def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:

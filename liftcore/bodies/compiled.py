@@ -28,9 +28,9 @@ from ..hoist import Traced
 from ..layout import Layout, Record
 from ..packing import Crossing, name_of
 from ..retrace import Known, note, recording
+from ..split import Split, with_created, without_created
 from ..typing import Path
 from .arguments import join_arguments
-from .outline import with_created, without_created
 from .shardings import Shardings
 from .signature import Signature, facts_of
 
@@ -256,15 +256,14 @@ class Compiled:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
             hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            created = hoisted.create(None, held, words, gone, operands)
-            if self.body.shardings is not None:
-                created = self.body.shardings.placement.constrain(created, crossing)
-            created = crossing.settle(created)
+            parts, shardings = Split(crossing, hoisted), self.body.shardings
+            form = None if shardings is None else shardings.placement.form(hoisted.created, crossing)
+            created = parts.prologue(held, words, gone, operands, form=form)
             result, values, kept = run(created, held, words, gone, operands)
         else:
             created, (result, values, kept) = self._whole(words, gone, operands)
         crossing.records.append(kept.record)
-        return with_created(created, result, values) if kept.changed else (result, crossing.unchanged)
+        return with_created(created[: len(values)], result, values) if kept.changed else (result, crossing.unchanged)
 
     def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""
@@ -283,7 +282,7 @@ class Compiled:
 
     def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Traced, Callable[..., Any]]:
         """The body as traced, and the compiled function of it without what makes its initial values."""
-        hoisted = Traced(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars))
+        hoisted = Traced(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
 
         def rest(created: Any, held: Any, words: Any, gone: Any, operands: Any) -> Any:
             return hoisted.rest(None, created, held, words, gone, operands)[1]

@@ -19,13 +19,13 @@ from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..packing import name_of
 from ..pure import Pure
+from ..split import split, without_created
 from ..typing import PyTree
 from .arguments import parameter_names
 from .branches import Slots, types_text
 from .carry import select
 from .changes import path_text
 from .derivative import positive
-from .outline import with_created, without_created
 
 __all__ = ["Arguments", "Operands", "Ruled", "by_number", "pair", "with_defaults"]
 
@@ -57,12 +57,16 @@ class Arguments:
 
 
 class Operands(NamedTuple):
-    """What JAX sees: variables to differentiate with respect to, the other ones, keys, arguments, and closures."""
+    """What JAX sees: variables to differentiate with respect to, the other ones, keys, arguments, and closures.
+
+    `effects` are what effects gave to initial values, and to the function too.
+    """
 
     wrt: PyTree
     others: PyTree
     rngs: Any
     args: list[Any]
+    effects: Any = ()
     consts: tuple[Any, ...] = ()
 
 
@@ -78,17 +82,18 @@ class Ruled:
         self._pure, self._arguments = pure.hoisted(), arguments
         given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
 
-        def body(operands: Operands) -> Any:
-            return without_created(*self._run(self._pure, operands, *arguments.join(operands.args)))
+        def body(pure: Pure, operands: Operands) -> Any:
+            return self._run(pure, operands, *arguments.join(operands.args))
 
-        self._traced = trace(body, given)
+        self._parts = split(pure, body, given)
         self._slots = Slots()
-        self._written = self._note(self._traced.outputs[1])
-        self._created = pure.settle(self._traced.create(None, given))
+        self._written = self._note(self._parts.values)
+        self._created = self._parts.prologue(given)
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
-        self.operands = given._replace(wrt=wrt, others=others, consts=(_constant(self._traced.consts),))
+        traced, (*_, effects) = self._parts.traced, self._created
+        self.operands = given._replace(wrt=wrt, others=others, effects=effects, consts=(_constant(traced.consts),))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
-        self.function = functools.partial(_function, _without_constants(self._traced), shapes, self._slots)
+        self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
 
     def rule(
         self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
@@ -119,7 +124,7 @@ class Ruled:
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The output groups, from the values that came out."""
         self._pure.capture(self._slots.sown)
-        return with_created(self._created, None, values)[1]
+        return self._parts.join(self._created, None, values)[1]
 
     def _run(self, pure: Pure, operands: Operands, *args: Any) -> Any:
         return pure([operands.wrt, operands.others], operands.rngs, *args)
@@ -158,7 +163,7 @@ def _with_constants(traced: Traced, consts: Sequence[Any]) -> Traced:
 
 def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
     wrt, others = operands.wrt, _opaque(operands.others)
-    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), ()]
+    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), (), operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
     result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])

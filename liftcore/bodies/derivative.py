@@ -19,14 +19,13 @@ from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
 from ..groups import Advice
-from ..hoist import trace
 from ..layout import Layout
 from ..pure import Pure
+from ..split import split
 from ..typing import Path, PyTree
 from .axes import split_arrays
 from .carry import check_separate, select
 from .changes import path_text
-from .outline import with_created, without_created
 
 __all__ = [
     "ADVICE",
@@ -112,28 +111,29 @@ def differentiable(
     trees, others = variable_groups
     if not pure.writes:
         return lambda trees, *args: pure([trees, others], rng_groups, *args, **kwargs), trees, tuple
-    hoisted, moving = pure.hoisted(), [num - 1 for num in argnums if num]
+    moving = [num - 1 for num in argnums if num]
     joins: list[Callable[..., Any]] = []
 
-    def body(trees: PyTree, moved: Sequence[Any]) -> Any:
+    def body(pure: Pure, trees: PyTree, moved: Sequence[Any]) -> Any:
         full = list(args)
         for place, arg in zip(moving, moved, strict=True):
             full[place] = arg
-        created, (result, values) = without_created(*hoisted([trees, others], rng_groups, *full, **kwargs))
+        result, groups = pure([trees, others], rng_groups, *full, **kwargs)
         arrays, join = split_arrays(result)
         joins.append(join)
-        return created, (arrays, values)
+        return arrays, groups
 
-    traced = trace(body, trees, [args[place] for place in moving])
-    check_separate(pure, traced.created[0])
-    made = pure.settle(traced.create(None, trees, [args[place] for place in moving]))
+    operands = trees, [args[place] for place in moving]
+    parts = split(pure, body, *operands)
+    check_separate(pure, parts.traced.created[0])
+    made = parts.prologue(*operands)
 
     def call(full: PyTree, *args: Any) -> Any:
         created, moved = [select(full, made[0]), *made[1:]], [args[place] for place in moving]
-        arrays, values = traced.rest(None, created, select(full, trees), moved)[1]
+        arrays, values = parts.remainder(created, select(full, trees), moved)
         return joins[0](arrays), values
 
-    return call, tuple(map(merge, trees, made[0])), lambda values: with_created(made, None, values)[1]
+    return call, tuple(map(merge, trees, made[0])), lambda values: parts.join(made, None, values)[1]
 
 
 def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:

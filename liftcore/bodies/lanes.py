@@ -14,8 +14,8 @@ from jax.core import ShapedArray
 
 from ..errors import LoopInvarianceError
 from ..groups import Advice, Captured
-from ..hoist import trace
 from ..pure import Lifter, Pure, lifter
+from ..split import Split, split
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,
@@ -29,7 +29,6 @@ from .axes import (
     split_rules,
 )
 from .boxes import boxes_inside, boxes_outside, check_params
-from .outline import with_created, without_created
 
 __all__ = ["Lanes", "Mapper", "over_lanes"]
 
@@ -181,37 +180,22 @@ class Lanes(NamedTuple):
         if not pure.writes:
             run = self.spread(lambda *given: lane(pure, *given)[0], self.in_axes, out_axes)
             return run(*operands), pure.unchanged
-        axes, hoisted = list(self.group_axes), pure.hoisted()
-
-        def flat(*given: Any) -> tuple[tuple[Any, Any], Any]:
-            created, (result, values) = without_created(*lane(hoisted, *given))
-            shared = [group if axis is None else () for group, axis in zip(values, axes, strict=True)]
-            mapped = [() if axis is None else group for group, axis in zip(values, axes, strict=True)]
-            return (created, shared), (result, mapped)
-
-        traced = trace(flat, *self.sliced(operands, self.in_axes), axes=self.names)
-        _, shared = traced.created
-        chosen = [part == 0 for part in traced.parts]
-        make = self.batch(lambda *given: traced.create(chosen, *given)[0], self.in_axes, axes)
-
-        def rest(created: Any, *given: Any) -> Any:
-            return traced.rest(chosen, (created, shared), *given)
-
-        whole: Any = (axes, *self.in_axes), (None, (out_axes, axes))
+        axes = list(self.group_axes)
+        parts = split(pure, lane, *self.sliced(operands, self.in_axes), axes=self.names)
+        whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
         try:
-            given = [*pure.settle(make(*operands)[:-1]), ()], *operands
+            created = parts.batched(self.batch, operands, flatten_axes("operands", self.in_axes, operands), whole[0][0])
             if self.mapper.spread is None:
-                outputs = self.batch(rest, *whole)(*given)
-            elif jax.tree.leaves(shared):  # only `jax.vmap` tells whether a value differs between lanes
-                jax.eval_shape(self.batch(lambda *given: rest(*given)[0], whole[0], None), *given)
+                outputs = self.batch(parts.remainder, *whole)(created, *operands)
+            elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):
+                # Only `jax.vmap` tells whether a value differs between lanes.
+                jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
         except ValueError as error:
-            _check_shared(pure.where, traced.reads(), axes, self.mapper, error)
+            _check_shared(pure.where, parts, axes, self.mapper, error)
             raise
         if self.mapper.spread is not None:
-            outputs = self.mapper.spread(self, rest, *whole)(*given)
-        (_, shared), (result, mapped) = outputs
-        values = [one if axis is None else other for one, other, axis in zip(shared, mapped, axes, strict=True)]
-        return with_created(given[0], result, values)
+            outputs = self.mapper.spread(self, parts.remainder, *whole)(created, *operands)
+        return parts.join(created, *outputs)
 
 
 _SLICES = 0
@@ -225,13 +209,18 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
     )
 
 
-def _check_shared(where: str, reads: PyTree, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
+def _check_shared(where: str, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
     """Raises where a shared variable, created or written, depends on the lane."""
+    traced = parts.traced
+    mapped = {number for number, part in enumerate(traced.parts) if part < len(axes) and axes[part] is not None}
+    created = traced.reads(), traced.tree(None, traced.earlier)
+    written = (one[1] for one in traced.output_reads())
     advices = "do not split the sequence that its initializer draws from", f"write the same in all lanes{mapper.same}"
-    for part, advice in zip(reads, advices, strict=True):
-        shared = [group if axis is None else () for group, axis in zip(part, axes, strict=True)]
-        differ = [path for path, read in jax.tree.leaves_with_path(shared) if _SLICES in read]
-        names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in differ})
+    for both, advice in zip((created, written), advices, strict=True):
+        reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)
+        differ = jax.tree.map(lambda read, made: _SLICES in read or not mapped.isdisjoint(made), reads, earlier)
+        paths = [path for path, one in jax.tree.leaves_with_path(differ) if one]
+        names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths})
         if names:
             raise LoopInvarianceError(
                 where,

@@ -64,7 +64,7 @@ class Lens(NamedTuple):
                         f"the body has it as {before}, and of what is stored with `map_out`, `map_in` makes {now}.",
                         "Let `map_in` undo what `map_out` does to names, shapes and dtypes.",
                     )
-        return jax.tree.map(_strong, chosen)
+        return jax.tree.map(_as_traced, chosen, like)
 
     def _mapped(self, name: str, fn: Callable[[Any], Any], tree: Any) -> Any:
         if not tree:
@@ -84,10 +84,10 @@ def _type(leaf: Any) -> str:
     return f"{aval.dtype}{list(aval.shape)}"
 
 
-def _strong(leaf: Any) -> Any:
-    """What the body makes is never weakly typed, so what it sees of that must not be either."""
-    aval = jax.typeof(leaf)
-    return jax.lax.convert_element_type(jnp.asarray(leaf), aval.dtype) if aval.weak_type else leaf
+def _as_traced(leaf: Any, aval: Any) -> Any:
+    """A leaf that is weakly typed only where that which the body was traced with is."""
+    weak = jax.typeof(leaf).weak_type and not aval.weak_type
+    return jax.lax.convert_element_type(jnp.asarray(leaf), aval.dtype) if weak else leaf
 
 
 def _copied(tree: Any) -> Any:

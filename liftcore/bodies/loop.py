@@ -11,20 +11,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from .._compat import tag
+from ..equations import batches
 from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
-from ..hoist import Part, Traced, trace
+from ..hoist import Prologue, Traced, trace
 from ..layout import Changes
 from ..pure import Pure
-from ..typing import Axis, InOutAxes, PyTree
+from ..typing import Axis, InOutAxes, Path, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
-from .carry import check_carry, check_separate, overlay, promoted, select
+from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
 from .changes import names_of
 
 __all__ = ["Loop"]
@@ -53,8 +56,9 @@ class Loop(NamedTuple):
     advice: str = 'Stack it, `variable_axes={{"{}": 0}}`'
 
     def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
-        """`jax.lax.scan`."""
-        return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
+        """`jax.lax.scan`; one of no iterations is traced under `jax.disable_jit` too, since JAX refuses it there."""
+        with contextlib.nullcontext() if self.size else jax.disable_jit(False):
+            return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
@@ -79,16 +83,15 @@ class Loop(NamedTuple):
         self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
         outputs = Outputs(pure.where, out_axes)
-        hoisted = pure.hoisted()
 
-        def flat(state: Any, slices: Any) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = body(hoisted, state, slices)
+        def flat(pure: Pure, state: Any, slices: Any) -> Any:
+            carry, ys, (shared, carried, *stacked, captured) = body(pure, state, slices)
             _check_unwritten(pure.where, shared.values)
             stackable, constant = outputs.split(ys)
             created = Created(shared.created, carried.created, [one.created for one in stacked], tag(constant))
             return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
-        traced, (carried, carry) = _trace(flat, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
+        traced, (carried, carry) = _trace(pure, flat, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
         made, chosen, outside = self._create(pure, traced, (carried, carry), xs)
         begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
         for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
@@ -111,7 +114,9 @@ class Loop(NamedTuple):
 
         if pure.nested and not all(chosen):
             _, (left, _) = loop(made, chosen)
-            outside = _either(outside, pure.settle(self._moved(to_axis, left)))
+            left = jax.tree.map(pure.crossing.bind, self._moved(to_axis, left))
+            pure.made([(), (), *left])
+            outside = _either(outside, left)
             made = made._replace(stacked=self._moved(to_front, outside))
             chosen = [True for _ in chosen]
         (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
@@ -133,41 +138,45 @@ class Loop(NamedTuple):
         Returns:
             The values; for each leaf whether it was made; and the stacked ones as they lie outside, along their axes.
         """
-        kinds = [Created._fields[part] for part in traced.parts]
-        reads = list(zip(kinds, traced.depends, strict=True))
-        if any(read for kind, read in reads if kind in ("shared", "constant")):
-            raise _no_constant(pure.where, traced.reads(), self.advice)
-        first = None
-        if any(_SLICES in read for kind, read in reads if kind == "carried"):
-            first = _first(pure.where, xs, self.size, self.reverse)
-        at_once = [kind == "stacked" and _STATE not in read for kind, read in reads]
-        once = traced.create([kind in ("shared", "constant") for kind in kinds], None, None)
-        carried = traced.create([kind == "carried" for kind in kinds], state, first).carried
-        stacked = self._stack(traced, at_once, state, xs, pure.nested)
-        shared, carried, *outside = pure.settle([once.shared, carried, *self._moved(to_axis, stacked)])
-        chosen = [kind != "stacked" or made for kind, made in zip(kinds, at_once, strict=True)]
-        return Created(shared, carried, self._moved(to_front, outside), once.constant), chosen, outside
+        kinds = Kinds.of(traced)
+        if kinds.differing:
+            raise _no_constant(pure.where, traced, kinds, self.advice)
+        first = _first(pure.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
+        once = Prologue(traced, traced.leaves((state, first)))
+        along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
+        many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
+        axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.places]
+        begin = self.size - 1 if self.reverse else 0
+        for part in traced.levels(kinds.made_before):
+            pure.make(once, both(part, kinds.made_once))
+            pure.make(many, both(part, kinds.made_at_once), axes)
+            for number in itertools.compress(range(len(part)), part):
+                if kinds.made_at_once[number]:
+                    if self.size:
+                        stacked = many.values[number]
+                        once.know(number, jax.lax.index_in_dim(stacked, begin, axes[number] or 0, keepdims=False))
+                elif kinds.places[number][0] != "carried":  # what is made at once reads no carried variable
+                    many.know(number, once.values[number])
+        values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
+        made: Created = traced.tree(None, values)
+        pure.made([made.shared, made.carried, *made.stacked])
+        return made._replace(stacked=self._moved(to_front, made.stacked)), kinds.made_before, made.stacked
 
-    def _stack(self, traced: Traced, picks: Sequence[bool], state: PyTree, xs: PyTree, apart: bool) -> PyTree:
-        """Makes stacked initial values, those of all iterations at once where that gives the same.
+    def _batch(self, part: Callable[..., Any], in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
+        """Equations for all iterations at once where that gives the same, else for one after the other."""
 
-        Where an enclosing lift has to see what each of them depends on (`apart`), those alike are made by themselves.
-        """
-        leaves, values = jax.tree.leaves((state, xs)), [None for _ in picks]
-        parts: Iterable[Sequence[bool]] = traced.alike(picks) if apart else [picks] if any(picks) else []
-        for part in parts:
-            make = traced.maker(part)
-            made = iter(self._made(make, make.of(leaves)))
-            values = [next(made) if pick else value for pick, value in zip(part, values, strict=True)]
-        return traced.tree(None, values).stacked
+        def run(*inputs: Any) -> Any:
+            if self.size and batches(part.args[0]):  # type: ignore[attr-defined]
+                with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
+                    return jax.vmap(part, tuple(in_axes), list(out_axes), axis_size=self.size)(*inputs)
+            xs = [None if axis is None else to_front(one, axis) for one, axis in zip(inputs, in_axes, strict=True)]
 
-    def _made(self, make: Part, slices: Sequence[Any]) -> list[Any]:
-        if make.batches and self.size:
-            with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
-                made: list[Any] = jax.vmap(lambda slices: make(*slices), axis_size=self.size)(slices)
-                return made
-        made = self.scan(lambda _, slices: (None, make(*slices)), None, slices)[1]
-        return made
+            def step(_: Any, slices: Any) -> Any:
+                return None, part(*[one if x is None else x for one, x in zip(inputs, slices, strict=True)])
+
+            return list(map(to_axis, self.scan(step, None, xs)[1], out_axes))
+
+        return run
 
     def _moved(self, move: Callable[[PyTree, Axis], PyTree], groups: Sequence[PyTree]) -> list[PyTree]:
         return [move(group, axis) for group, axis in zip(groups, self.group_axes, strict=True)]
@@ -175,6 +184,53 @@ class Loop(NamedTuple):
 
 _STATE, _SLICES = 0, 1
 """The operands of a traced body, as `Traced.reads` numbers them."""
+
+
+class Kinds(NamedTuple):
+    """How the initial values of a body are made; each field has an entry for each of them, but the last two.
+
+    Attributes:
+        places: the field of `Created` that it lies in, and the number of the group there.
+        made_once: whether it is made from the state, and from the slices of the iteration that runs first.
+        made_at_once: whether it is made for all iterations, from the slices of each.
+        differing: the numbers of those that all iterations share and that depend on one of them.
+        carried_from_slices: whether a carried one reads slices.
+    """
+
+    places: Sequence[tuple[str, int]]
+    made_once: Sequence[bool]
+    made_at_once: Sequence[bool]
+    differing: Sequence[int]
+    carried_from_slices: bool
+
+    @classmethod
+    def of(cls, traced: Traced) -> Kinds:
+        """Those of a body."""
+        paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+        places = [(path[0].name, path[1].idx) for path in paths]
+        kinds = [kind for kind, _ in places]
+        carried = {number for number, kind in enumerate(kinds) if kind == "carried"}
+        reads = traced.depends
+        # A carried variable that was made in the body is another one in the next iteration, as the carry is.
+        state = [_STATE in read or bool(carried & earlier) for read, earlier in zip(reads, traced.earlier, strict=True)]
+        shared = [number for number, kind in enumerate(kinds) if kind in ("shared", "constant")]
+        return cls(
+            places,
+            [kind != "stacked" for kind in kinds],
+            [kind == "stacked" and not one for kind, one in zip(kinds, state, strict=True)],
+            [number for number in shared if reads[number] or state[number]],
+            any(_SLICES in reads[number] for number in carried),
+        )
+
+    @property
+    def made_before(self) -> list[bool]:
+        """Whether it is made before the loop at all."""
+        return [one or other for one, other in zip(self.made_once, self.made_at_once, strict=True)]
+
+
+def both(some: Sequence[bool], others: Sequence[bool]) -> list[bool]:
+    """What is chosen twice."""
+    return [one and other for one, other in zip(some, others, strict=True)]
 
 
 class Outputs:
@@ -200,16 +256,19 @@ class Outputs:
         return jax.tree.unflatten(treedef, each)
 
 
-def _trace(body: Callable[..., Any], state: Any, slices: Any) -> tuple[Traced, Any]:
+def _trace(pure: Pure, body: Callable[..., Any], state: Any, slices: Any) -> tuple[Traced, Any]:
     """Traces a body, and again where a weakly typed carry must be cast, as `jax.lax.scan` does."""
+    casts: dict[Path, tuple[Any, ...]] = {}
     while True:
-        traced = trace(body, state, slices)
+        traced = trace(functools.partial(body, pure.hoisted(casts)), state, slices)
         carried, carry = state
         written, after = traced.outputs[0]
         cast = promoted((select(carried, written), carry), (select(written, carried), after))
-        if cast is None:
+        created = casts_of(pure, traced.created.carried, written)
+        if cast is None and not created:
             return traced, state
-        state = overlay(carried, cast[0]), cast[1]
+        casts |= created
+        state = state if cast is None else (overlay(carried, cast[0]), cast[1])
 
 
 def _merged(group: PyTree, other: PyTree) -> PyTree:
@@ -241,9 +300,11 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
 
 
-def _no_constant(where: str, reads: Created, advice: str) -> LoopInvarianceError:
+def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopInvarianceError:
     """What to say where what all iterations share depends on one of them."""
-    names = _variable_names(jax.tree.map(lambda read: read or None, reads.shared))
+    paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    shared = [paths[number][2:] for number in kinds.differing if kinds.places[number][0] == "shared"]
+    names = sorted({jax.tree_util.keystr(path, simple=True, separator="/") for path in shared})
     if names:
         return LoopInvarianceError(
             where,
@@ -256,11 +317,6 @@ def _no_constant(where: str, reads: Created, advice: str) -> LoopInvarianceError
         "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
         "Give it an axis, and take one of the stacked values.",
     )
-
-
-def _variable_names(group: PyTree) -> list[str]:
-    paths = (path for path, _ in jax.tree.leaves_with_path(group))
-    return sorted({jax.tree_util.keystr(path[1:], simple=True, separator="/") for path in paths})
 
 
 def _is_none(value: Any) -> bool:

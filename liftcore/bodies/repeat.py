@@ -7,6 +7,7 @@ nothing of it, carried ones are made as iteration 0 would make them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,13 +17,13 @@ import jax
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of, merge
 from ..groups import Advice
-from ..hoist import Traced, trace
+from ..hoist import Prologue, Traced, trace
 from ..layout import Changes
 from ..pure import Pure
-from ..typing import PyTree
-from .carry import check_carry, check_separate, overlay, promoted, select
+from ..split import without_created
+from ..typing import Path, PyTree
+from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
 from .changes import names_of, path_text
-from .outline import without_created
 
 __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
 
@@ -70,14 +71,20 @@ class Repeat(NamedTuple):
         if self.pure.writes:
             return self._run_hoisted(variables, value)
 
+        runs: list[None] = []
+
         def condition(now: Any) -> Any:
             return self.condition(self.pure, variables, *now)[0]
 
         def body(now: Any) -> Any:
+            runs.append(None)
             return self._next(now[0]), self.body(self.pure, variables, *now)[0]
 
         try:
-            _, value = jax.lax.while_loop(condition, body, (self._first, value))
+            begin = self._first, value
+            _, value = jax.lax.while_loop(condition, body, begin)
+            if not runs:  # under `jax.disable_jit` a body that never runs is not traced, but its draws count
+                jax.eval_shape(body, begin)
         except TypeError:
             traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
             check_carry(self.pure.where, "carry", value, traced.outputs)
@@ -96,9 +103,9 @@ class Repeat(NamedTuple):
         condition, body, state = self._trace(state, variables.shared)
         _check_constant(self.pure.where, condition, body)
 
-        early = Variables(*self.pure.settle(condition.create(None, state, None)[:2]))
+        early = self._made(condition, state, None)
         known = state._replace(carried=_merged(state.carried, early.carried))
-        late = Variables(*self.pure.settle(body.create(None, known, early.shared)[:2]))
+        late = self._made(body, known, early.shared)
         written = body.outputs[0].carried
         begin = select(_merged(known.carried, late.carried), written)
         check_carry(self.pure.where, "carried variable ", begin, written)
@@ -120,11 +127,18 @@ class Repeat(NamedTuple):
         _, unwritten, captured = self.pure.unchanged
         return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
+    def _made(self, traced: Traced, *operands: Any) -> Variables:
+        """The initial values that the condition or the body makes."""
+        prologue = Prologue(traced, traced.leaves(operands))
+        self.pure.make(prologue)
+        created = Variables(*prologue.tree()[:2])
+        self.pure.made(created)
+        return created
+
     def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:
         """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
-        pure = self.pure.hoisted()
 
-        def condition(state: State, _: Any) -> Any:
+        def condition(pure: Pure, state: State, _: Any) -> Any:
             variables = Variables(state.carried, shared)
             created, (pred, values) = without_created(*self.condition(pure, variables, state.index, state.value))
             self._check_captured()
@@ -132,7 +146,7 @@ class Repeat(NamedTuple):
             self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
             return created, (pred, ())
 
-        def body(state: State, early: PyTree) -> Any:
+        def body(pure: Pure, state: State, early: PyTree) -> Any:
             variables = Variables(state.carried, _merged(shared, early))
             created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
             self._check_captured()
@@ -142,16 +156,21 @@ class Repeat(NamedTuple):
             self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
             return created, (State(self._next(state.index), values[0], value), ())
 
+        casts: dict[Path, tuple[Any, ...]] = {}
         while True:
-            first = trace(condition, state, None)
+            pure = self.pure.hoisted(casts)
+            first = trace(functools.partial(condition, pure), state, None)
             known = state._replace(carried=_merged(state.carried, first.created[0]))
-            second = trace(body, known, first.created[1])
+            second = trace(functools.partial(body, pure), known, first.created[1])
             after = second.outputs[0]
             both = (select(state.carried, after.carried), state.value)
             cast = promoted(both, (select(after.carried, state.carried), after.value))
-            if cast is None:
+            created = casts_of(self.pure, _merged(first.created[0], second.created[0]), after.carried)
+            if cast is None and not created:
                 return first, second, state
-            state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
+            casts |= created
+            if cast is not None:
+                state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
 
     def _check_captured(self) -> None:
         for record in self.pure.crossing.records:

@@ -7,7 +7,7 @@ body has run, so these are constrained where they come out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -142,6 +142,24 @@ class Placement:
         shardings = (self._of_group(group, crossing) for group in groups)
         placed = (jax.tree.map(_constrained, *pair, is_leaf=_is_none) for pair in zip(shardings, groups, strict=True))
         return [*placed, captured]
+
+    def form(self, created: Sequence[PyTree], crossing: Crossing) -> Callable[[int, Any], Any] | None:
+        """The same for initial values one by one, by their numbers: None where all stay as they are.
+
+        Args:
+            created: their types: output groups, what is captured, and what effects gave.
+            crossing: the use of the lift.
+        """
+        if not self.rules:
+            return None
+        *groups, _, _ = created
+        groups = [self._of_group(group, crossing) for group in groups]
+        shardings = [one for group in groups for one in jax.tree.leaves(group, is_leaf=_is_none)]
+
+        def form(number: int, value: Any) -> Any:
+            return _constrained(shardings[number], value) if number < len(shardings) else value
+
+        return form
 
     def _of_group(self, group: PyTree, crossing: Crossing) -> tuple[PyTree, ...]:
         """The shardings of a group of variables, in its structure."""

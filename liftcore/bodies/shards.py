@@ -7,7 +7,6 @@ that runs the rest.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,17 +20,17 @@ from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..hoist import Traced, trace
 from ..pure import Pure
+from ..split import Split, without_created
 from ..typing import PyTree
 from .axes import flatten_axes
-from .outline import with_created, without_created
 from .varying import spec_axes
 
-__all__ = ["WHOLE", "Shards", "Split"]
+__all__ = ["WHOLE", "Shards", "SplitOver"]
 
 WHOLE = PartitionSpec()  # type: ignore[no-untyped-call]
 """The spec of what is the same on all shards."""
 
-Split = bool | str | tuple[str, ...]
+SplitOver = bool | str | tuple[str, ...]
 """Whether a sequence is split over all axes, over none, or over which."""
 
 
@@ -55,7 +54,7 @@ class Shards(NamedTuple):
         axes = {name: size for name, size in shape.items() if not axis_names or name in axis_names}
         return cls(where, axes, {"mesh": mesh, "axis_names": frozenset(axis_names), "check_vma": check_vma})
 
-    def chosen(self, split: Split) -> tuple[Any, ...]:
+    def chosen(self, split: SplitOver) -> tuple[Any, ...]:
         """The axes that a sequence is split over."""
         if isinstance(split, bool):
             return tuple(self.axes) if split else ()
@@ -94,16 +93,17 @@ class Shards(NamedTuple):
             return run(*operands), pure.unchanged
         hoisted = pure.hoisted()
         traced = self.trace(lambda *slices: without_created(*shard(hoisted, *slices)), in_specs, operands)
+        parts = Split(pure.crossing, traced)
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
-        self.check_new(traced.created, specs, "do not split the sequence that its initializer draws from")
-        self.check_new(traced.outputs[1][:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
-        created = pure.settle(self.create(traced, operands, in_specs, specs, pure.nested))
+        self.check_new(parts.traced.created, specs, "do not split the sequence that its initializer draws from")
+        self.check_new(parts.values[:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
+        created = parts.batched(self._part, operands, flatten_axes(self.where, in_specs, operands), specs)
 
         def rest(created: Any, *slices: Any) -> Any:
-            result, (*values, captured) = traced.rest(None, created, *slices)[1]
+            result, (*values, captured) = parts.remainder(created, *slices)
             return result, [*values, jax.tree.map(lambda leaf: leaf[None], captured)]
 
-        return with_created(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
+        return parts.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
 
     def trace(self, body: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Traced:
         """Runs a body once, on the types of one shard."""
@@ -116,22 +116,9 @@ class Shards(NamedTuple):
         jax.eval_shape(self.map(probe, in_specs, ()), *operands)
         return found[0]
 
-    def create(self, traced: Traced, operands: PyTree, in_specs: PyTree, specs: PyTree, apart: bool) -> PyTree:
-        """Makes the initial values.
-
-        Where an enclosing lift has to see what each of them depends on (`apart`), those alike are made together.
-        """
-        if not jax.tree.leaves(traced.created):
-            return traced.created
-        leaves, along = jax.tree.leaves(operands), flatten_axes(self.where, in_specs, operands)
-        out_specs = flatten_axes(self.where, specs, traced.created)
-        everything, made = [True for _ in out_specs], [None for _ in out_specs]
-        for part in traced.alike(everything) if apart else [everything]:
-            make = traced.maker(part)
-            run = self.map(make, tuple(make.of(along)), list(itertools.compress(out_specs, part)))
-            some = iter(run(*make.of(leaves)))
-            made = [next(some) if pick else one for pick, one in zip(part, made, strict=True)]
-        return traced.tree(None, made)
+    def _part(self, part: Callable[..., Any], in_specs: Sequence[Any], out_specs: Sequence[Any]) -> Callable[..., Any]:
+        """Equations that make initial values; a constant has no spec, and is the same on all shards."""
+        return self.map(part, tuple(WHOLE if spec is None else spec for spec in in_specs), list(out_specs))
 
     def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
         """Checks that the variables can be partitioned as their specs say."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 
-from ..bodies.outline import with_created, without_created
 from ..groups import Advice, Captured
-from ..hoist import trace
 from ..pure import Pure, lift
+from ..split import split
 from ..typing import Filter
 
 __all__ = ["checkify"]
@@ -62,17 +61,26 @@ def checkify(
 
         if not pure.writes:
             return checks.checkify(lambda: body(pure)[0], chosen)(), pure.unchanged
-        hoisted = pure.hoisted()
-        traced = trace(lambda: without_created(*body(hoisted)))
-        first, created = checks.checkify(lambda: traced.create(None), chosen)()
-        created = pure.settle(created)
+        errors_before: list[Any] = []
+
+        def checked(part: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+            def run(*inputs: Any) -> Any:
+                error, outputs = checks.checkify(part, chosen)(*inputs)
+                errors_before.append(error)
+                return outputs
+
+            return run
+
+        parts = split(pure, body)
+        created = parts.batched(checked, (), (), [None for _ in parts.traced.created])
 
         def rest() -> Any:
-            if jax.tree.leaves(first):
-                checks.check_error(first)
-            return traced.rest(None, created)[1]
+            for error in errors_before:
+                if jax.tree.leaves(error):
+                    checks.check_error(error)
+            return parts.remainder(created)
 
         error, (result, values) = checks.checkify(rest, chosen)()
-        return with_created(created, (error, result), values)
+        return parts.join(created, (error, result), values)
 
     return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "checkify", _ADVICE)

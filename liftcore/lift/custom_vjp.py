@@ -117,7 +117,7 @@ class custom_vjp:
                 )
             zeros = jax.tree.map(zero_tangent, types)
             wrt = zeros if given[0] is None else overlay(zeros, scoped.into(where, given[0], types))
-            return (Operands(wrt, None, None, list(given[1:]), (None, None)),)
+            return (Operands(wrt, None, None, list(given[1:]), None, (None, None)),)
 
         run.defvjp(forward, backward)
         result, values = run(ruled.operands)

@@ -14,14 +14,14 @@ from typing import Any
 import jax
 
 from ..bodies.changes import names_of
-from ..bodies.outline import with_created, without_created
+from ..equations import evaluate, opened
 from ..errors import LiftArgumentError, LiftError, no_function
 from ..filters import Nothing, merge
 from ..groups import Advice, Captured
-from ..hoist import evaluate, opened, trace
 from ..packing import Crossing, name_of
 from ..pure import Pure, lift
 from ..scope import Scope
+from ..split import split
 from ..tree import Tree
 from ..typing import Filter, Path, PyTree
 
@@ -93,19 +93,20 @@ class custom_vmap:
                 pure.where, "it has no rule for `vmap`.", f"Write one: `@{name_of(self._fn)}.def_vmap`."
             )
         args = _positional(pure, args, kwargs)
-        hoisted = pure.hoisted()
 
-        def body(variable_groups: Any, rng_groups: Any, args: Any) -> Any:
-            created, (result, (values, captured)) = without_created(*hoisted(variable_groups, rng_groups, *args))
-            _check_unwritten(pure, values)
-            return created, (result, captured)
+        def body(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any) -> Any:
+            return pure(variable_groups, rng_groups, *args)
 
         operands = variable_groups, rng_groups, args
-        traced = trace(body, *operands)
-        created = pure.settle(traced.create(None, *operands))
-        closed, shapes = jax.make_jaxpr(
-            lambda created, *operands: traced.rest(None, created, *operands)[1], return_shape=True
-        )(created, *operands)
+        parts = split(pure, body, *operands)
+        _check_unwritten(pure, parts.values[0])
+        created = parts.prologue(*operands)
+
+        def rest(created: Any, *operands: Any) -> Any:
+            result, (_, captured) = parts.remainder(created, *operands)
+            return result, captured
+
+        closed, shapes = jax.make_jaxpr(rest, return_shape=True)(created, *operands)
         treedef, kept = jax.tree.structure(shapes), opened(closed)
 
         def run(consts: Sequence[Any], *operands: Any) -> Any:
@@ -116,7 +117,7 @@ class custom_vmap:
         call.def_vmap(Rule(self._rule, run, pure.crossing, pure.where))
         result, captured = call(closed.consts, created, *operands)
         nothing: tuple[PyTree, ...] = tuple({} for _ in pure.crossing.outers)
-        return with_created(created, result, [nothing, captured])
+        return parts.join(created, result, [nothing, captured])
 
 
 class Rule:

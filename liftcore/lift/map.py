@@ -11,7 +11,7 @@ from .._compat import tag
 from ..bodies.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..groups import Advice
-from ..hoist import trace
+from ..hoist import Prologue, trace
 from ..typing import PyTree
 
 __all__ = ["map"]
@@ -88,7 +88,9 @@ def _in_turn(
 
     xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
     traced = trace(body, lanes.sliced(xs, 0))
-    shared = lanes.batch(lambda slices: traced.create(None, slices), (0,), None)(xs)
+    prologue = Prologue(traced, xs, [0 for _ in xs], lanes.batch)
+    prologue.make(traced.all())
+    shared = prologue.tree()
     stacked = jax.lax.map(lambda slices: traced.rest(None, shared, slices)[1], xs, batch_size=batch_size)
     structure, along = outputs
     found, rest = iter(shared), iter(stacked)

@@ -15,13 +15,12 @@ import jax
 from ..bodies.axes import split_arrays
 from ..bodies.changes import names_of
 from ..bodies.lens import Lens
-from ..bodies.outline import without_created
-from ..errors import UnliftedCollectionError, no_function
+from ..errors import LiftArgumentError, UnliftedCollectionError, no_function
 from ..filters import Nothing, intersect, merge, subtract
 from ..groups import Advice, Captured
-from ..hoist import trace
-from ..layout import Changes
+from ..hoist import Prologue, Traced
 from ..pure import Pure, lift
+from ..split import split
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]
@@ -99,7 +98,7 @@ def map_variables(
             return pure((seen, variable_groups[1]), rng_groups, *args, **kwargs)
 
         if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in pure.crossing.outers):
-            return body(pure.level(), lens.view(variable_groups[0]))
+            return body(pure, lens.view(variable_groups[0]))
         return _traced(lens, body, variable_groups[0], mutable)
 
     return lift(transform, fn, [mapped, variables], [*outs, Captured(all=True)], [rngs], "map_variables", advice)
@@ -108,32 +107,56 @@ def map_variables(
 def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
     """Runs `body(pure, seen)`, which may create mapped variables beside those that were there before."""
     pure, seen = lens.pure, lens.view(before)
-    hoisted = pure.hoisted()
     joins: list[Callable[..., Any]] = []
 
-    def flat(seen: Any) -> Any:
-        result, groups = body(hoisted, seen)
+    def flat(pure: Pure, seen: Any) -> Any:
+        result, groups = body(pure, seen)
         arrays, join = split_arrays(result)
         joins.append(join)
-        return without_created(arrays, groups)
+        return arrays, groups
 
-    traced = trace(flat, seen)
-    mapped, *rest = traced.created
-    chosen = [part == 0 for part in traced.parts]
-    created = pure.settle([lens.stored(traced.create(chosen, seen)[0])])[0]
-    if jax.tree.leaves(created):
-        view = lens.view(tuple(merge(*trees) for trees in zip(before, created, strict=True)))
-        mapped, seen = lens.fitting(view, mapped), lens.fitting(view, seen)
-
-    def others(mapped: Any, seen: Any) -> Any:
-        return traced.rest(chosen, [mapped, *rest], seen)[0][1:], ()
-
-    if jax.tree.leaves(rest):
-        rest = pure.settle(trace(others, mapped, seen).create(None, mapped, seen))
-    arrays, (written, *values) = traced.rest(None, [mapped, *rest], seen)[1]
+    parts = split(pure, flat, seen)
+    traced = parts.traced
+    prologue = Prologue(traced, traced.leaves((seen,)))
+    mapped, early = _before_mapped(pure, traced)
+    pure.make(prologue, early)
+    prologue.make(mapped)
+    stored = pure.crossing.bind(lens.stored(prologue.tree(mapped)[0]))
+    if jax.tree.leaves(stored):
+        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        fitting, seen = lens.fitting(view, traced.created[0]), lens.fitting(view, seen)
+        for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
+            prologue.know(number, value)
+            prologue.values[number] = value
+        prologue.see(traced.leaves((seen,)))
+    pure.make(prologue, [not (one or other) for one, other in zip(mapped, early, strict=True)])
+    created = prologue.tree()
+    groups = [stored, *created[1 : len(parts.values)]]
+    pure.made(groups)
+    arrays, (written, *values) = parts.remainder(created, seen)
     _check_unwritten(pure, () if mutable else written)
-    groups = Changes(lens.stored(written), created), Changes(values[0], rest[0]), *values[1:]
-    return joins[0](arrays), groups
+    return parts.join(groups, joins[0](arrays), [lens.stored(written), *values])
+
+
+def _before_mapped(pure: Pure, traced: Traced) -> tuple[list[bool], list[bool]]:
+    """The mapped initial values, and those others that these read, which are made first.
+
+    Raises:
+        LiftArgumentError: where one of the latter reads a mapped one: all of these are made in one go.
+    """
+    mapped = [part == 0 for part in traced.parts]
+    read = frozenset().union(*[earlier for earlier, one in zip(traced.earlier, mapped, strict=True) if one])
+    early = [number in read and not one for number, one in enumerate(mapped)]
+    for number, one in enumerate(early):
+        if one and any(mapped[other] for other in traced.earlier[number]):
+            path = jax.tree.leaves_with_path(traced.created)[number][0]
+            raise LiftArgumentError(
+                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {pure.where}',
+                "its initial value reads a mapped variable, and that of another mapped variable reads this one; "
+                "`map_out` is given all mapped variables at once.",
+                "Create it before the lift, or let `mapped` take it too.",
+            )
+    return mapped, early
 
 
 def _check_unwritten(pure: Pure, written: PyTree) -> None:

@@ -55,7 +55,7 @@ def add_metadata_axis(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         groups = boxes_inside(pure.where, variable_groups, [*axes.in_axes, None], metadata_params)
-        result, out = pure.level()(groups, rng_groups, *args, **kwargs)
+        result, out = pure(groups, rng_groups, *args, **kwargs)
         return result, boxes_outside(out, axes.out_axes, metadata_params)
 
     rest = subtract(True, tuple(variable_axes))

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..bodies.axes import NO_AXES, flatten_axes
 from ..bodies.lanes import Lanes, Mapper, over_lanes
+from ..equations import evaluate, opened
 from ..errors import LiftArgumentError
 from ..groups import Advice
-from ..hoist import evaluate, opened
 from ..typing import InOutAxes, PyTree
 
 __all__ = ["pmap"]

@@ -10,16 +10,15 @@ import jax
 
 from .. import rng
 from ..bodies.axes import split_arrays
-from ..bodies.outline import without_created
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
 from ..groups import Advice, Captured
-from ..hoist import trace
 from ..layout import Changes
 from ..packing import Crossing, name_of
 from ..pure import Pure, lift
 from ..scope import Scope
+from ..split import split
 from ..tree import Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
 
@@ -109,21 +108,20 @@ def _create(
     arrays, join = split_arrays((args, kwargs))
     numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
     shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
-    hoisted = pure.hoisted()
 
-    def flat(numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
+    def body(pure: Pure, numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
         args, kwargs = join([found for _, found in sorted({**numbers, **shapes}.items())])
-        return without_created((), hoisted(variable_groups, rng_groups, *args, **kwargs)[1])[0], ()
+        return (), pure(variable_groups, rng_groups, *args, **kwargs)[1]
 
-    traced = trace(flat, numbers, shapes)
-    for path, reads in jax.tree.leaves_with_path(traced.reads()):
+    parts = split(pure, body, numbers, shapes)
+    for path, reads in jax.tree.leaves_with_path(parts.traced.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(
                 f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {pure.where}',
                 "its initial value depends on the numbers of an example that is given as a shape only.",
                 "Give an array for that example.",
             )
-    created = pure.settle(traced.create(None, numbers, None))
+    created = parts.prologue(numbers, None)
     names = tuple(scope.names() for scope in crossing.given)
     record = crossing.records.pop()
     crossing.records.append(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))

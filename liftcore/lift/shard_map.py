@@ -10,7 +10,7 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from ..bodies.axes import Arguments, flatten_axes
-from ..bodies.shards import WHOLE, Shards, Split
+from ..bodies.shards import WHOLE, Shards, SplitOver
 from ..bodies.varying import typed
 from ..errors import LiftArgumentError, no_function
 from ..filters import to_predicate
@@ -37,7 +37,7 @@ def shard_map(
     axis_names: AbstractSet[Any] = frozenset(),
     check_vma: bool = True,
     variable_specs: Mapping[Any, PartitionSpec] = _NOTHING,
-    split_rngs: Mapping[Any, Split] | Split = _NOTHING,
+    split_rngs: Mapping[Any, SplitOver] | SplitOver = _NOTHING,
 ) -> Callable[..., Any]:
     """`jax.shard_map` for a function of scopes: each shard sees its part of the variables.
 
@@ -124,7 +124,7 @@ def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionS
     return list(variable_specs.values())
 
 
-def _splits(split_rngs: Mapping[Any, Split] | Split) -> dict[Any, Split]:
+def _splits(split_rngs: Mapping[Any, SplitOver] | SplitOver) -> dict[Any, SplitOver]:
     """The argument `split_rngs`, by filters."""
     splits = split_rngs if isinstance(split_rngs, Mapping) else {...: split_rngs}
     for split in splits.values():

@@ -67,8 +67,7 @@ def begin_anew(
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, tuple[Any, ...]]:
     """Runs a function of scopes in which the sequences of some names begin anew, from the roots in their group."""
-    pure.level()
-    scopes = pure.crossing.scope_fn(variable_groups, rng_groups, hoisted=pure.nested, fresh=names)
+    scopes = pure.crossing.scope_fn(variable_groups, rng_groups, fresh=names)
     result = pure.fn(scopes, *args, **kwargs)
     return result, pure.crossing.repack_fn(scopes)
 

@@ -18,8 +18,8 @@ LEVELS = (
     {"filters", "rng", "meta", "struct", "traverse_util", "frozen_dict"},
     {"groups", "naming", "problems", "tree", "scope", "variable"},
     {
-        "encoding", "entry", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace", "sequences",
-        "serialization", "wire",
+        "encoding", "entry", "equations", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace",
+        "sequences", "serialization", "split", "wire",
     },
     {"bodies"},
     {"lift", "nn"},

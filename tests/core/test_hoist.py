@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 from liftcore._compat import tag
-from liftcore.hoist import trace
+from liftcore.hoist import Prologue, Traced, trace
 
 KEY = jax.random.key(0)
 
@@ -26,6 +26,13 @@ def body(key: Any, carry: Any, x: Any) -> Any:
 
 
 OPERANDS = KEY, jnp.full(3, 2.0), jnp.ones((2, 3))
+
+
+def create(traced: Traced, chosen: Any, *operands: Any) -> Any:
+    """The chosen initial values, made in one go."""
+    prologue = Prologue(traced, traced.leaves(operands))
+    prologue.make(traced.all(chosen))
+    return prologue.tree()
 
 
 def picks(**chosen: bool) -> list[bool]:
@@ -49,7 +56,7 @@ def test_a_trace_runs_the_function_once_and_computes_nothing() -> None:
     assert len(runs) == 1
     assert {name: aval.shape for name, aval in traced.created.items()} == {"w": (3,), "start": (3,), "const": (3,)}
     assert [aval.shape for aval in traced.outputs] == [(3,), (2,)]
-    traced.rest(None, traced.create(None, *OPERANDS), *OPERANDS)
+    traced.rest(None, create(traced, None, *OPERANDS), *OPERANDS)
     assert len(runs) == 1
 
 
@@ -82,7 +89,7 @@ def test_reads_follows_a_value_through_equations() -> None:
 def test_create_makes_the_values_and_rest_takes_them() -> None:
     traced = trace(body, *OPERANDS)
     expected, rest = body(*OPERANDS)
-    made = traced.create(None, *OPERANDS)
+    made = create(traced, None, *OPERANDS)
     np.testing.assert_allclose(made["w"], expected["w"])
     left, outputs = traced.rest(None, made, *OPERANDS)
     assert left == {"w": None, "start": None, "const": None}
@@ -100,7 +107,7 @@ def test_rest_uses_the_values_that_it_is_given() -> None:
 def test_some_values_may_be_chosen() -> None:
     traced = trace(body, *OPERANDS)
     chosen = picks(w=True, start=False, const=False)
-    made = traced.create(chosen, KEY, None, None)
+    made = create(traced, chosen, KEY, None, None)
     assert made["start"] is None
     assert made["const"] is None
     np.testing.assert_allclose(made["w"], body(*OPERANDS)[0]["w"])
@@ -112,9 +119,9 @@ def test_some_values_may_be_chosen() -> None:
 
 def test_create_needs_only_the_operands_that_are_read() -> None:
     traced = trace(body, *OPERANDS)
-    start = traced.create(picks(w=False, start=True, const=False), None, OPERANDS[1], None)["start"]
+    start = create(traced, picks(w=False, start=True, const=False), None, OPERANDS[1], None)["start"]
     assert start.tolist() == [4.0, 4.0, 4.0]
-    const = traced.create(picks(w=False, start=False, const=True), None, None, None)["const"]
+    const = create(traced, picks(w=False, start=False, const=True), None, None, None)["const"]
     assert const.tolist() == [0.0, 1.0, 2.0]
 
 
@@ -134,9 +141,9 @@ def test_the_remainder_tells_which_operands_it_reads() -> None:
 def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:
     traced = trace(body, *OPERANDS)
     chosen = picks(w=True, start=True, const=True)
-    prologue = jax.make_jaxpr(lambda *operands: traced.create(chosen, *operands))(*OPERANDS)
+    prologue = jax.make_jaxpr(lambda *operands: create(traced, chosen, *operands))(*OPERANDS)
     rest = jax.make_jaxpr(lambda made, *operands: traced.rest(chosen, made, *operands))(
-        traced.create(chosen, *OPERANDS), *OPERANDS
+        create(traced, chosen, *OPERANDS), *OPERANDS
     )
     assert "dot_general" not in primitives(prologue)
     assert "dot_general" in primitives(rest)
@@ -147,10 +154,10 @@ def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() 
 def test_no_tag_is_left_in_what_is_run(start: bool) -> None:
     traced = trace(body, *OPERANDS)
     chosen = picks(w=True, start=start, const=True)
-    made = traced.create(chosen, *OPERANDS)
-    create = jax.make_jaxpr(lambda *operands: traced.create(chosen, *operands))(*OPERANDS)
+    made = create(traced, chosen, *OPERANDS)
+    prologue = jax.make_jaxpr(lambda *operands: create(traced, chosen, *operands))(*OPERANDS)
     rest = jax.make_jaxpr(lambda *operands: traced.rest(chosen, made, *operands))(*OPERANDS)
-    assert "name" not in {*primitives(create), *primitives(rest)}
+    assert "name" not in {*primitives(prologue), *primitives(rest)}
 
 
 def test_values_that_share_equations_are_told_apart() -> None:
@@ -171,7 +178,7 @@ def test_a_value_made_from_another_depends_on_what_that_one_does() -> None:
 
     traced = trace(fn, jnp.float32(1))
     assert traced.reads() == [{0}, {0}]
-    assert traced.create(None, jnp.float32(1)) == [2.0, 4.0]
+    assert create(traced, None, jnp.float32(1)) == [2.0, 4.0]
     assert traced.rest(None, [jnp.float32(10), jnp.float32(20)], jnp.float32(1))[1] == 30.0
     left, rest = traced.rest([True, False], [jnp.float32(10), None], jnp.float32(1))
     assert (left[1], rest) == (20.0, 30.0)
@@ -181,7 +188,7 @@ def test_constants_of_the_trace_are_kept() -> None:
     table = jnp.arange(5.0)
     traced = trace(lambda x: ([tag(table * 2)], table + x), 1.0)
     assert traced.reads() == [set()]
-    assert traced.create(None, None)[0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert create(traced, None, None)[0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
     assert traced.rest(None, [table], 1.0)[1].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
@@ -191,7 +198,7 @@ def test_types_survive_the_cut() -> None:
 
     operands = KEY, jnp.int32(3), jnp.array(True)
     traced = trace(fn, *operands)
-    made = traced.create(None, *operands)
+    made = create(traced, None, *operands)
     assert jnp.issubdtype(made["key"].dtype, jax.dtypes.prng_key)
     assert made["count"].dtype == jnp.int32
     _, (key, flag, number, product) = traced.rest(None, made, *operands)
@@ -214,6 +221,75 @@ def effects() -> list[str]:
     return []
 
 
+def test_what_an_initial_value_reads_comes_first() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        second = tag(first * 2)
+        third = tag(second + first)
+        return [third, first, second, tag(x)], ()
+
+    traced = trace(fn, jnp.float32(1))
+    assert traced.earlier == [{1, 2}, set(), {1}, set()]
+    assert [[at for at, one in enumerate(level) if one] for level in traced.levels(traced.all())] == [[1, 3], [2], [0]]
+
+
+def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        return [first, tag(first * 2)], ()
+
+    traced = trace(fn, jnp.float32(1))
+    prologue = Prologue(traced, [jnp.float32(1)])
+    for level in traced.levels(traced.all()):
+        prologue.make(level, bind=lambda number, value: value + 10 * number + 100)
+    assert prologue.values == [102.0, 314.0]
+
+
+def test_a_value_that_was_made_elsewhere_is_not_made_again() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(x + 1)
+        return [first, tag(first * 2)], ()
+
+    prologue = Prologue(trace(fn, jnp.float32(1)), [None])
+    prologue.know(0, jnp.float32(50))
+    prologue.make([False, True])
+    assert prologue.tree() == [None, 100.0]
+
+
+def test_a_batch_is_made_at_once_and_read_along_its_axis() -> None:
+    def fn(x: Any) -> Any:
+        first = tag(jnp.stack([x, x]))
+        return [first, tag(first.sum())], ()
+
+    traced, xs = trace(fn, jnp.float32(1)), jnp.arange(3.0)
+
+    def batch(part: Any, in_axes: Any, out_axes: Any) -> Any:
+        return jax.vmap(part, tuple(in_axes), list(out_axes))
+
+    prologue = Prologue(traced, [xs], [0], batch)
+    for level in traced.levels(traced.all()):
+        prologue.make(level, [1, 0])
+    assert prologue.values[0].shape == (2, 3)
+    assert prologue.values[1].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_an_effect_runs_once_however_many_read_what_it_gave(effects: list[str]) -> None:
+    def fn(x: Any) -> Any:
+        found = counting(effects, "made")(x)
+        first = tag(found + 1)
+        return [first, tag(first + found)], found * x
+
+    traced = trace(fn, jnp.float32(2)).with_effects()
+    prologue = Prologue(traced, [jnp.float32(2)])
+    for level in traced.levels(traced.all()):
+        prologue.make(level)
+    created = prologue.tree()
+    assert created == [3.0, 5.0, [2.0]]
+    assert traced.rest(None, created, jnp.float32(2))[1] == 4.0
+    jax.effects_barrier()
+    assert effects == ["made"]
+
+
 def test_effects_of_an_initial_value_run_in_create_alone(effects: list[str]) -> None:
     def fn(key: Any, x: Any) -> Any:
         w = tag(counting(effects, "made")(jax.random.normal(key)))
@@ -221,7 +297,7 @@ def test_effects_of_an_initial_value_run_in_create_alone(effects: list[str]) -> 
 
     traced = trace(fn, KEY, 2.0)
     assert effects == []
-    made = traced.create(None, KEY, None)
+    made = create(traced, None, KEY, None)
     jax.block_until_ready(made)
     jax.effects_barrier()
     assert effects == ["made"]
@@ -237,7 +313,7 @@ def test_other_effects_stay_in_the_rest(effects: list[str]) -> None:
         return [w], w + 1
 
     traced = trace(fn, jnp.float32(1))
-    made = traced.create(None, jnp.float32(1))
+    made = create(traced, None, jnp.float32(1))
     jax.effects_barrier()
     assert effects == []
     traced.rest(None, made, jnp.float32(1))
@@ -252,6 +328,6 @@ def test_gradients_flow_through_both_parts() -> None:
 
     def loss(carry: Any, x: Any) -> Any:
         traced = trace(fn, carry, x)
-        return traced.rest(None, traced.create(None, carry, None), carry, x)[1]
+        return traced.rest(None, create(traced, None, carry, None), carry, x)[1]
 
     assert jax.grad(loss, (0, 1))(3.0, 2.0) == (12.0, 9.0)

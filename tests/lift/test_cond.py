@@ -22,6 +22,7 @@ from liftcore.errors import (
     UnliftedSequenceError,
 )
 from liftcore.filters import All, Not, PathContains
+from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
 
 KEY = jax.random.key(0)
@@ -680,16 +681,9 @@ def test_jax_says_what_is_wrong_with_predicates(run: Any) -> None:
         run(liftcore.switch([same, same]))({}, 1.5, 1.0)
 
 
-def test_what_a_lift_of_ones_own_created_cannot_begin_as_another_branch_makes_it() -> None:
-    def mine(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
-            scope = scope_fn(variables, rngs)
-            return fn(scope, *args), repack_fn(scope)
-
-        return liftcore.pack(transform, [True], [True], [True])
-
+def test_what_one_equation_of_ones_own_created_cannot_begin_as_another_branch_makes_it() -> None:
     def starting(value: float) -> Callable[..., Any]:
-        return mine(lambda scope, x: x * scope.variable("state", "n", lambda: jnp.float32(value)).value)
+        return one_equation(lambda scope, x: x * scope.variable("state", "n", lambda: jnp.float32(value)).value)
 
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.init(placed(liftcore.cond(starting(1), starting(10))))(KEY, False, 1.0)

@@ -22,6 +22,7 @@ from liftcore.errors import (
 from liftcore.filters import All, Not, PathContains
 from tests.lift.derivatives import BOTH, KEY, LORA, VARIABLES, X, assert_state_stays, counts, noisy, result
 from tests.lift.nests import Counted
+from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
 
 
@@ -293,23 +294,16 @@ def test_gradients_reach_what_a_lift_inside_created(lift: Callable[..., Any]) ->
     assert_same(*hessians)
 
 
-def test_what_a_lift_of_ones_own_created_cannot_be_differentiated() -> None:
-    def mine(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
-            scope = scope_fn(variables, rngs)
-            return fn(scope, *args), repack_fn(scope)
-
-        return liftcore.pack(transform, [True], [True], [True])
-
+def test_what_one_equation_of_ones_own_created_cannot_be_differentiated() -> None:
     def fn(scope: Scope, x: Any) -> Any:
         return (x * scope.param("w", lambda key: jnp.float32(3))) ** 2
 
     with pytest.raises(LiftArgumentError) as caught:
-        liftcore.init(lambda scope, x: liftcore.grad(mine(fn))(scope.push("m"), x))(KEY, 2.0)
+        liftcore.init(lambda scope, x: liftcore.grad(one_equation(fn))(scope.push("m"), x))(KEY, 2.0)
     assert caught.value.where.startswith('"params/w" in grad(')
     assert caught.value.where.endswith(") at /m")
     assert "a lift of your own" in caught.value.what
-    assert liftcore.apply(liftcore.grad(mine(fn)))({"params": {"w": 3.0}}, 2.0) == {"params": {"w": 24.0}}
+    assert liftcore.apply(liftcore.grad(one_equation(fn)))({"params": {"w": 3.0}}, 2.0) == {"params": {"w": 24.0}}
 
 
 # -- scopes and what is lifted -----------------------------------------------------------------------------------------

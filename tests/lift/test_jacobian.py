@@ -14,6 +14,7 @@ import liftcore
 from liftcore import Scope
 from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
 from tests.lift.derivatives import BOTH, KEY, LORA, PARAMS, VARIABLES, X, assert_state_stays, layer, noisy, result
+from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
 
 KINDS = pytest.mark.parametrize("kind", ["jacfwd", "jacrev", "hessian"])
@@ -212,17 +213,10 @@ def test_raw_ones_name_the_lifted_ones(kind: str) -> None:
 
 
 @KINDS
-def test_what_a_lift_of_ones_own_created_cannot_be_differentiated(kind: str) -> None:
-    def mine(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
-            scope = scope_fn(variables, rngs)
-            return fn(scope, *args), repack_fn(scope)
-
-        return liftcore.pack(transform, [True], [True], [True])
-
+def test_what_one_equation_of_ones_own_created_cannot_be_differentiated(kind: str) -> None:
     with pytest.raises(LiftArgumentError, match=r'"params/layer/\w+" in .* a lift of your own'):
-        liftcore.init(lifted(kind, mine(layer)))(KEY, X)
-    assert_same(*(result(lifted(kind, fn), False, X) for fn in (mine(layer), layer)))
+        liftcore.init(lifted(kind, one_equation(layer)))(KEY, X)
+    assert_same(*(result(lifted(kind, fn), False, X) for fn in (one_equation(layer), layer)))
 
 
 # -- derivatives of it, and lifts around -------------------------------------------------------------------------------

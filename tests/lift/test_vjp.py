@@ -28,6 +28,7 @@ from tests.lift.derivatives import (
     result,
 )
 from tests.lift.nests import Counted
+from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
 
 
@@ -246,17 +247,10 @@ def test_a_raw_vjp_names_the_lifted_one() -> None:
         liftcore.init(model)(KEY, 2.0)
 
 
-def test_what_a_lift_of_ones_own_created_has_no_cotangent() -> None:
-    def mine(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
-            scope = scope_fn(variables, rngs)
-            return fn(scope, *args), repack_fn(scope)
-
-        return liftcore.pack(transform, [True], [True], [True])
-
+def test_what_one_equation_of_ones_own_created_has_no_cotangent() -> None:
     with pytest.raises(LiftArgumentError, match=r'"params/layer/\w+" in vjp\(\w+\) at /: .* a lift of your own'):
-        liftcore.init(pulled_back(mine(layer)))(KEY, X)
-    assert_same(result(pulled_back(mine(layer)), False, X), result(pulled_back(), False, X))
+        liftcore.init(pulled_back(one_equation(layer)))(KEY, X)
+    assert_same(result(pulled_back(one_equation(layer)), False, X), result(pulled_back(), False, X))
 
 
 # -- derivatives of it, and lifts around -------------------------------------------------------------------------------

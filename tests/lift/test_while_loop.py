@@ -23,6 +23,7 @@ from liftcore.errors import (
 )
 from liftcore.filters import All, Not, PathContains
 from liftcore.rng import word
+from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
 
 KEY = jax.random.key(0)
@@ -529,15 +530,8 @@ def test_jax_says_what_is_wrong_with_a_condition(mutable: bool) -> None:
         assert "cond_fun" in str(error)
 
 
-def test_a_carried_variable_created_in_a_lift_of_ones_own_is_an_error() -> None:
-    def mine(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
-            scope = scope_fn(variables, rngs)
-            return fn(scope, *args), repack_fn(scope)
-
-        return liftcore.pack(transform, [True], [True], [True])
-
-    error = fails(LiftArgumentError, below(5), mine(counting), 1.0, variable_carry="state")
+def test_a_carried_variable_created_in_one_equation_of_ones_own_is_an_error() -> None:
+    error = fails(LiftArgumentError, below(5), one_equation(counting), 1.0, variable_carry="state")
     assert error.where.startswith('"state/n" in while_loop(')
     assert "a lift of your own" in error.what
 
