@@ -125,8 +125,8 @@ def everything(side: Any, body: Callable[..., Any], refuses: frozenset[str]) -> 
 
         def loss(params: Any, x: Any) -> Any:
             result = apply({**held, **params}, x, rngs=later)
-            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-            return sum(leaf.sum() for leaf in floats), result
+            floats = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
+            return sum(jnp.sum(leaf) for leaf in floats), result
 
         args = {"params": held.get("params", {})}, x
         if not REVERSE & refuses:
