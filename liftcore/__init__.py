@@ -6,11 +6,11 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     entry          apply, bind, init, lazy_init
     scopes         Scope, Variable
     lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
-    your own       pack, Captured, Changes; for a Module layer, lifter_of
+    your own       pack, Captured, Changes; for a Module layer, lifter_of, static_key
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
     filters        liftcore.filters
-    the rest       liftcore.errors, lazy, meta, rng, serialization, struct, frozen_dict, traverse_util, typing
+    the rest       liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
 """
 
 import jax  # noqa: F401 - here, since two threads that load it at their first use of a name would wait for each other

@@ -1,4 +1,4 @@
-from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, struct, traverse_util, typing
+from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, statics, struct, traverse_util, typing
 from .bodies.axes import NO_AXES, In, InOut, Out, broadcast
 from .entry import apply, bind, init, lazy_init
 from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
@@ -37,6 +37,7 @@ from .packing import pack
 from .pure import lifter_of
 from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .scope import Scope
+from .statics import static_key
 from .variable import Variable
 
 __all__ = [
@@ -102,6 +103,8 @@ __all__ = [
     "scan",
     "serialization",
     "shard_map",
+    "static_key",
+    "statics",
     "struct",
     "swap_collection",
     "switch",

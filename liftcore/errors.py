@@ -12,6 +12,8 @@
     ├── checks:    TooManyTracesError
     └── bytes:     SerializationError
 
+    NotSharedWarning: what is compiled is not kept
+
 Names that `flax.errors` also has mean the same there.
 """
 
@@ -144,6 +146,10 @@ class TooManyTracesError(LiftError, AssertionError):
 
 class SerializationError(LiftError, ValueError):
     """Bytes or a state tree could not be read, or do not fit the target."""
+
+
+class NotSharedWarning(UserWarning):
+    """What a lifted `jit` compiled is not kept, since it depends on a value that may change without being seen."""
 
 
 def no_function(where: str, given: Any) -> LiftArgumentError:

@@ -390,7 +390,7 @@ def filter_(
     Returns:
         The groups of variables, those of sequences, and for each scope the paths of the variables in no group.
     """
-    parts = [filters.partition(outer.collections_below(), in_filters, outer.path) for outer in outers]
+    parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
     left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
     return tuple(zip(*[taken for taken, _ in parts], strict=True)), tuple(zip(*keys, strict=True)), left

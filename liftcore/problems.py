@@ -26,16 +26,17 @@ from .errors import (
     UnliftedSequenceError,
     shown,
 )
-from .filters import short_form, subtract
+from .filters import leaves_of, short_form, subtract
 
 if TYPE_CHECKING:
     from .scope import Scope
     from .tree import Lift
+    from .typing import Path
 
 __all__ = [
+    "check_in_one_group",
     "ended",
     "immutable",
-    "keys_lost",
     "made_a_function",
     "name_taken",
     "no_initializer",
@@ -165,14 +166,28 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
     )
 
 
-def keys_lost(scope: Scope, collection: str, name: str, value: Any, old: Any) -> LiftError:
-    """A variable that is a dict is written without a key that it had, inside a lift."""
-    return LiftArgumentError(
-        f'"{collection}/{name}" at {scope.path_text}',
-        f"inside a lift a variable that is a dict keeps its keys; it had {sorted(old)}, given "
-        f"{sorted(value) if isinstance(value, Mapping) else shown(value)}.",
-        "Give the keys that are done with a value such as zeros, or keep them in variables of their own.",
-    )
+def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift: Lift) -> None:
+    """Checks that a lift takes a variable that is a dict in one group.
+
+    Raises:
+        LiftArgumentError: where its filters tell the parts of the dict apart, or from the variable.
+    """
+
+    def group(path: Path, value: Any) -> int:
+        found = (number for number, takes in enumerate(lift.groups.into) if takes(path, value))
+        return next(found, len(lift.groups.into))
+
+    parts = {path: group(path, value)} | {
+        (*path, *below): group((*path, *below), leaf) for below, leaf in leaves_of(value)
+    }
+    if len(set(parts.values())) > 1:
+        names = [*map(short_form, lift.groups.into), "not lifted"]
+        told = ", ".join(f'"{"/".join(map(str, one))}" by {names[number]}' for one, number in parts.items())
+        raise LiftArgumentError(
+            f'"{"/".join(path)}" in {lift.name} at {scope.path_text}',
+            f"it is one variable whose value is a dict, and the lift takes its parts in several groups: {told}.",
+            f'Let one filter take all of it, such as PathContains("{path[-1]}").',
+        )
 
 
 def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]) -> LiftError:

@@ -21,6 +21,7 @@ from .errors import TooManyTracesError
 from .facts import Facts
 from .filters import short_form, to_predicate
 from .scope import Scope
+from .statics import WITHOUT_KEY
 from .typing import Filter
 
 __all__ = [
@@ -155,7 +156,9 @@ class Retraces:
 def _differences(before: Known, now: Known) -> Iterator[Difference]:
     for what in facts.differing(before.facts, now.facts):
         yield Difference(what, before.facts.get(what), now.facts.get(what))
-    if before.cache is not now.cache:
+    if before.cache is not now.cache and WITHOUT_KEY in now.facts:
+        yield Difference(WITHOUT_KEY, before.facts.get(WITHOUT_KEY), now.facts[WITHOUT_KEY])
+    elif before.cache is not now.cache:
         yield Difference("wrapper", "another one", _UNSHARED)
 
 

@@ -20,7 +20,7 @@ from .filters import partition
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .typing import Collection, Path, Variables
-from .values import cast, copied, lacks_keys, shapes
+from .values import cast, copied, shapes, unwrapped, wrapped
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -213,7 +213,7 @@ class Scope(Naming):
         """The value at `(collection, *modules below this scope, name)`."""
         value: Any = self._read(path[0])
         for name in path[1:]:
-            value = value[name]
+            value = unwrapped(value)[name]
         return value
 
     def mutable_variables(self) -> Variables:
@@ -256,7 +256,7 @@ class Scope(Naming):
         if value is _MISSING:
             self._check_lifted(collection, name)
             return default
-        return value
+        return unwrapped(value)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -266,21 +266,19 @@ class Scope(Naming):
         Raises:
             ModifyScopeVariableError: where the collection is immutable.
             UnliftedCollectionError: inside a lift that no output group of which takes the variable.
-            LiftArgumentError: inside a lift, where the value is a dict and lacks a key that it had.
+            LiftArgumentError: inside a lift whose filters take parts of a dict in several groups.
             JaxTransformError: under a raw JAX transformation.
         """
         self.check_live("writing", collection, name)
+        if isinstance(value, Mapping):
+            self._check_one(collection, name)
         self._check_writable(collection, name, value, "written")
-        if self.tree.lift is not None and isinstance(value, Mapping):
-            old = self._read(collection).get(name)
-            if lacks_keys(value, old):
-                raise problems.keys_lost(self, collection, name, value, old)
-        self._own(collection)[name] = value
+        self._keep(collection, name, wrapped(value))
         self.tree.written[(collection, *self.relative_path, name)] = None
 
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
         """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
-        self.put_variable(collection, name, meta.replace_boxed(self._read(collection).get(name), value))
+        self.put_variable(collection, name, meta.replace_boxed(unwrapped(self._read(collection).get(name)), value))
 
     def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
         """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
@@ -297,7 +295,8 @@ class Scope(Naming):
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
             value = tag(value)
-        self._own(collection)[name] = value
+        value = wrapped(value)
+        self._keep(collection, name, value)
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(
@@ -329,14 +328,16 @@ class Scope(Naming):
             if isinstance(value, FunctionType):
                 raise problems.made_a_function(self, name, init_fn)
             self.create_variable("params", name, value)
-            value = self._read("params")[name]
+            value = unwrapped(self._read("params")[name])
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
         if self.tree.remade and ("params", *self.path, name) in self.tree.remade and init_fn is not None:
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
-        if unbox and not meta.is_array_type(type(value)):
-            value = meta.unbox(value)
+        if not meta.is_array_type(type(value)):
+            if isinstance(value, Mapping):
+                self._check_one("params", name)
+            value = meta.unbox(unwrapped(value)) if unbox else unwrapped(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
             self._check_shape(name, value, lambda key: init_fn(key, *init_args, **init_kwargs))
@@ -372,8 +373,11 @@ class Scope(Naming):
                 if not callable(init_fn):
                     raise problems.no_initializer(self, collection, name, init_fn)
                 self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
-        elif init_fn is not None and (collection, *self.path, name) in self.tree.remade:
-            init_fn(*init_args, **init_kwargs)
+        else:
+            if isinstance(self._read(collection)[name], Mapping):
+                self._check_one(collection, name)
+            if init_fn is not None and (collection, *self.path, name) in self.tree.remade:
+                init_fn(*init_args, **init_kwargs)
         self.check_valid()
         return Variable(self, collection, name, unbox)
 
@@ -431,7 +435,7 @@ class Scope(Naming):
             return True
         if not self.is_mutable_collection(collection):
             return False
-        current = self._read(collection).get(name, _MISSING)
+        current = unwrapped(self._read(collection).get(name, _MISSING))
         if current is _MISSING:
             self.reserve(name, collection)
             current = init_fn()
@@ -480,7 +484,7 @@ class Scope(Naming):
         found = self.node.dicts.get(collection)
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent._read(collection)
-            found = above.get(collection if self.parent is None else self.path[-1])
+            found = unwrapped(above.get(collection if self.parent is None else self.path[-1]))
             if type(found) is not dict and not isinstance(found, Mapping):
                 return _EMPTY
             self.node.dicts[collection] = found
@@ -498,6 +502,17 @@ class Scope(Naming):
             node.dicts[collection] = mine
             node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]
+
+    def _keep(self, collection: str, name: str, value: Any) -> None:
+        """Puts a value in its place; where a scope lies there, it holds what the value holds from now on."""
+        self._own(collection)[name] = value
+        child = self.node.children.get(name)
+        if child is not None:
+            child.forget(collection)
+            place = (collection, *self.relative_path, name)
+            for changed in (self.tree.written, self.tree.created):
+                for path in [path for path in changed if path[: len(place)] == place]:
+                    del changed[path]
 
     def _captures(self, collection: str, name: str, value: Any) -> bool:
         """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
@@ -545,6 +560,19 @@ class Scope(Naming):
             if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
                 raise problems.not_lifted(self, collection, name, lift)
             outside._check_lifted(collection, name)
+
+    def _check_one(self, collection: str, name: str) -> None:
+        """Raises where a variable is a dict of which lifts around take parts in several groups.
+
+        Where the dict was given to `apply`, only a body that declares the variable tells that it is one.
+        """
+        scope = self
+        while scope.tree.lift is not None:
+            lift = scope.tree.lift
+            scope = lift.outer.below(scope.relative_path)
+            value = scope._read(collection).get(name)
+            if isinstance(value, Mapping):
+                problems.check_in_one_group(scope, (collection, *scope.path, name), value, lift)
 
     def _check_creatable(self, collection: str, name: str, made: bool = True) -> None:
         self.check_valid()

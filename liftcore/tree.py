@@ -42,12 +42,16 @@ class Node:
         copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
         return copy
 
-    def forget(self) -> None:
-        """Lets go of the dicts here and below."""
+    def forget(self, collection: str | None = None) -> None:
+        """Lets go of the dicts here and below, or of those of one collection."""
         left = [self]
         for node in left:
-            node.dicts.clear()
-            node.owned = ()
+            if collection is None:
+                node.dicts.clear()
+                node.owned = ()
+            else:
+                node.dicts.pop(collection, None)
+                node.owned = tuple(name for name in node.owned if name != collection)
             left.extend(node.children.values())
 
 

@@ -8,7 +8,54 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["cast", "copied", "lacks_keys", "shapes"]
+__all__ = ["Whole", "cast", "copied", "rewrapped", "shapes", "unwrapped", "wrapped"]
+
+
+class Whole:
+    """A mapping that is the value of one variable.
+
+    In a tree of variables a mapping is a module. So a scope keeps one that is a value in a `Whole`: a pytree node like
+    the mapping itself, but nothing that filters and lifts look for variables in.
+
+    Attributes:
+        value: the mapping.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _children(whole: Whole) -> tuple[list[tuple[Any, Any]], Any]:
+    value = whole.value
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda inner: inner is not value)
+    return [(path[0], child) for path, child in pairs], treedef
+
+
+jax.tree_util.register_pytree_with_keys(Whole, _children, lambda treedef, children: Whole(treedef.unflatten(children)))
+
+
+def wrapped(value: Any) -> Any:
+    """A value as a scope keeps it."""
+    return Whole(value) if isinstance(value, Mapping) else value
+
+
+def unwrapped(value: Any) -> Any:
+    """A value as a user sees it."""
+    return value.value if type(value) is Whole else value
+
+
+def rewrapped(tree: Any, like: Any) -> Any:
+    """A tree in which those mappings are values that are values in another one too."""
+    if type(like) is Whole:
+        return wrapped(tree)
+    if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
+        return tree
+    return {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
 
 
 def shapes(tree: Any) -> list[Any]:
@@ -28,16 +75,7 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Nested mappings as new plain dicts, without empty ones."""
+    """Nested mappings as new plain dicts, without empty ones, and with values as a user sees them."""
     if not isinstance(value, Mapping):
-        return value
+        return unwrapped(value)
     return {name: copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
-
-
-def lacks_keys(value: Any, old: Any) -> bool:
-    """Whether a nested dict lacks a key that another one has: a lift could not tell it from an untouched one."""
-    if not isinstance(old, Mapping):
-        return False
-    if not isinstance(value, Mapping):
-        return True
-    return any(key not in value or lacks_keys(value[key], below) for key, below in old.items())

@@ -9,7 +9,7 @@ What lifting builds on:
     - `naming.map_modules(tree, fn)`: visits the modules in fields and arguments, in any pytree.
     - `module._state.follow(other._state)`: goes on where another module stands: whether `setup` or a compact
       method is running, and which lifts it is inside of.
-    - `fields.fingerprint(module)`: class and fields as one hashable value, or None.
+    - `liftcore.static_key(module)`: class and fields as one key, by `Base.__static_fields__`.
     - `_name_prefix`: a class attribute; what automatic names of its instances begin with, by default the class's name.
     - `method.__wrapped__`: a method as the user wrote it; `is_module_method` marks those that were wrapped.
 """
@@ -45,7 +45,7 @@ from .lifecycle.interception import (
     intercept_methods,
     override_named_call,
 )
-from .lifecycle.methods import by_value
+from .lifecycle.methods import kept
 from .lifecycle.places import share_scope
 
 __all__ = [
@@ -242,7 +242,7 @@ class Module(fields.Base):
 
     # -- entry -------------------------------------------------------------------------------------------------------
 
-    @by_value
+    @kept
     def init(
         self,
         rngs: RNGs,
@@ -269,7 +269,7 @@ class Module(fields.Base):
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)[1]
 
-    @by_value
+    @kept
     def init_with_output(
         self,
         rngs: RNGs,
@@ -301,7 +301,7 @@ class Module(fields.Base):
         made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
         return made(rngs, *args, **kwargs)
 
-    @by_value
+    @kept
     def apply(
         self,
         variables: Variables,

@@ -23,6 +23,7 @@ from ..pure import Pure
 from ..split import without_created
 from ..tree import Sown
 from ..typing import PyTree
+from ..values import rewrapped
 from .carry import check_separate, overlay, select
 from .changes import path_text
 
@@ -180,7 +181,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     begin: Any = tuple({} for _ in before)
     for number, group in enumerate(written):
         for tree, known in zip(group, before, strict=True):
-            held = dict(leaves_of(known))
+            held = dict(leaves_of(rewrapped(known, tree)))
             for path, _ in leaves_of(tree):
                 if path not in held:
                     raise LiftArgumentError(
@@ -195,7 +196,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
 
 def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyTree) -> None:
     for tree, other in zip(given, expected, strict=True):
-        held = dict(leaves_of(other))
+        held = dict(leaves_of(rewrapped(other, tree)))
         for path, value in leaves_of(tree):
             if path in held and types_text(value) != types_text(held[path]):
                 raise LiftArgumentError(

@@ -14,6 +14,7 @@ from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of
 from ..pure import Pure
 from ..typing import Path, PyTree
+from ..values import Whole, unwrapped, wrapped
 from .changes import path_text
 
 __all__ = ["casts_of", "check_carry", "check_separate", "overlay", "promoted", "select"]
@@ -25,7 +26,10 @@ def select(group: PyTree, like: PyTree) -> PyTree:
 
 
 def _select(tree: Any, pattern: Any) -> Any:
-    if not isinstance(pattern, Mapping) or not isinstance(tree, Mapping):
+    if not isinstance(pattern, Mapping):
+        return wrapped(tree) if type(pattern) is Whole else tree
+    tree = unwrapped(tree)
+    if not isinstance(tree, Mapping):
         return tree
     return {name: _select(tree[name], below) for name, below in pattern.items() if name in tree}
 
@@ -36,6 +40,7 @@ def overlay(group: PyTree, newer: PyTree) -> PyTree:
 
 
 def _overlay(tree: Any, update: Any) -> Any:
+    tree = unwrapped(tree)
     if not isinstance(tree, Mapping) or not isinstance(update, Mapping):
         return update
     return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}

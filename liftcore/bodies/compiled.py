@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
 import jax
@@ -130,7 +130,7 @@ class Body:
     Args:
         fn: the function of scopes.
         layout: what is static about the use of the lift.
-        fixed: the static arguments, each with its name and type.
+        fixed: the static arguments: name, key and value of each.
         paths: the paths of what is lifted, where a filter may ask for them.
         shardings: how arguments, result and variables lie on devices, where that was told.
     """
@@ -139,12 +139,12 @@ class Body:
         self,
         fn: Callable[..., Any],
         layout: Layout,
-        fixed: tuple[tuple[str, type, Any], ...],
+        fixed: tuple[tuple[str, Hashable, Any], ...],
         paths: tuple[Path, ...],
         shardings: Shardings | None,
     ) -> None:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
-        self._key = fn, layout, fixed, paths, shardings
+        self._key = fn, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
         self._hash = hash(self._key)
         self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
 

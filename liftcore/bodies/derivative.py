@@ -23,6 +23,7 @@ from ..layout import Layout
 from ..pure import Pure
 from ..split import split
 from ..typing import Path, PyTree
+from ..values import copied, rewrapped
 from .axes import split_arrays
 from .carry import check_separate, select
 from .changes import path_text
@@ -61,7 +62,8 @@ class Scoped(NamedTuple):
 
     def out(self, trees: Sequence[Any]) -> PyTree:
         """The tree below each given scope."""
-        return jax.tree.unflatten(self.scopes, [_below(trees[index], route) for index, route in self.routes])
+        below = [copied(_below(trees[index], route)) for index, route in self.routes]
+        return jax.tree.unflatten(self.scopes, below)
 
     def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
         """The inverse of `out`: of what is given for one variable through several scopes, the first counts.
@@ -72,7 +74,8 @@ class Scoped(NamedTuple):
         trees: list[Any] = [{} for _ in like]
         places = [{path for path, _ in leaves_of(tree)} for tree in like]
         for (index, route), tree in zip(self.routes, self.scopes.flatten_up_to(given), strict=True):
-            for path, value in leaves_of({} if tree is None else tree):
+            given_tree = {} if tree is None else rewrapped(tree, _below(like[index], route))
+            for path, value in leaves_of(given_tree):
                 place = (path[0], *route, *path[1:])
                 if place not in places[index]:
                     known = sorted(path_text(path) for path, _ in leaves_of(_below(like[index], route)))

@@ -12,6 +12,7 @@ from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
 from ..pure import Pure
 from ..typing import Filter, PyTree, Variables
+from ..values import Whole, rewrapped, unwrapped
 from .carry import select
 from .changes import path_text
 
@@ -57,7 +58,7 @@ class Lens(NamedTuple):
         for tree, pattern in zip(chosen, like, strict=True):
             found = dict(leaves_of(tree))
             for path, aval in leaves_of(pattern):
-                before, now = (jax.tree.map(_type, value) for value in (aval, found.get(path)))
+                before, now = (jax.tree.map(_type, unwrapped(value)) for value in (aval, found.get(path)))
                 if before != now:
                     raise LiftArgumentError(
                         f'"{path_text(path)}" in {self.pure.where}',
@@ -69,14 +70,14 @@ class Lens(NamedTuple):
     def _mapped(self, name: str, fn: Callable[[Any], Any], tree: Any) -> Any:
         if not tree:
             return tree
-        found = fn(_copied(tree))
+        found = fn(_copied(tree))  # a user looks into values as into modules
         if not isinstance(found, Mapping) or not all(isinstance(below, Mapping) for below in found.values()):
             raise LiftArgumentError(
                 f"`{name}` of {self.pure.where}",
                 f"expected a dict of collections, as it was given, returned {jax.tree.structure(found)}.",
                 "Return `{collection: {…}}`; `jax.tree.map` over what is given does.",
             )
-        return found
+        return rewrapped(found, tree)
 
 
 def _type(leaf: Any) -> str:
@@ -92,4 +93,6 @@ def _as_traced(leaf: Any, aval: Any) -> Any:
 
 def _copied(tree: Any) -> Any:
     """Nested dicts as new ones, which a function may change as it likes."""
+    if type(tree) is Whole:
+        return jax.tree.map(lambda leaf: leaf, tree.value)
     return {name: _copied(below) for name, below in tree.items()} if isinstance(tree, Mapping) else tree

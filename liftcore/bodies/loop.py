@@ -152,7 +152,7 @@ class Loop(NamedTuple):
             pure.make(many, both(part, kinds.made_at_once), axes)
             for number in itertools.compress(range(len(part)), part):
                 if kinds.made_at_once[number]:
-                    if self.size:
+                    if self.size and number in kinds.read_once:
                         stacked = many.values[number]
                         once.know(number, jax.lax.index_in_dim(stacked, begin, axes[number] or 0, keepdims=False))
                 elif kinds.places[number][0] != "carried":  # what is made at once reads no carried variable
@@ -187,10 +187,11 @@ _STATE, _SLICES = 0, 1
 
 
 class Kinds(NamedTuple):
-    """How the initial values of a body are made; each field has an entry for each of them, but the last two.
+    """How the initial values of a body are made; each list has an entry for each of them.
 
     Attributes:
         places: the field of `Created` that it lies in, and the number of the group there.
+        read_once: the numbers of those that a carried or shared one reads.
         made_once: whether it is made from the state, and from the slices of the iteration that runs first.
         made_at_once: whether it is made for all iterations, from the slices of each.
         differing: the numbers of those that all iterations share and that depend on one of them.
@@ -198,6 +199,7 @@ class Kinds(NamedTuple):
     """
 
     places: Sequence[tuple[str, int]]
+    read_once: frozenset[int]
     made_once: Sequence[bool]
     made_at_once: Sequence[bool]
     differing: Sequence[int]
@@ -216,6 +218,7 @@ class Kinds(NamedTuple):
         shared = [number for number, kind in enumerate(kinds) if kind in ("shared", "constant")]
         return cls(
             places,
+            frozenset().union(*[read for kind, read in zip(kinds, traced.earlier, strict=True) if kind != "stacked"]),
             [kind != "stacked" for kind in kinds],
             [kind == "stacked" and not one for kind, one in zip(kinds, state, strict=True)],
             [number for number in shared if reads[number] or state[number]],

@@ -12,6 +12,7 @@ from ..facts import Facts
 from ..filters import Nothing, short_form
 from ..layout import Layout
 from ..packing import Crossing
+from ..statics import WITHOUT_KEY
 from ..tree import Names
 from ..typing import PyTree
 from .arguments import parameter_names
@@ -49,8 +50,10 @@ def facts_of(body: Body, trace: Signature) -> Facts:
     names = parameter_names(body.fn)
     told = dict(facts.of_function(body.fn))
     told |= _of_layout(body.layout)
-    for name, _, value in body.fixed:
+    for name, key, value in body.fixed:
         told |= facts.of_value(f"static argument {_shown(names, name)}", value)
+        if type(key) is object:
+            told[WITHOUT_KEY] = f"static argument {_shown(names, name)}"
     for name, value in {**gone, **kept}.items():
         told |= facts.of_tree(f"argument {_shown(names, name)}", value)
     for what, groups in (("variable", variable_groups), ("sequence", rng_groups)):

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import UnmatchedFilterError
 from ..typing import Filter, Path, Predicate, Variables
+from ..values import unwrapped
 from .predicates import decide, short_form, to_predicate
 
 __all__ = ["leaves_of", "merge", "partition", "split"]
 
 
 def partition(
-    variables: Variables, filters: Sequence[Filter], prefix: Path = ()
+    variables: Variables, filters: Sequence[Filter], prefix: Path = (), *, empty: bool = False
 ) -> tuple[list[dict[str, typing.Any]], dict[str, typing.Any]]:
     """Splits variables into one tree per filter and the rest; the first filter that matches takes a variable.
 
@@ -29,6 +30,7 @@ def partition(
         variables: `{collection: {module: {name: value}}}`.
         filters: the filters, in order.
         prefix: the modules that `variables` lies below: a predicate sees `(collection, *prefix, *relative path)`.
+        empty: whether a dict with nothing in it may be a value, which a filter takes, and is not left out.
 
     Returns:
         The trees, in the order of the filters, and the tree of what none of them matched.
@@ -36,14 +38,14 @@ def partition(
     predicates = list(enumerate(map(to_predicate, filters)))
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]
     for collection, tree in variables.items():
-        for index, part in _assign(tree, (collection, *prefix), predicates, len(predicates)):
+        for index, part in _assign(tree, (collection, *prefix), predicates, len(predicates), empty):
             if not _is_empty(part):
                 trees[index][collection] = part
     return trees[:-1], trees[-1]
 
 
 def _assign(
-    tree: typing.Any, path: Path, predicates: list[tuple[int, Predicate]], rest: int
+    tree: typing.Any, path: Path, predicates: list[tuple[int, Predicate]], rest: int, empty: bool
 ) -> list[tuple[int, typing.Any]]:
     """Returns the parts of `tree`, each with the index of what takes it: one of `predicates`, else `rest`."""
     undecided: list[tuple[int, Predicate]] = []
@@ -56,12 +58,13 @@ def _assign(
             undecided.append((index, predicate))
     if not undecided:
         return [(rest, tree)]
-    if not isinstance(tree, Mapping):
-        return [(next((index for index, predicate in undecided if predicate(path, tree)), rest), tree)]
+    if not isinstance(tree, Mapping) or (empty and not tree):
+        value = unwrapped(tree)
+        return [(next((index for index, predicate in undecided if predicate(path, value)), rest), tree)]
     parts: dict[int, dict[str, typing.Any]] = {}
     for key, child in tree.items():
-        for index, part in _assign(child, (*path, key), undecided, rest):
-            if not _is_empty(part):
+        for index, part in _assign(child, (*path, key), undecided, rest, empty):
+            if empty or not _is_empty(part):
                 parts.setdefault(index, {})[key] = part
     return list(parts.items())
 

@@ -24,6 +24,7 @@ from ..scope import Scope
 from ..split import split
 from ..tree import Tree
 from ..typing import Filter, Path, PyTree
+from ..values import copied
 
 __all__ = ["custom_vmap"]
 
@@ -138,7 +139,7 @@ class Rule:
         values = [merge(*trees) for trees in zip(variables, created[0], strict=True)]
         roots = [self._root(*both) for both in zip(self._places, values, strict=True)]
         scopes = [roots[index].below((*self._places[index][0], *route)) for index, route in self._layout.routes]
-        below = [_below(flags[index], route) for index, route in self._layout.routes]
+        below = [copied(_below(flags[index], route)) for index, route in self._layout.routes]
         seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (below, scopes))
         try:
             result, batched = self._rule(axis_size, (seen, *is_arg), given, *args)

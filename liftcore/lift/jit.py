@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
 
-from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
+from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments, parameter_names
 from ..bodies.axes import NO_AXES
 from ..bodies.compiled import DONATED, Body, Cache
 from ..bodies.outline import outline
@@ -19,6 +19,7 @@ from ..groups import Advice, Captured
 from ..packing import Crossing
 from ..pure import Pure, Transform, lifter
 from ..retrace import Counted
+from ..statics import Undescribed, static_key, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
@@ -115,8 +116,9 @@ def jit(
                 placed = None
                 if placement is not None:
                     placed = placement.arrange(pure.where, crossing, gone, variable_groups, kept)
-                body = Body(fn, crossing.layout, _hashable(fixed), _seen_paths(crossing, asked), placed)
-                return cache.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
+                known, keys = _keys(pure.where, fn, fixed, cache)
+                body = Body(fn, crossing.layout, keys, _seen_paths(crossing, asked), placed)
+                return known.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
             except TypeError as error:
                 advise(error, pure.where, fn, {**kept, **gone})
                 raise
@@ -155,8 +157,20 @@ def _options(**given: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in given.items() if value)
 
 
-def _hashable(fixed: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...]:
-    return tuple((name, type(value), value) for name, value in fixed.items())
+def _keys(
+    where: str, fn: Callable[..., Any], fixed: Mapping[str, Any], cache: Cache
+) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
+    """The static arguments, each with its key; and the cache, a new one where one of them has none."""
+    names, keys = parameter_names(fn) if fixed else [], []
+    for name, value in fixed.items():
+        try:
+            keys.append((name, static_key(value), value))
+        except Undescribed as error:
+            shown = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+            warn_not_shared(f"static argument {shown} of {where}", error)
+            cache = Cache()
+            keys.append((name, object(), value))  # which equals no other
+    return cache, tuple(keys)
 
 
 def _seen_paths(crossing: Crossing, asked: bool) -> tuple[Path, ...]:

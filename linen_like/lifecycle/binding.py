@@ -7,6 +7,7 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -68,6 +69,11 @@ class State:
     adopted: Adopted
     counts: Mapping[str, int] = MappingProxyType({})
     inside: frozenset[Any] = frozenset()
+
+    @functools.cached_property
+    def methods(self) -> dict[str, Any]:
+        """The bound methods that were hashed last, by name: see `methods.kept`."""
+        return {}
 
     @property
     def defines(self) -> bool:

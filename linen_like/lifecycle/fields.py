@@ -7,7 +7,6 @@ has the keyword-only fields `parent` and `name`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from .binding import State
 
 _NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
-_ATOMS = frozenset({bool, int, str, type(None)})
 _RESERVED = ("parent", "scope")
 _WIDTH = 100
 
@@ -37,6 +35,10 @@ class Base:
     _has_setup: ClassVar[bool] = False
     _takes_parent: ClassVar[bool] = True
     _has_constructor: ClassVar[bool] = False
+
+    def __static_fields__(self) -> dict[str, Any]:
+        """What stands for it in the key of what is compiled, see `liftcore.static_key`."""
+        return {name: getattr(self, name, None) for name in (*self._field_names, "name")}
 
     if TYPE_CHECKING:
         name: str | None
@@ -140,46 +142,6 @@ def hashed(module: Any) -> int:
             f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
             "Give a value that can be, such as a tuple for a list.",
         ) from error
-
-
-def fingerprint(module: Base) -> Any:
-    """A hashable value that is equal for modules of one class with equal fields, wherever they stand.
-
-    Values are equal only if their types are: 1, 1.0 and True differ, as JAX would trace them differently.
-
-    Example:
-        >>> import linen_like as nn
-        >>> class Scale(nn.Module):
-        ...     by: float
-        >>> fingerprint(Scale(2.0, name="a")) == fingerprint(Scale(2.0, name="b"))
-        True
-
-    Returns:
-        The value, or None where a field cannot be hashed.
-    """
-    found = _value_of(module)
-    try:
-        hash(found)
-    except TypeError:
-        return None
-    return found
-
-
-def _value_of(value: Any) -> Any:
-    cls = type(value)
-    if cls in _ATOMS or isinstance(value, type):
-        return (cls, value)
-    if isinstance(value, Base):
-        return (cls, *[_value_of(getattr(value, name)) for name in cls._field_names])
-    if isinstance(value, list | tuple):
-        return (cls, *map(_value_of, value))
-    if isinstance(value, Mapping):
-        return (cls, *map(_value_of, value), *map(_value_of, value.values()))
-    if isinstance(value, functools.partial):
-        return (cls, value.func, _value_of(value.args), _value_of(value.keywords))
-    if isinstance(value, float):
-        return (cls, value.hex())  # 0.0 and -0.0 differ
-    return (cls, value)
 
 
 def represented(module: Any, children: Mapping[str, Any]) -> str:

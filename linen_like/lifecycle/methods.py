@@ -1,49 +1,44 @@
-"""Methods by value: `apply` of equal unbound modules is equal, so that JAX does its work for them once.
+"""Methods that a module keeps: `jax.jit(module.apply)` is found again for as long as the module is held and unchanged.
 
-JAX keeps what it traced and compiled with the function that it was given, but holds that weakly: after
-`jax.jit(Net().apply)` nobody else does, and nothing would be found for the next instance. So a method that is hashed,
-as `jax.jit` does, is kept in a table of the last ones.
+JAX keeps what it traced with the function that it was given, and holds that weakly. Python makes a new bound method
+each time that one is asked for, so nothing would be found. So a method that is hashed, as `jax.jit` does, is kept by
+its module. Equal modules do not share theirs: what a method does depends on more than the fields of its module.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from liftcore.statics import Undescribed, static_key
+
 from .context import context
-from .description import Indescribable, description
 from .fields import Base
 
-__all__ = ["by_value"]
+__all__ = ["kept"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SIZE = 256
-_kept: dict[Any, _Method] = {}
-_lock = threading.RLock()
 
+def kept(fun: F) -> F:
+    """Makes a method one that each module keeps.
 
-def by_value(fun: F) -> F:
-    """Makes methods of unbound modules equal where their modules are.
-
-    Those of a module that cannot be described by values (see `description`) are equal only where the module is the
-    same, as is usual in Python. What is no field – attributes of the class, globals, methods that are replaced later –
-    is no part of the value: as with any function under `jax.jit`, a trace has what was there when it was made.
+    Two are equal where their modules are one and the same, with the same values in its fields.
 
     Example:
         >>> import linen_like as nn
-        >>> nn.Dense(3).apply == nn.Dense(3).apply, nn.Dense(3).apply == nn.Dense(4).apply
+        >>> model = nn.Dense(3)
+        >>> model.apply == model.apply, model.apply == nn.Dense(3).apply
         (True, False)
     """
-    return cast(F, _ByValue(fun))
+    return cast(F, _Kept(fun))
 
 
-class _ByValue:
-    """The descriptor that `by_value` puts into the class."""
+class _Kept:
+    """The descriptor that `kept` puts into the class."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         functools.update_wrapper(cast(Any, self), fun)
@@ -54,13 +49,13 @@ class _ByValue:
 
 
 class _Method:
-    # A bound method that is compared by the value of its module; its docstring is that of the method.
+    # A bound method; its docstring is that of the method.
 
     __slots__ = ("__func__", "__self__", "__weakref__", "_value")
 
     def __init__(self, fun: Callable[..., Any], module: Base) -> None:
         self.__func__, self.__self__ = fun, module
-        self._value: tuple[Any, ...] | None = None
+        self._value: tuple[Hashable, ...] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
@@ -70,8 +65,9 @@ class _Method:
 
     def __hash__(self) -> int:
         value = self._compared()
-        if type(value[-1]) is not _Same:
-            _keep(value, self)
+        methods, name = self.__self__._state.methods, self.__func__.__name__
+        if methods.get(name) != self:  # the first of equal ones is the one that JAX knows
+            methods[name] = self
         return hash(value)
 
     def __getattr__(self, name: str) -> Any:
@@ -94,41 +90,18 @@ class _Method:
     def _bound(self) -> types.MethodType:
         return types.MethodType(self.__func__, self.__self__)
 
-    def _compared(self) -> tuple[Any, ...]:
+    def _compared(self) -> tuple[Hashable, ...]:
+        """What tells it from others: the module itself, not one like it, its fields as they are, what surrounds it."""
         if self._value is None:
-            self._value = (self.__func__, context.names_calls, _value(self.__self__))
+            # Interceptors are part of what is traced, so a method that they surround equals no other.
+            around = object() if context.interceptors else context.names_calls
+            self._value = self.__func__, id(self.__self__), around, _fields_of(self.__self__)
         return self._value
 
 
-class _Same:
-    """What is equal only where the object in it is the same."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.held is other.held
-
-    def __hash__(self) -> int:
-        return id(self.held)
-
-
-def _keep(value: Any, method: _Method) -> None:
-    gone = None
-    with _lock:
-        _kept[value] = _kept.pop(value, method)  # those used last are last
-        if len(_kept) > _SIZE:
-            gone = _kept.pop(next(iter(_kept)))
-    del gone  # only now: what it held may run code of the user's when it goes
-
-
-def _value(module: Any) -> Any:
-    """What a module is compared by: all that its fields say, or itself where they cannot stand for it."""
-    if context.interceptors:
-        return _Same(object())  # they are part of what is traced
+def _fields_of(module: Base) -> Hashable:
+    """The values of a module's fields; None where they have no key, and the module alone tells."""
     try:
-        return description(module)
-    except Indescribable:
-        return _Same(module)
+        return static_key(module)
+    except Undescribed:
+        return None

@@ -16,13 +16,14 @@ import jax
 
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, no_function, shown
+from liftcore.statics import Undescribed, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
 from ..lifecycle.calling import function_name
 from ..lifecycle.closures import HELD, held, holding, keeps
 from ..lifecycle.context import context
-from ..lifecycle.fields import Base, fingerprint
+from ..lifecycle.fields import Base
 from ..lifecycle.naming import map_modules
 from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
@@ -83,12 +84,16 @@ class Inside(NamedTuple):
     at_home: bool
 
     def key(self) -> Any:
-        """A value that is equal for equal modules, wherever they stand; None where there is none."""
+        """A value that is equal for equal modules, wherever they stand; None where they may keep arrays alive.
+
+        Raises:
+            Undescribed: where a field holds something that no key stands for.
+        """
         if True in [state.keeps for state in self.states]:
             return None
-        found = [fingerprint(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
+        found = [static_key(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
         states = tuple([(state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states])
-        return None if None in found else (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
+        return (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
 
 def cross(
@@ -153,7 +158,10 @@ class Call:
         fn: the method or function.
         inside: what stands inside the lift.
         holds: from the ids of the modules and variables that the function holds to their numbers.
+        without_key: the field for which there is no key, so that what is compiled is not kept.
     """
+
+    without_key: str | None = None
 
     def __init__(self, fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> None:
         self.fn, self.inside, self.holds = fn, inside, holds
@@ -216,7 +224,8 @@ class Call:
         """What it is, for `liftcore` to tell what differs from an earlier call."""
         parts, states = self.inside[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
-        return {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
+        found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
+        return found if self.without_key is None else {**found, "without a key": self.without_key}
 
 
 class EqualCall(Call):
@@ -235,7 +244,12 @@ class EqualCall(Call):
 
 def _comparable(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
     """A call that equals those of equal modules, unless it might keep arrays alive or is intercepted."""
-    key = None if holds or keeps(fn) or context.interceptors else inside.key()
+    try:
+        key = None if holds or keeps(fn) or context.interceptors else inside.key()
+    except Undescribed as error:
+        call = Call(fn, inside, holds)
+        call.without_key = warn_not_shared(_name(fn, inside.parts.templates[0]), error)
+        return call
     return Call(fn, inside, holds) if key is None else EqualCall(fn, inside, key)
 
 

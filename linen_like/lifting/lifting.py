@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import liftcore
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.statics import static_key
 
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
@@ -71,7 +72,7 @@ def _class(
     try:
         with _LOCK:
             return _known_class(name, transformation, methods, target, prefix)  # type: ignore[arg-type]
-    except TypeError:  # an option cannot be hashed
+    except TypeError:  # no key stands for an option
         return _lifted_class(name, transformation, methods, target, prefix)
 
 
@@ -79,10 +80,10 @@ class Options(dict[str, Any]):
     """The options of a lift, compared and hashed by value, type and order."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Options) and _frozen(self) == _frozen(other)
+        return isinstance(other, Options) and static_key(self) == static_key(other)
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(_frozen(self))
+        return hash(static_key(self))
 
 
 def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tuple[str, Options], ...]:
@@ -100,14 +101,6 @@ def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tupl
                 "Give options by their names.",
             )
     return tuple((method, Options({**options, **changes})) for method, changes in methods.items())
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return tuple((key, _frozen(below)) for key, below in value.items())
-    if isinstance(value, list | tuple):
-        return type(value), tuple(map(_frozen, value))
-    return type(value), value
 
 
 def _lifted_class(

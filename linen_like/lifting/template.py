@@ -34,6 +34,10 @@ class Template(Base):
     cls: Any
     arguments: Mapping[str, Any]
 
+    def __static_fields__(self) -> dict[str, Any]:
+        """See `Base`; what has no key is told by the name of the field."""
+        return {"the number": self.index, "the class": self.cls, **self.arguments}
+
 
 @dataclasses.dataclass(frozen=True)
 class Shared(Base):

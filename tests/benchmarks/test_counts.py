@@ -210,7 +210,7 @@ def test_the_command_prints_the_table_and_writes_figures_and_a_picture(
     main(["select", "recompiles", "--rounds", "1", "--peers", "--json", files[0], "--png", files[1]])
     printed = capsys.readouterr().out
     assert "vmap over 1000 variables" in printed
-    assert "jax.jit(Net().apply) of a new instance" in printed
+    assert "jax.jit(net.apply) of the same instance" in printed
     assert '"rows"' in Path(files[0]).read_text(encoding="utf-8")
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
 

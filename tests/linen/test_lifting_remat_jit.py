@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import re
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import liftcore
 import linen_like as nn
+from liftcore.errors import NotSharedWarning
 from linen_like.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
 from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, shapes
 
@@ -375,9 +378,94 @@ def test_fields_that_cannot_be_hashed_still_work() -> None:
         def __call__(self, x: Any) -> Any:
             return self.weights * nn.Dense(3)(x)
 
-    for weights in (np.array([1.0, 2.0, 3.0], np.float32), jnp.array([3.0, 2.0, 1.0])):
+    weights: Any = np.array([1.0, 2.0, 3.0], np.float32)
+    y, variables = nn.jit(Weighted)(weights).init_with_output(KEY, X)
+    assert_close(y, Weighted(weights).apply(variables, X))
+    weights = jnp.array([3.0, 2.0, 1.0])
+    with pytest.warns(NotSharedWarning, match=r"^Weighted\.weights is a float32\[3\] array, .* Give it as an argument"):
         y, variables = nn.jit(Weighted)(weights).init_with_output(KEY, X)
-        assert_close(y, Weighted(weights).apply(variables, X))
+    assert_close(y, Weighted(weights).apply(variables, X))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cfg:
+    by: Any
+
+
+class Settings:
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+
+class Scaled(nn.Module):
+    cfg: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        RUNS.append(self.cfg)
+        return x * getattr(self.cfg, "by", self.cfg)
+
+
+TOLD_APART = {
+    "types in a dataclass": (Cfg(1), Cfg(1.0)),
+    "types in a container": ([7], [7.0]),
+    "bool and int": ((True,), (1,)),
+    "zeros": (0.0, -0.0),
+    "zeros of NumPy": (np.float32(0.0), np.float32(-0.0)),
+    "arrays of NumPy": (np.arange(3), np.arange(3) + 1),
+    "deep in a dataclass": (Cfg({"a": [np.float32(0.0)]}), Cfg({"a": [np.float32(-0.0)]})),
+}
+
+
+@pytest.mark.parametrize("case", TOLD_APART)
+def test_jit_shares_nothing_between_fields_that_a_trace_tells_apart(case: str) -> None:
+    one, other = TOLD_APART[case]
+    RUNS.clear()
+    for cfg in (one, other, one, other):
+        jax.eval_shape(lambda x, cfg=cfg: nn.jit(Noted)(cfg).apply({}, x), X)
+    assert len(RUNS) == 2
+
+
+class Noted(nn.Module):
+    cfg: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        RUNS.append(self.cfg)
+        return x
+
+
+def test_jit_gives_the_dtype_of_each_config() -> None:
+    x = jnp.ones(2, int)
+    assert [nn.jit(Scaled)(Cfg(by)).apply({}, x).dtype.name for by in (1, 1.0, 1)] == ["int32", "float32", "int32"]
+
+
+def test_jit_sees_what_was_changed_in_place() -> None:
+    table = np.ones(3, np.float32)
+    scaled = nn.jit(Scaled)(table)
+    assert scaled.apply({}, 2.0).tolist() == [2.0, 2.0, 2.0]
+    table[0] = 5.0
+    assert scaled.apply({}, 2.0).tolist() == [10.0, 2.0, 2.0]
+    options = {"by": 1}
+    noted = nn.jit(Noted)(options)
+    RUNS.clear()
+    noted.apply({}, 2.0)
+    options["by"] = 2
+    noted.apply({}, 2.0)
+    assert len(RUNS) == 2
+
+
+def test_an_object_that_may_change_is_never_served_a_trace_and_is_named() -> None:
+    settings = Settings(3.0)
+    scaled = nn.jit(Scaled)(settings)
+    with liftcore.retraces() as found:
+        with pytest.warns(
+            NotSharedWarning, match=r"^Scaled\.cfg is .*Settings, for .* Make Settings a frozen dataclass"
+        ):
+            assert scaled.apply({}, 2.0) == 6.0
+        settings.by = 5.0
+        assert scaled.apply({}, 2.0) == 10.0  # and warns no more
+    assert "without a key: Scaled.cfg" in str(found)
 
 
 def test_partials_in_fields_are_compared_by_value() -> None:

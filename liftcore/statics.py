@@ -1,0 +1,183 @@
+"""Static values: any Python value as one hashable key, equal only where a trace cannot tell two values apart.
+
+A trace that was kept may be served again only to what is equal by type and value, all the way down: `1`, `1.0` and
+`True` differ, and so do `0.0` and `-0.0`. The key is made anew for each call, so it sees what was changed in place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import types
+import warnings
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from .errors import NotSharedWarning, shown
+
+__all__ = ["Undescribed", "static_key", "warn_not_shared"]
+
+_ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
+WITHOUT_KEY = "without a key"
+"""The name of the fact that tells for what there is no key; a Module layer uses it in its `trace_facts`."""
+
+_THEMSELVES = (
+    type,
+    types.ModuleType,
+    enum.Enum,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    type(functools.cache(len)),
+    type(jax.jit(len)),
+    jax.custom_jvp,
+    jax.custom_vjp,
+    np.ufunc,
+    jax.Device,
+    jax.sharding.Mesh,  # of this, and of the next, JAX keeps one for all equal ones
+    jax.sharding.PartitionSpec,
+)
+"""What equals itself alone, and stands for itself: of closures and globals a trace assumes that they stay the same."""
+
+
+class Undescribed(TypeError):
+    """No key stands for a value, since it may change, or behave in another way, and still be equal to itself.
+
+    Attributes:
+        value: what no key stands for.
+        place: where it lies in the value that was given, such as `.config["sizes"][0]`.
+    """
+
+    def __init__(self, value: Any, place: str = "") -> None:
+        super().__init__(f"no key stands for a {type(value).__name__}{f' at {place}' if place else ''}")
+        self.value, self.place = value, place
+
+
+def static_key(value: Any) -> Hashable:
+    """A hashable value that is equal for equal values of equal types, all the way down.
+
+    Described are numbers and texts, NumPy arrays (by content), containers, functions and classes (each is itself),
+    `functools.partial` and bound methods, frozen dataclasses by their fields, and objects of a class that defines both
+    `__eq__` and `__hash__`. A class may have a method `__static_fields__`, which returns a dict of what stands for it.
+
+    Example:
+        >>> from liftcore import static_key
+        >>> static_key((1, [2.0])) == static_key((1, [2.0])), static_key(1) == static_key(True)
+        (True, False)
+        >>> static_key({"rate": 0.0}) == static_key({"rate": -0.0})
+        False
+
+    Args:
+        value: any Python value.
+
+    Returns:
+        The key. It may hold functions and classes, and no arrays.
+
+    Raises:
+        Undescribed: where there is none: a JAX array, or an object that is equal to itself alone and may change.
+    """
+    key: Hashable = _Walk().key(value)
+    return key
+
+
+_warned: set[str] = set()
+
+
+def warn_not_shared(where: str, error: Undescribed) -> str:
+    """Warns, once for each place, that what is compiled will not be found again.
+
+    Args:
+        where: what holds the value, such as the name of a class.
+        error: says for which value there is no key.
+
+    Returns:
+        The place of the value.
+    """
+    place = f"{where}{error.place}"
+    if place not in _warned:
+        _warned.add(place)
+        kind = type(error.value).__name__
+        fix = f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that say what it is."
+        if isinstance(error.value, jax.Array):
+            fix = "Give it as an argument, or make it a variable."
+        warnings.warn(
+            f"{place} is {shown(error.value)}, for which there is no key: it may change from one call to the next. So "
+            f"what a lifted `jit` compiles for it is not kept, and each call compiles again. {fix}",
+            NotSharedWarning,
+            stacklevel=2,
+        )
+    return place
+
+
+class _Walk:
+    """One walk down a value; what lies inside of itself is told by how far up it lies."""
+
+    def __init__(self) -> None:
+        self._above: list[int] = []
+
+    def key(self, value: Any) -> Any:
+        kind: Any = type(value)
+        if kind in _ATOMS:
+            return kind, value
+        if isinstance(value, float | complex):
+            return kind, value.real.hex(), value.imag.hex()
+        if isinstance(value, _THEMSELVES):
+            return kind, value
+        if isinstance(value, np.ndarray | np.generic):
+            return kind, *_content(value)
+        if id(value) in self._above:
+            return "above", self._above[::-1].index(id(value))
+        self._above.append(id(value))
+        try:
+            return kind, *self._parts(value, kind)
+        finally:
+            self._above.pop()
+
+    def _parts(self, value: Any, kind: Any) -> Iterable[Any]:
+        if isinstance(value, Mapping):
+            return [part for name, below in value.items() for part in (self.key(name), self._at(f"[{name!r}]", below))]
+        if isinstance(value, tuple | list):
+            return [self._at(f"[{number}]", below) for number, below in enumerate(value)]
+        if isinstance(value, set | frozenset):
+            return [frozenset([self._at("{…}", one) for one in value])]
+        if isinstance(value, functools.partial):
+            return [self._at(".func", value.func), self._at(".args", value.args), self._at(".keywords", value.keywords)]
+        if isinstance(value, types.MethodType):
+            return [value.__func__, self._at(".__self__", value.__self__)]
+        fields = _fields(value, kind)
+        if fields is not None:
+            return [part for name, below in fields.items() for part in (name, self._at(f".{name}", below))]
+        if not _compares(kind):
+            raise Undescribed(value)
+        return [value]
+
+    def _at(self, step: str, value: Any) -> Any:
+        try:
+            return self.key(value)
+        except Undescribed as error:
+            raise Undescribed(error.value, step + error.place) from None
+
+
+def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
+    """What stands for an object by name, or None where nothing is known to."""
+    if hasattr(kind, "__static_fields__"):
+        found: dict[str, Any] = value.__static_fields__()
+        return found
+    if dataclasses.is_dataclass(kind) and cast(Any, kind).__dataclass_params__.frozen:
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+    return None
+
+
+def _compares(kind: Any) -> bool:
+    """Whether a class says itself which of its objects are equal."""
+    return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
+
+
+def _content(array: Any) -> tuple[Any, ...]:
+    if array.dtype.hasobject:
+        raise Undescribed(array)
+    return array.dtype, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()

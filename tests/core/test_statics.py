@@ -1,0 +1,229 @@
+"""Keys of static values: equal by type and value all the way down, and none for what may change unseen."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import math
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+
+import liftcore
+from liftcore import static_key
+from liftcore.errors import NotSharedWarning
+from liftcore.frozen_dict import FrozenDict
+from liftcore.statics import Undescribed
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    size: Any
+    note: Any = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass
+class Mutable:
+    size: Any
+
+
+class Plain:
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+    def method(self) -> Any:
+        return self.size
+
+
+class Compared(Plain):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Compared) and self.size == other.size
+
+    def __hash__(self) -> int:
+        return hash(self.size)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any = None
+
+
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+
+
+class Own:
+    def __static_fields__(self) -> dict[str, Any]:
+        return {"size": 3}
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def adding(number: Any) -> Callable[[Any], Any]:
+    return lambda x: x + number
+
+
+MESH = Mesh(np.array(jax.devices()[:1]), ("a",))
+
+EQUAL: dict[str, Callable[[], Any]] = {
+    "numbers": lambda: (1, 1.5, True, 2j, math.nan),
+    "texts": lambda: ("a", b"b", None, ...),
+    "lists": lambda: [1, [2.0]],
+    "dicts": lambda: {"a": (1, {"b": 2})},
+    "frozen dicts": lambda: FrozenDict({"a": 1}),
+    "sets": lambda: {1, 2, "a"},
+    "named tuples": lambda: Pair(1, [2]),
+    "enums": lambda: Mode.A,
+    "frozen dataclasses": lambda: Config((1, 2.0), [3]),
+    "objects that say what they equal": lambda: Compared(3),
+    "objects that say what stands for them": Own,
+    "functions": lambda: double,
+    "partials": lambda: functools.partial(double, [1], a=Config(1)),
+    "bound methods": lambda: Compared(3).method,
+    "classes and modules": lambda: (Plain, types, jnp.float32),
+    "compiled functions": lambda: (jax.nn.relu, jax.jit, jnp.add, np.add),
+    "dtypes": lambda: (np.dtype("float32"), jnp.bfloat16),
+    "arrays of NumPy": lambda: np.arange(6).reshape(2, 3),
+    "strided arrays": lambda: np.arange(12)[::2],
+    "numbers of NumPy": lambda: np.float32(1.5),
+    "filters": lambda: liftcore.filters.All("params", liftcore.filters.PathContains("a")),
+    "shardings": lambda: [jax.sharding.PartitionSpec("a", None), NamedSharding(MESH, jax.sharding.PartitionSpec("a"))],
+    "devices": lambda: (MESH, *jax.devices()),
+}
+DIFFERENT: dict[str, tuple[Any, Any]] = {
+    "int and float": (1, 1.0),
+    "int and bool": (1, True),
+    "zeros": (0.0, -0.0),
+    "complex zeros": (0j, complex(0.0, -0.0)),
+    "zeros of NumPy": (np.float32(0.0), np.float32(-0.0)),
+    "zeros in arrays": (np.zeros(2), -np.zeros(2)),
+    "types of NumPy": (np.float32(1), np.float64(1)),
+    "shapes": (np.ones(2), np.ones((1, 2))),
+    "an array and a list": (np.ones(1), [1.0]),
+    "types in tuples": ((True,), (1,)),
+    "list and tuple": ([1], (1,)),
+    "named tuple and tuple": (Pair(1, 2), (1, 2)),
+    "dict and frozen dict": ({"a": 1}, FrozenDict({"a": 1})),
+    "order of dicts": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "keys of dicts": ({1: 0}, {True: 0}),
+    "types in sets": ({1}, {1.0}),
+    "frozen dataclasses": (Config(1), Config(1.0)),
+    "what a dataclass does not compare": (Config(1, "a"), Config(1, "b")),
+    "deep down": ({"a": [Config((1,))]}, {"a": [Config((1.0,))]}),
+    "functions": (adding(1), adding(1)),
+    "partials": (functools.partial(double, 1), functools.partial(double, 1.0)),
+    "bound methods": (Compared(3).method, Compared(4).method),
+    "enums": (Mode.A, Mode.B),
+    "a text and bytes": ("a", b"a"),
+    "an ordered dict": (collections.OrderedDict(a=1), {"a": 1}),
+}
+NONE: dict[str, tuple[Any, str]] = {
+    "an array": (jnp.ones(2), ""),
+    "a plain object": (Plain(1), ""),
+    "a dataclass that may change": (Mutable(1), ""),
+    "in a list": ([1, Plain(1)], "[1]"),
+    "in a dict": ({"a": {"b": Plain(1)}}, "['a']['b']"),
+    "in a frozen dataclass": (Config([Plain(1)]), ".size[0]"),
+    "the object of a method": (Plain(1).method, ".__self__"),
+    "an argument of a partial": (functools.partial(double, Plain(1)), ".args[0]"),
+    "an array of objects": (np.array([Plain(1)], dtype=object), ""),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_equal_values_have_equal_keys(case: str) -> None:
+    one, other = static_key(EQUAL[case]()), static_key(EQUAL[case]())
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_values_that_a_trace_tells_apart_have_other_keys(case: str) -> None:
+    one, other = map(static_key, DIFFERENT[case])
+    assert one != other
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_what_may_change_unseen_has_no_key(case: str) -> None:
+    value, place = NONE[case]
+    with pytest.raises(Undescribed) as caught:
+        static_key(value)
+    assert caught.value.place == place
+
+
+def test_a_key_is_that_of_the_moment() -> None:
+    value = {"sizes": [1, 2], "table": np.zeros(2)}
+    before = static_key(value)
+    value["sizes"].append(3)
+    assert static_key(value) != before
+    changed = static_key(value)
+    value["table"][0] = 1
+    assert static_key(value) != changed
+
+
+def test_what_holds_itself_has_a_key() -> None:
+    one: list[Any] = [1]
+    other: list[Any] = [1]
+    one.append(one)
+    other.append(other)
+    assert static_key(one) == static_key(other) != static_key([1, [1]])
+
+
+# -- static arguments of a lifted jit ----------------------------------------------------------------------------------
+
+
+def traces(*values: Any) -> int:
+    """How often a body runs under `jit` for static arguments, one after the other."""
+    runs = []
+
+    def body(scope: Any, x: Any, value: Any) -> Any:
+        runs.append(value)
+        return x
+
+    def model(scope: Any, x: Any) -> Any:
+        for value in values:
+            x = liftcore.jit(body, static_argnames="value")(scope, x, value)
+        return x
+
+    liftcore.apply(model)({}, 1.0)
+    return len(runs)
+
+
+HASHABLE = ("int and float", "int and bool", "zeros", "types in tuples", "frozen dataclasses", "partials", "enums")
+
+
+@pytest.mark.parametrize("case", HASHABLE)
+def test_a_static_argument_that_a_trace_tells_apart_is_traced_again(case: str) -> None:
+    one, other = DIFFERENT[case]
+    assert traces(one, one, other) == 2
+
+
+def test_a_static_argument_is_told_by_its_value() -> None:
+    lifted = liftcore.jit(lambda scope, x, value: x * value.size, static_argnames="value")
+    run = liftcore.apply(lambda scope, x, value: lifted(scope, x, value))
+    assert run({}, 2.0, Config(3)) == 6.0
+    assert run({}, 2.0, Config(3.5)) == 7.0
+
+
+def test_an_object_that_may_change_is_no_key_and_one_is_told_so_once() -> None:
+    class Changing:
+        size = 3.0
+
+    config = Changing()
+    lifted = liftcore.jit(lambda scope, x, config: x * config.size, static_argnames="config")
+    run = liftcore.apply(lambda scope, x: lifted(scope, x, config))
+    with pytest.warns(NotSharedWarning, match=r"static argument config of jit\(.* Changing .* frozen dataclass"):
+        assert run({}, 2.0) == 6.0
+    config.size = 5.0
+    assert run({}, 2.0) == 10.0
