@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from . import rng
 from .errors import (
-    ApplyScopeInvalidVariablesStructureError,
-    ApplyScopeInvalidVariablesTypeError,
     InvalidRngError,
     LazyInitError,
     no_function,
-    shown,
 )
-from .filters import to_predicate
 from .hoist import Prologue, trace
 from .retrace import note_applied
 from .scope import Scope
-from .tree import Tree
 from .typing import Filter, RNGs, Variables
 
 __all__ = ["apply", "bind", "init", "lazy_init"]
@@ -32,7 +26,7 @@ def bind(
 ) -> Scope:
     """A root scope over variables and keys.
 
-    `apply` is the better way in where it will do: it ends its scope, this one lives on.
+    It calls `Scope`. `apply` is the better way in where it will do: it ends its scope, this one lives on.
 
     Example:
         >>> bind({"params": {"w": 3}}).get_variable("params", "w")
@@ -49,9 +43,7 @@ def bind(
         ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
         InvalidRngError: where something in `rngs` is no key.
     """
-    _check_variables(variables)
-    tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
-    return Scope(tree, tree.root, (), None)
+    return Scope(variables, rngs, mutable, initializing=initializing)
 
 
 def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]:
@@ -174,30 +166,3 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
         return variables
 
     return initialized
-
-
-def _check_variables(variables: Any) -> None:
-    if not isinstance(variables, Mapping):
-        raise ApplyScopeInvalidVariablesTypeError(
-            "variables",
-            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
-            'Pass the variables that `init` returned, such as {"params": {…}}.',
-        )
-    inner = variables.get("params")
-    if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
-        raise ApplyScopeInvalidVariablesStructureError(
-            'variables["params"]',
-            'it holds another "params", so the variables lie one level too deep.',
-            'Pass `variables` where you pass `{"params": variables}`.',
-        )
-    for name, found in variables.items():
-        if not isinstance(name, str):
-            raise ApplyScopeInvalidVariablesTypeError(
-                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: {"params": {…}}.'
-            )
-        if not isinstance(found, Mapping):
-            raise ApplyScopeInvalidVariablesTypeError(
-                f'variables["{name}"]',
-                f"expected a collection (a mapping from names), given {shown(found)}.",
-                'Pass {"params": params}, not params alone.',
-            )

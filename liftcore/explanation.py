@@ -218,7 +218,7 @@ def _trace(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any, kwargs:
 def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
     def watching(scope: Scope) -> Watching:
         scope.tree.watch = watch
-        watching = Watching(scope.tree, scope.node, scope.path, scope.parent)
+        watching = Watching.at(scope.tree, scope.node, scope.path, scope.parent)
         watching.take_names(scope.names())
         return watching
 

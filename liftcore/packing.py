@@ -426,7 +426,7 @@ def reconstruct(
             left=(*layout.left[index], *outer.tree.left),
             word=functools.partial(_word, outer, fresh) if fresh else outer.tree.word,
         )
-        roots.append(type(outer)(tree, tree.root, outer.path, None))
+        roots.append(outer.at(tree, tree.root, outer.path, None))
     return roots
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
 from .errors import no_function
-from .filters import partition
+from .filters import partition, to_predicate
+from .given import check_variables
 from .naming import Naming
 from .tree import Node, Sown, Tree
-from .typing import Collection, Path, Variables
+from .typing import Collection, Filter, Path, RNGs, Variables
 from .values import cast, copied, shapes, unwrapped, wrapped
 from .variable import Variable
 
@@ -29,13 +30,30 @@ PERTURBATIONS = "perturbations"
 """The collection that `Scope.perturb` keeps its variables in."""
 
 _MISSING: Any = object()
+_new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Scope(Naming):
     """A place in a tree of variables, with its collections, its PRNG sequences and its path.
 
-    Scopes are made by `init`, `apply` and `bind`, by `push` and `child`, and by lifts; a user seldom calls the class.
+    `init` and `apply` make the root scope of a model, `push` and `child` the scopes below, and lifts their own. The
+    constructor makes a root scope that lives until it is invalidated; a model seldom needs that.
+
+    Example:
+        >>> Scope({"params": {"w": 3}}).get_variable("params", "w")
+        3
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`; never changed.
+        rngs: one key, which is the sequence `params`, or a mapping from names to keys.
+        mutable: a filter for the variables that may be written.
+        initializing: what `is_initializing` answers.
+
+    Raises:
+        ApplyScopeInvalidVariablesTypeError: where `variables` is no mapping.
+        ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
+        InvalidRngError: where something in `rngs` is no key.
 
     Attributes:
         tree: what this scope shares with all others of the same `init`, `apply` or lift.
@@ -47,11 +65,24 @@ class Scope(Naming):
 
     __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
 
-    def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
+    def __init__(
+        self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
+    ) -> None:
+        check_variables(variables)
+        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
+        self._place(tree, tree.root, (), None)
+
+    @classmethod
+    def at(cls, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
+        """A scope of a tree that is there already: how lifts make theirs, and scopes those below them."""
+        return _new(cls)._place(tree, node, path, parent)
+
+    def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name = path[-1] if path else None
         self._ended = False
+        return self
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +176,7 @@ class Scope(Naming):
         if rewind_rngs:
             self.node.counts.clear()
             self.node.children.clear()
-        return type(self)(self.tree, self.node, self.path, self.parent)
+        return self.at(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
@@ -183,7 +214,7 @@ class Scope(Naming):
                 self.node.counts[name] = max(count, self.node.counts.get(name, 0))
 
     def _inner(self, name: str) -> Scope:
-        return type(self)(self.tree, self.node.child(name), (*self.path, name), self)
+        return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
         self.check_live("naming", name or prefix)

@@ -36,7 +36,10 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         flat: list[Scope]
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
-        given = [_class(type(scope), rules)(scope.tree, scope.node, scope.path, scope.parent) for scope in flat]  # type: ignore[arg-type]
+        given = [
+            _class(type(scope), rules).at(scope.tree, scope.node, scope.path, scope.parent)  # type: ignore[arg-type]
+            for scope in flat
+        ]
         for scope, inner in zip(flat, given, strict=True):
             inner.take_names(scope.names())
         result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)

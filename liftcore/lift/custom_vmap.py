@@ -157,7 +157,7 @@ class Rule:
         path, initializing = place
         tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
         tree.initializing = initializing
-        return Scope(tree, tree.root, (), None)
+        return Scope.at(tree, tree.root, (), None)
 
     def _sown(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> PyTree:
         """What the function sows, by `jax.vmap` of it: XLA drops all else."""

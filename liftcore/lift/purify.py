@@ -141,7 +141,7 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
         return rng.word((*path[len(base) :], count))
 
     tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, word=word)
-    return Scope(tree, tree.root, (), None)
+    return Scope.at(tree, tree.root, (), None)
 
 
 def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ import pytest
 import liftcore
 from liftcore import Scope, Variable
 from liftcore.errors import (
+    ApplyScopeInvalidVariablesStructureError,
+    ApplyScopeInvalidVariablesTypeError,
+    InvalidFilterError,
     InvalidRngError,
     InvalidScopeError,
     JaxTransformError,
@@ -32,6 +35,55 @@ KEY = jax.random.key(0)
 
 def bound(variables: dict[str, Any] | None = None, mutable: Any = True, rngs: Any = KEY) -> Scope:
     return liftcore.bind(variables or {}, rngs, mutable)
+
+
+# -- the constructor ---------------------------------------------------------------------------------------------------
+
+
+def test_the_constructor_makes_a_root_scope() -> None:
+    variables = {"params": {"dense": {"w": 3}}, "state": {"n": 0}}
+    scope = Scope(variables, {"params": KEY, "dropout": jax.random.key(1)}, ["state"])
+    assert (scope.path, scope.name, scope.parent) == ((), None, None)
+    assert scope.push("dense").get_variable("params", "w") == 3
+    assert (scope.has_rng("dropout"), scope.is_initializing()) == (True, False)
+    scope.put_variable("state", "n", 1)
+    assert scope.mutable_variables() == {"state": {"n": 1}}
+    assert variables["state"] == {"n": 0}
+    with pytest.raises(ModifyScopeVariableError):
+        scope.put_variable("params", "v", 1)
+
+
+def test_a_constructed_scope_is_that_of_bind() -> None:
+    ours, theirs = Scope({}, KEY, True, initializing=True), liftcore.bind({}, KEY, True, initializing=True)
+    for scope in (ours, theirs):
+        scope.push("a").param("w", jax.random.normal, (2,))
+    assert type(ours) is type(theirs) is Scope
+    assert ours.variables()["params"]["a"]["w"].tolist() == theirs.variables()["params"]["a"]["w"].tolist()
+    assert (ours.is_initializing(), theirs.is_initializing()) == (True, True)
+
+
+def test_a_constructed_scope_can_be_lifted_and_ended() -> None:
+    scope = Scope({"params": {"w": jnp.arange(2.0)}}, mutable=False)
+    double = liftcore.vmap(lambda scope, x: x * scope.get_variable("params", "w"), variable_axes={"params": 0})
+    assert double(scope, jnp.ones(2)).tolist() == [0.0, 1.0]
+    scope.invalidate()
+    with pytest.raises(InvalidScopeError):
+        scope.get_variable("params", "w")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (([],), ApplyScopeInvalidVariablesTypeError, "expected a mapping"),
+        (({"params": 3},), ApplyScopeInvalidVariablesTypeError, "expected a collection"),
+        (({"params": {"params": {}}},), ApplyScopeInvalidVariablesStructureError, "one level too deep"),
+        (({}, 3), InvalidRngError, "expected one PRNG key"),
+        (({}, None, 3), InvalidFilterError, "filter"),
+    ],
+)
+def test_the_constructor_checks_what_it_is_given(arguments: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Scope(*arguments)
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
