@@ -9,7 +9,9 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     your own       pack, Captured, Changes; for a Module layer, lifter_of, static_key
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
-    filters        liftcore.filters
+    filters        liftcore.filters; of these also here: DenyList
+    frozen dicts   FrozenDict, freeze, unfreeze, copy, pop, pretty_repr
+    boxes          liftcore.meta; of these also here: AxisMetadata, unbox
     the rest       liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
 """
 

@@ -2,7 +2,8 @@ from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, 
 from .bodies.axes import NO_AXES, In, InOut, Out, broadcast
 from .entry import apply, bind, init, lazy_init
 from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
-from .frozen_dict import FrozenDict, freeze, unfreeze
+from .filters import DenyList
+from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
 from .groups import Captured
 from .layout import Changes
 from .lift.associative_scan import associative_scan
@@ -33,6 +34,7 @@ from .lift.vjp import vjp
 from .lift.vmap import vmap
 from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
+from .meta import AxisMetadata, unbox
 from .packing import pack
 from .pure import lifter_of
 from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
@@ -42,8 +44,10 @@ from .variable import Variable
 
 __all__ = [
     "NO_AXES",
+    "AxisMetadata",
     "Captured",
     "Changes",
+    "DenyList",
     "Difference",
     "ExplainedLift",
     "ExplainedSequence",
@@ -66,6 +70,7 @@ __all__ = [
     "checkify",
     "checkpoint",
     "cond",
+    "copy",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
@@ -95,6 +100,8 @@ __all__ = [
     "nn",
     "pack",
     "pmap",
+    "pop",
+    "pretty_repr",
     "purify",
     "remat",
     "remat_scan",
@@ -110,6 +117,7 @@ __all__ = [
     "switch",
     "traverse_util",
     "typing",
+    "unbox",
     "unfreeze",
     "value_and_grad",
     "vjp",

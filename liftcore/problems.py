@@ -11,6 +11,8 @@ import numpy as np
 from . import rng
 from ._compat import raw_transformation
 from .errors import (
+    ApplyScopeInvalidVariablesStructureError,
+    ApplyScopeInvalidVariablesTypeError,
     InvalidRngError,
     InvalidScopeError,
     JaxTransformError,
@@ -47,6 +49,7 @@ __all__ = [
     "not_taken",
     "raw_transformed",
     "wrong_shape",
+    "wrong_variables",
 ]
 
 _UNLIFTED = ("closure_convert", "make_jaxpr")
@@ -260,3 +263,32 @@ def no_sequence(scope: Scope, name: str) -> LiftError:
         f'no PRNG sequence "{name}" was given{"" if name == rng.DEFAULT else ", nor params"} (given: {list(given)}).',
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
     )
+
+
+def wrong_variables(variables: Any) -> LiftError | None:
+    """A root scope is made of what is no `{collection: {module: {name: value}}}`; None where it is."""
+    if not isinstance(variables, Mapping):
+        return ApplyScopeInvalidVariablesTypeError(
+            "variables",
+            f"expected a mapping {{collection: {{name: value}}}}, given {shown(variables)}.",
+            'Pass the variables that `init` returned, such as {"params": {…}}.',
+        )
+    inner = variables.get("params")
+    if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
+        return ApplyScopeInvalidVariablesStructureError(
+            'variables["params"]',
+            'it holds another "params", so the variables lie one level too deep.',
+            'Pass `variables` where you pass `{"params": variables}`.',
+        )
+    for name, found in variables.items():
+        if not isinstance(name, str):
+            return ApplyScopeInvalidVariablesTypeError(
+                "variables", f"expected names of collections, given {shown(name)}.", 'Name it: {"params": {…}}.'
+            )
+        if not isinstance(found, Mapping):
+            return ApplyScopeInvalidVariablesTypeError(
+                f'variables["{name}"]',
+                f"expected a collection (a mapping from names), given {shown(found)}.",
+                'Pass {"params": params}, not params alone.',
+            )
+    return None

@@ -17,7 +17,6 @@ from . import meta, problems, rng
 from ._compat import tag, trace_state
 from .errors import no_function
 from .filters import partition, to_predicate
-from .given import check_variables
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .typing import Collection, Filter, Path, RNGs, Variables
@@ -68,7 +67,9 @@ class Scope(Naming):
     def __init__(
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
-        check_variables(variables)
+        problem = problems.wrong_variables(variables)
+        if problem is not None:
+            raise problem
         tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
         self._place(tree, tree.root, (), None)
 

@@ -18,8 +18,10 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +34,7 @@ from .errors import SerializationError
 from .frozen_dict import FrozenDict
 
 __all__ = [
+    "current_path",
     "from_bytes",
     "from_state_dict",
     "msgpack_restore",
@@ -59,27 +62,85 @@ class _Hooks(NamedTuple):
     from_state: Callable[[Any, Any], Any]
 
 
+_PATH: ContextVar[tuple[str, ...]] = ContextVar(
+    "the names from the tree that is worked on to the part of it", default=()
+)
+
+
 def _at(name: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns `fn(*args)`; a `StateError` from it is one below `name`."""
+    """Returns `fn(*args)`; a `StateError` from it is one below `name`, and so is `current_path()` in it."""
+    outside = _PATH.set((*_PATH.get(), str(name)))
     try:
         return fn(*args)
     except StateError as error:
         raise error.below(name) from error.__cause__
+    finally:
+        _PATH.reset(outside)
 
 
-def _named(items: Mapping[Any, Any]) -> dict[str, Any]:
-    named = {str(key): value for key, value in items.items()}
-    if len(named) < len(items):
-        twice = [name for name, count in Counter(map(str, items)).items() if count > 1]
+def current_path() -> str:
+    """Where in the tree `from_state_dict` is, for the errors of a registered type.
+
+    Example:
+        >>> class Span:
+        ...     start, stop = 0, 9
+        >>> def restore(target, state):
+        ...     if set(state) != {"start", "stop"}:
+        ...         raise ValueError(f"no span at {current_path()}")
+        >>> register_serialization_state(Span, vars, restore)
+        >>> from_state_dict({"layers": [Span()]}, {"layers": {"0": {"start": 3}}})
+        Traceback (most recent call last):
+        ValueError: no span at ./layers/0
+
+    Returns:
+        The names from the root, which is `.`, with slashes between.
+    """
+    return "/".join((".", *_PATH.get()))
+
+
+def _named(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    pairs = [(str(key), value) for key, value in items]
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         raise StateError(f"several keys are written as {twice[0]!r}.", "Use keys that differ as strings.")
     return named
+
+
+def _of_dict(items: Mapping[Any, Any]) -> dict[str, Any]:
+    return _named(items.items())
 
 
 def _indexed(items: Any) -> dict[str, Any]:
     return {str(index): item for index, item in enumerate(items)}
 
 
-_DICT = _Rule(_named, lambda target, new: {key: new[str(key)] for key in target})
+def _of_partial(target: functools.partial[Any]) -> dict[str, Any]:
+    """What Python's own `partial` holds: its function too, where that is a pytree, such as a module of Equinox."""
+    held = {"args": target.args, "keywords": target.keywords}
+    return held if _rule(target.func) is None else {"func": target.func, **held}
+
+
+def _rebuild_partial(target: functools.partial[Any], new: dict[str, Any]) -> functools.partial[Any]:
+    return functools.partial(new.get("func", target.func), *new["args"], **new["keywords"])
+
+
+def _pytree_rule(target: Any) -> _Rule:
+    """How any pytree is taken apart that JAX knows: its children by their keys, and what is static of the target."""
+    found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
+
+    def children(_: Any) -> dict[str, Any]:
+        return _named([(_text(*path), child) for path, child in found])
+
+    return _Rule(children, lambda _, new: treedef.unflatten(new.values()))
+
+
+def _text(key: Any) -> str:
+    """What one key of JAX's paths is called, without the signs that show its kind."""
+    return jax.tree_util.keystr((key,), simple=True)
+
+
+_DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in target})
 _NAMED_TUPLE = _Rule(
     lambda target: dict(zip(target._fields, target, strict=True)), lambda target, new: type(target)(**new)
 )
@@ -89,13 +150,14 @@ _STRUCT = _Rule(
 )
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
-    FrozenDict: _Rule(_named, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
+    FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
     list: _Rule(_indexed, lambda target, new: list(new.values())),
     tuple: _Rule(_indexed, lambda target, new: tuple(new.values())),
     jax.tree_util.Partial: _Rule(
         lambda target: {"args": target.args, "keywords": target.keywords},
         lambda target, new: type(target)(target.func, *new["args"], **new["keywords"]),
     ),
+    functools.partial: _Rule(_of_partial, _rebuild_partial),
 }
 _HOOKS: dict[type, _Hooks] = {}
 
@@ -133,7 +195,9 @@ def _rule(target: Any) -> _Rule | None:
         return _STRUCT
     if isinstance(target, tuple) and hasattr(target, "_fields"):
         return _NAMED_TUPLE
-    return _KEY if is_typed_key(target) else None
+    if isinstance(target, _LEAVES) or target is None or cls is jax.ShapeDtypeStruct:
+        return _KEY if is_typed_key(target) else None
+    return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
 
 
 def register_serialization_state(
@@ -163,8 +227,10 @@ def register_serialization_state(
 def to_state_dict(target: Any) -> Any:
     """Returns the state of a tree as nested dicts with string keys; leaves are kept as they are.
 
-    Dicts, `FrozenDict`s, lists, tuples, named tuples (so optax states), classes made by `liftcore.struct` (their static
-    fields are left out), `jax.tree_util.Partial`, typed random keys and registered types are taken apart.
+    Every pytree that JAX knows is taken apart: dicts, lists, named tuples (so optax states), classes made by
+    `liftcore.struct` or registered with JAX (what is static in them is left out); then `functools.partial`, typed
+    random keys, and types registered here. Children have the names of the paths of JAX, so of a class that is
+    registered without keys `0`, `1`, and so on.
 
     Example:
         >>> to_state_dict({"layers": [1, 2]})
@@ -250,6 +316,7 @@ _SAME_STRUCTURE = (
 )
 _KINDS = ("an array or number", "a string", "bytes")
 _NUMBERS = (np.generic, bool, int, float, complex)
+_LEAVES = (jax.Array, np.ndarray, *_NUMBERS, str, bytes)
 
 
 def _kind(value: Any) -> str:

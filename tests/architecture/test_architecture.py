@@ -15,7 +15,7 @@ from tests.architecture.sources import Source, imports, offers, public_definitio
 
 LEVELS = (
     {"errors", "typing", "values", "lazy", "_compat"},
-    {"filters", "rng", "meta", "statics", "struct", "traverse_util", "frozen_dict", "given"},
+    {"filters", "rng", "meta", "statics", "struct", "traverse_util", "frozen_dict"},
     {"groups", "naming", "problems", "tree", "scope", "variable"},
     {
         "encoding", "entry", "equations", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import pickle
 import random
 from typing import Any
@@ -20,6 +22,7 @@ from liftcore import encoding, serialization, struct
 from liftcore.errors import SerializationError
 from liftcore.frozen_dict import FrozenDict, freeze
 from liftcore.serialization import (
+    current_path,
     from_bytes,
     from_state_dict,
     msgpack_restore,
@@ -121,6 +124,105 @@ def test_functions_with_arguments_give_themselves_back():
     assert_same(restored, partial)
 
 
+# What others register with JAX: a dataclass by its fields; with keys of its own, as Equinox does for each
+# subclass of its base; and without keys.
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mean", "count"], meta_fields=["name"])
+@dataclasses.dataclass
+class Moments:
+    mean: Any
+    count: Any = None
+    name: str = "moments"
+
+
+class Base:
+    def __init_subclass__(cls):
+        def flatten(value):
+            return [(jax.tree_util.GetAttrKey(f.name), getattr(value, f.name)) for f in dataclasses.fields(cls)], None
+
+        def unflatten(_, children):
+            made = object.__new__(cls)
+            for field, child in zip(dataclasses.fields(cls), children, strict=True):
+                object.__setattr__(made, field.name, child)
+            return made
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Linear(Base):
+    weight: Any
+    bias: Any
+
+    def __init__(self, size):
+        object.__setattr__(self, "weight", jnp.arange(float(size)))
+        object.__setattr__(self, "bias", None)
+
+    def __call__(self, x):
+        return self.weight * x
+
+
+@jax.tree_util.register_pytree_node_class
+class Keyless:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def tree_flatten(self):
+        return self.parts, None
+
+    @classmethod
+    def tree_unflatten(cls, _, parts):
+        return cls(*parts)
+
+
+KNOWN_TO_JAX = {
+    "a registered dataclass": (Moments(jnp.ones(2), name="m"), {"mean": "L", "count": None}),
+    "one in another": (
+        Moments({"a": [Moments(np.zeros(3))]}, 4), {"mean": {"a": {"0": {"mean": "L", "count": None}}}, "count": "L"}
+    ),
+    "a class with keys": (Linear(3), {"weight": "L", "bias": None}),
+    "a class without keys": (Keyless(1, {"b": 2}), {"0": "L", "1": {"b": "L"}}),
+    "an ordered dict": (collections.OrderedDict(b=1, a=2), {"b": "L", "a": "L"}),
+    "nothing inside": (Keyless(), {}),
+    "a partial of JAX": (
+        jax.tree_util.Partial(jnp.add, Moments(1.0)), {"args": {"0": {"mean": "L", "count": None}}, "keywords": {}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KNOWN_TO_JAX)
+def test_any_pytree_that_jax_knows_gives_itself_back(kind):
+    tree, state = KNOWN_TO_JAX[kind]
+    assert jax.tree.map(lambda _: "L", to_state_dict({"x": [tree]})) == {"x": {"0": state}}
+    target = jax.tree.map(lambda x: np.asarray(x) * 0, tree)
+    restored = from_bytes(target, to_bytes(tree))
+    assert type(restored) is type(tree)
+    assert_same(restored, tree)
+    assert_same(from_bytes(jax.eval_shape(lambda: tree), to_bytes(tree)), tree)
+
+
+def test_a_partial_of_python_gives_itself_back():
+    tree = {"f": functools.partial(jnp.add, jnp.ones(2)), "m": functools.partial(Linear(2), x=Moments(3.0))}
+    assert sorted(to_state_dict(tree)["m"]) == ["args", "func", "keywords"]
+    target = {"f": functools.partial(jnp.add, 0), "m": functools.partial(Linear(1), x=Moments(0))}
+    restored = from_bytes(target, to_bytes(tree))
+    assert restored["f"].func is jnp.add
+    assert restored["f"](1).tolist() == [2.0, 2.0]
+    assert (restored["m"].func.weight.tolist(), restored["m"].keywords["x"].mean) == ([0.0, 1.0], 3.0)
+
+
+def test_what_is_static_of_a_pytree_comes_from_the_target():
+    assert from_bytes(Moments(0, 0, name="mine"), to_bytes(Moments(1, 2, name="theirs"))) == Moments(1, 2, name="mine")
+
+
+def test_a_pytree_that_does_not_fit_is_named():
+    with pytest.raises(SerializationError, match=r"state at /a/mean: the state lacks 'w'"):
+        from_state_dict({"a": Moments({"w": 0})}, {"a": {"mean": {}, "count": None}})
+    with pytest.raises(SerializationError, match=r"state at /a: the state has 'size' besides"):
+        from_state_dict({"a": Linear(1)}, {"a": {"weight": 0, "bias": None, "size": 1}})
+
+
 def test_a_target_of_shapes_is_enough():
     tree = State(jnp.zeros((), jnp.int32), {"w": jnp.ones(3)})
     assert_same(from_bytes(jax.eval_shape(lambda: tree), to_bytes(tree)), tree)
@@ -178,6 +280,18 @@ def test_errors_inside_registered_types_have_the_whole_path():
         from_state_dict({"a": [Box({"w": 0})]}, {"a": {"0": {"value": {}}}})
 
 
+def test_a_registered_type_knows_its_path(monkeypatch):
+    monkeypatch.setattr(serialization, "_HOOKS", {})
+    seen = []
+    register_serialization_state(Box, lambda box: box.value, lambda box, state: seen.append(current_path()))
+    from_state_dict({"a": [0, Box(1)], "b": Moments(Box(2))}, {"a": {"0": 0, "1": 1}, "b": {"mean": 1, "count": 1}})
+    from_state_dict(Box(0), 0)
+    assert seen == ["./a/1", "./b/mean", "."]
+    with pytest.raises(SerializationError):
+        from_state_dict({"a": {"w": 0}}, {"a": {}})
+    assert current_path() == "."
+
+
 @pytest.mark.usefixtures("box")
 @pytest.mark.parametrize("ty", [Box, dict])
 def test_a_type_is_registered_once(ty):
@@ -217,7 +331,7 @@ def test_a_type_is_registered_once(ty):
         ({"a": "x"}, {"a": b"x"}, "state at /a: expected a string, found bytes."),
         ({"a": object()}, {"a": {}}, "state at /a: expected a value of type object, found a value of type dict."),
         (
-            {"a": collections.OrderedDict(b=1)},
+            {"a": collections.UserDict(b=1)},
             {"a": {"b": 1}},
             "for a container of your own, call register_serialization_state.",
         ),
