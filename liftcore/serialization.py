@@ -132,7 +132,7 @@ def _pytree_rule(target: Any) -> _Rule:
     def children(_: Any) -> dict[str, Any]:
         return _named([(_text(*path), child) for path, child in found])
 
-    return _Rule(children, lambda _, new: treedef.unflatten(new.values()))
+    return _Rule(children, lambda _, new: jax.tree.unflatten(treedef, new.values()))
 
 
 def _text(key: Any) -> str:

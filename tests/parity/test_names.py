@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 import linen_like
+from docs import flax_names
+from linen_like import kw_only_dataclasses as keywords
+from linen_like import typing as linen_typing
 
 linen = pytest.importorskip("flax.linen")
 
@@ -62,3 +65,54 @@ def test_names_of_a_file_of_linen_are_there(file: str) -> None:
     ours = importlib.import_module(f"linen_like.{file}")
     missing = {name for name in own(theirs) if not hasattr(ours, name)}
     assert missing - GLOBAL - INNER.get(file, set()) == set()
+
+
+def test_the_table_of_names_is_up_to_date() -> None:
+    assert flax_names.table() == flax_names.written(), "run `python docs/flax_names.py`"
+
+
+@pytest.mark.parametrize("package", flax_names.COUNTERPARTS)
+def test_the_table_has_every_public_name(package: str) -> None:
+    module = importlib.import_module(package)
+    text = flax_names.written().partition(f"### {package}\n")[2].partition("### ")[0]
+    names = set(getattr(module, "__all__", ())) | own(module)
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_the_table_leads_to_what_is_there() -> None:
+    for package, modules in flax_names.COUNTERPARTS.items():
+        for name in flax_names.public(package):
+            if module := flax_names.offered(package, name):
+                assert module in modules
+                assert hasattr(importlib.import_module(module), name)
+
+
+ALIASES = importlib.import_module("flax.typing")
+NO_ALIASES = {
+    "BaseConfigContext", "HashableMapping", "MISSING", "Missing", "PytreeDeque", "ShapeDtype", "SizeBytes",
+    "has_shape_dtype", "is_key_like",
+}  # fmt: skip
+"""What `flax.typing` has besides aliases: helpers of `flax.nnx`."""
+
+
+def test_the_aliases_of_types_are_there() -> None:
+    imported = {"Any", "Callable", "Generic", "Hashable", "Iterator", "Mapping", "Optional", "Protocol", "Sequence"}
+    imported |= {"FrozenDict", "TypeGuard", "TypeVar", "Union", "deque", "partial", "annotations"}
+    theirs = {name for name in public(ALIASES) if not isinstance(getattr(ALIASES, name), TypeVar)} - imported
+    assert theirs - NO_ALIASES - set(linen_typing.__all__) == set()
+
+
+@pytest.mark.parametrize("style", [keywords, importlib.import_module("flax.linen.kw_only_dataclasses")])
+def test_fields_that_are_marked_as_keyword_only(style: Any) -> None:
+    base = linen_like.Module if style is keywords else linen.Module
+
+    class Block(base):  # type: ignore[misc, valid-type]
+        features: int
+        act: str = style.field(default="relu", kw_only=True)
+
+    class Wide(Block):
+        depth: int
+
+    assert (Wide(2, 3).features, Wide(2, 3).depth, Wide(2, 3, act="gelu").act) == (2, 3, "gelu")
+    with pytest.raises(TypeError):
+        Wide(2, 3, "gelu")

@@ -1,0 +1,178 @@
+"""Writes the table of flax's public names into `from-flax.md`: `python docs/flax_names.py`. It needs flax.
+
+A name that is here under the same name is found by looking. Of the others this file says what to use instead, and the
+script fails where it says too little, or speaks of a name that flax does not have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+PAGE = Path(__file__).parent / "from-flax.md"
+BEGIN, END = "<!-- made by flax_names.py: begin -->", "<!-- made by flax_names.py: end -->"
+
+COUNTERPARTS = {
+    "flax": ("liftcore", "linen_like"),
+    "flax.core": ("liftcore",),
+    "flax.linen": ("linen_like",),
+    "flax.struct": ("liftcore.struct",),
+    "flax.serialization": ("liftcore.serialization",),
+    "flax.traverse_util": ("liftcore.traverse_util",),
+    "flax.training": (),
+    "flax.jax_utils": (),
+}
+"""Of each part of flax, where its names are looked for."""
+
+_FLAX_S_OWN = "that of flax: it needs no Linen module, and takes the variables and the `apply` of one here"
+_TRAVERSALS = "`flatten_dict`, change the entries, `unflatten_dict`; or `path_aware_map`"
+
+INSTEAD = {
+    "flax": {
+        "config": "nothing: there are no global options",
+        "configurations": "nothing: there are no global options",
+        "core": "`liftcore`, see below",
+        "cursor": "`dataclasses.replace` and `liftcore.copy`; for leaves `liftcore.traverse_util.path_aware_map`",
+        "experimental": "nothing",
+        "ids": "nothing",
+        "io": "`pathlib`, or the files of `orbax.checkpoint`",
+        "jax_utils": "JAX itself, see below",
+        "linen": "`linen_like`, see below",
+        "metrics": "nothing: they need no module; see `flax.metrics`, or `clu`",
+        "nnx": "nothing",
+        "testing": "nothing",
+        "traceback_util": "nothing: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
+        "training": "see below",
+        "version": '`importlib.metadata.version("liftcore")`',
+    },
+    "flax.core": {
+        "axes_scan": "`liftcore.scan`; its `broadcast` is `liftcore.broadcast`",
+        "check_trace_level": "nothing: a use under a raw transformation raises by itself",
+        "current_trace": "nothing: a use under a raw transformation raises by itself",
+        "lift": "`liftcore`",
+        "map_axis_meta": "`jax.tree.map(fn, tree, is_leaf=liftcore.meta.is_box)`, where `fn` asks `is_box` too",
+        "partial_eval": "`liftcore.lazy_init`, or `jax.eval_shape`",
+        "scope": "`liftcore`; what it calls `union_filters` and so on is `union` and so on in `liftcore.filters`",
+        "spmd": "`linen_like.spmd`",
+        "tracers": "nothing: a use under a raw transformation raises by itself",
+        "variables": "`liftcore.Variable`",
+    },
+    "flax.linen": {
+        "set_logical_axis_rules": "`with nn.logical_axis_rules(rules):`",
+    },
+    "flax.serialization": {
+        "is_serializable": "nothing: `to_state_dict` takes apart every pytree that JAX knows",
+    },
+    "flax.traverse_util": {
+        "ModelParamTraversal": "`path_aware_map`",
+        "Traversal": _TRAVERSALS,
+        "TraverseAttr": _TRAVERSALS,
+        "TraverseCompose": _TRAVERSALS,
+        "TraverseEach": _TRAVERSALS,
+        "TraverseFilter": _TRAVERSALS,
+        "TraverseId": _TRAVERSALS,
+        "TraverseItem": _TRAVERSALS,
+        "TraverseMerge": _TRAVERSALS,
+        "TraverseTree": "`jax.tree.map`",
+        "t_identity": _TRAVERSALS,
+    },
+    "flax.training": {
+        "checkpoints": "`orbax.checkpoint`; for one file `liftcore.serialization.to_bytes`, written with `pathlib`",
+        "common_utils": "`jax.device_put` with a sharding for `shard`; `jax.nn.one_hot`; `jax.tree.map(jnp.stack, …)`",
+        "dynamic_scale": f"{_FLAX_S_OWN}",
+        "early_stopping": f"{_FLAX_S_OWN}",
+        "lr_schedule": "the schedules of `optax`",
+        "orbax_utils": "`orbax.checkpoint`, which takes the variables as they are",
+        "prefetch_iterator": "`grain`, or any loader that prefetches",
+        "train_state": (
+            "that of flax, with `apply_fn=model.apply`; or a `liftcore.struct.dataclass` of step, variables and the "
+            "state of optax"
+        ),
+    },
+    "flax.jax_utils": {
+        "pad_shard_unpad": "`jnp.pad` and `jax.device_put` with a sharding",
+        "partial_eval_by_shape": "`liftcore.lazy_init`, or `jax.eval_shape`",
+        "pmean": "`jax.lax.pmean`",
+        "prefetch_to_device": "a loader that calls `jax.device_put` ahead of use, which returns at once",
+        "replicate": "`jax.device_put(tree, sharding)` with `jax.sharding.PartitionSpec()`",
+        "scan_in_dim": "`liftcore.scan` or `jax.lax.scan`, over an axis that `jnp.moveaxis` moved to the front",
+        "unreplicate": "nothing: replicated arrays are read as they are",
+    },
+}
+"""What to use instead of the names that are not here."""
+
+
+def shown(package: str, name: str) -> str:
+    """A name as the table has it; of a file of `flax.training` with the names that it defines."""
+    if package != "flax.training":
+        return f"`{name}`"
+    held = vars(importlib.import_module(f"{package}.{name}"))
+    inner = [one for one, value in held.items() if getattr(value, "__module__", "") == f"{package}.{name}"]
+    return f"`{name}` ({', '.join(f'`{one}`' for one in sorted(inner) if not one.startswith('_'))})"
+
+
+def public(package: str) -> list[str]:
+    """The names of a part of flax: its `__all__`, or what it defines or offers without an underscore; its files."""
+    module = importlib.import_module(package)
+    files = {info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    names = set(getattr(module, "__all__", ())) or {name for name, value in vars(module).items() if _own(value)}
+    if package == "flax.linen":  # activation functions and initializers are JAX's
+        names |= {name for name, value in vars(module).items() if not isinstance(value, types.ModuleType)}
+    return sorted(name for name in names | files if not name.startswith("_"))
+
+
+def _own(value: Any) -> bool:
+    foreign = isinstance(value, types.ModuleType | TypeVar)
+    return not foreign and str(getattr(value, "__module__", "")).partition(".")[0] == "flax"
+
+
+def offered(package: str, name: str) -> str | None:
+    """The module here that offers the same name."""
+    modules = COUNTERPARTS[package]
+    return next((one for one in modules if name in getattr(importlib.import_module(one), "__all__", ())), None)
+
+
+def filed(package: str, name: str) -> str | None:
+    """The package here that has a file of the same name."""
+    packages = (one for one in COUNTERPARTS[package] if hasattr(importlib.import_module(one), "__path__"))
+    return next((one for one in packages if importlib.util.find_spec(f"{one}.{name}")), None)
+
+
+def rows(package: str) -> Iterator[tuple[str, str]]:
+    """What is said of the names of one part of flax; those of which the same is said stand in one row."""
+    said: dict[str, list[str]] = {}
+    instead = dict(INSTEAD.get(package, {}))
+    for name in public(package):
+        module = offered(package, name) or (None if name in instead else filed(package, name))
+        text = f"the same name in `{module}`" if module else instead.pop(name, None)
+        if text is None:
+            raise SystemExit(f"docs/flax_names.py: say in INSTEAD what to use for {package}.{name}")
+        said.setdefault(text, []).append(shown(package, name))
+    if instead:
+        raise SystemExit(f"docs/flax_names.py: {package} has no {sorted(instead)}, or they are here")
+    for text, names in sorted(said.items(), key=lambda item: (not item[0].startswith("the same name"), item[1])):
+        yield ", ".join(names), text
+
+
+def table() -> str:
+    """The tables of all parts of flax."""
+    parts = [BEGIN]
+    for package in COUNTERPARTS:
+        lines = [f"| {names} | {text} |" for names, text in rows(package)]
+        parts.append("\n".join([f"### {package}", "", "| name | here |", "|---|---|", *lines]))
+    return "\n\n".join([*parts, END])
+
+
+def written() -> str:
+    """The tables as the page has them."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text[text.index(BEGIN) : text.index(END) + len(END)]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PAGE.read_text(encoding="utf-8").replace(written(), table()), encoding="utf-8")
