@@ -17,11 +17,10 @@ from liftcore.errors import LiftArgumentError
 from liftcore.nn import PaddingLike
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
 
-from .activation import sigmoid, tanh
 from .convolution import Conv
-from .dense import Dense
+from .dense import Dense, default_kernel_init
 from .dtypes import promote_dtype
-from .initializers import lecun_normal, ones_init, orthogonal, zeros_init
+from .initializers import ones_init, orthogonal, zeros_init
 from .lifecycle.binding import place
 from .lifecycle.calling import compact, nowrap
 from .module import Module
@@ -38,6 +37,22 @@ __all__ = [
 ]
 
 Activation: TypeAlias = Callable[[Any], Any]
+
+
+# The functions in default fields are defined here: what JAX makes by a call, or by its `jit`, cannot be pickled.
+_orthogonal = orthogonal()
+
+
+def _default_recurrent_init(key: Key, *args: Any, **kwargs: Any) -> Array:
+    return _orthogonal(key, *args, **kwargs)
+
+
+def _sigmoid(x: Array) -> Array:
+    return jax.nn.sigmoid(x)
+
+
+def _tanh(x: Array) -> Array:
+    return jnp.tanh(x)
 
 
 class RNNCellBase(Module):
@@ -105,10 +120,10 @@ class _MemoryCell(_Cell):
 class _LSTM(_MemoryCell):
     """What both forms of the cell share."""
 
-    gate_fn: Activation = sigmoid
-    activation_fn: Activation = tanh
-    kernel_init: Initializer = lecun_normal()
-    recurrent_kernel_init: Initializer = orthogonal()
+    gate_fn: Activation = _sigmoid
+    activation_fn: Activation = _tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
     bias_init: Initializer = zeros_init()
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -191,7 +206,7 @@ class DenseParams(Module):
     use_bias: bool = True
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = lecun_normal()
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = zeros_init()
 
     @compact
@@ -262,10 +277,10 @@ class GRUCell(_Cell):
             see `LSTMCell`.
     """
 
-    gate_fn: Activation = sigmoid
-    activation_fn: Activation = tanh
-    kernel_init: Initializer = lecun_normal()
-    recurrent_kernel_init: Initializer = orthogonal()
+    gate_fn: Activation = _sigmoid
+    activation_fn: Activation = _tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
     bias_init: Initializer = zeros_init()
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -312,10 +327,10 @@ class MGUCell(_Cell):
         reset_gate: whether `f` also gates what `n` sees of `h`.
     """
 
-    gate_fn: Activation = sigmoid
-    activation_fn: Activation = tanh
-    kernel_init: Initializer = lecun_normal()
-    recurrent_kernel_init: Initializer = orthogonal()
+    gate_fn: Activation = _sigmoid
+    activation_fn: Activation = _tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
     forget_bias_init: Initializer = ones_init()
     activation_bias_init: Initializer = zeros_init()
     dtype: Dtype | None = None
@@ -359,9 +374,9 @@ class SimpleCell(_Cell):
         residual: whether `h` is added before the activation.
     """
 
-    activation_fn: Activation = tanh
-    kernel_init: Initializer = lecun_normal()
-    recurrent_kernel_init: Initializer = orthogonal()
+    activation_fn: Activation = _tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
     bias_init: Initializer = zeros_init()
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -426,8 +441,8 @@ class ConvLSTMCell(_MemoryCell):
         _check_pair(self, carry, inputs)
         c, h = carry
         i, g, f, o = jnp.split(self._convolved("ih", inputs) + self._convolved("hh", h), 4, axis=-1)
-        c = sigmoid(f + 1) * c + sigmoid(i) * jnp.tanh(g)
-        h = sigmoid(o) * jnp.tanh(c)
+        c = _sigmoid(f + 1) * c + _sigmoid(i) * jnp.tanh(g)
+        h = _sigmoid(o) * jnp.tanh(c)
         return (c, h), h
 
     @nowrap

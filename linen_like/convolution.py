@@ -12,8 +12,9 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, Dtype
 
+from .dense import default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .initializers import Initializer, lecun_normal, zeros_init
+from .initializers import Initializer, zeros_init
 from .lifecycle.calling import compact, nowrap
 from .module import Module
 
@@ -50,7 +51,7 @@ class Conv(Module):
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = lecun_normal()
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = zeros_init()
     promote_dtype: PromoteDtypeFn = promote_dtype
     conv_general_dilated: Callable[..., Array] | None = None
@@ -114,7 +115,7 @@ class ConvLocal(Module):
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = lecun_normal()
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = zeros_init()
     promote_dtype: PromoteDtypeFn = promote_dtype
     conv_general_dilated: Callable[..., Array] | None = None
@@ -181,7 +182,7 @@ class ConvTranspose(Module):
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = lecun_normal()
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = zeros_init()
     transpose_kernel: bool = False
     promote_dtype: PromoteDtypeFn = promote_dtype

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.lax import PrecisionLike
 
 from liftcore import nn
-from liftcore.typing import Array, ArrayLike, Dtype
+from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, lecun_normal, zeros_init
@@ -18,8 +18,12 @@ from .module import Module, merge_param
 
 __all__ = ["Dense", "DenseGeneral", "Einsum", "default_kernel_init"]
 
-default_kernel_init = lecun_normal()
-"""What makes the kernels of linear and convolutional layers."""
+_lecun_normal = lecun_normal()
+
+
+def default_kernel_init(key: Key, *args: Any, **kwargs: Any) -> Array:
+    """What makes the kernels of linear and convolutional layers: `lecun_normal`, as a function that can be pickled."""
+    return _lecun_normal(key, *args, **kwargs)
 
 
 class Dense(Module):

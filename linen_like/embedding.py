@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from liftcore import nn
-from liftcore.typing import Array, ArrayLike, Dtype
+from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, variance_scaling
@@ -14,8 +16,12 @@ from .module import Module
 
 __all__ = ["Embed", "default_embed_init"]
 
-default_embed_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
-"""What makes the tables of embeddings: vectors of expected length 1."""
+_unit_vectors = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+
+
+def default_embed_init(key: Key, *args: Any, **kwargs: Any) -> Array:
+    """What makes the tables of embeddings, vectors of expected length 1, as a function that can be pickled."""
+    return _unit_vectors(key, *args, **kwargs)
 
 
 class Embed(Module):

@@ -16,16 +16,23 @@ from jax import lax
 from liftcore import filters, nn
 from liftcore.errors import LiftArgumentError
 from liftcore.nn import merge_lora, unmerge_lora
-from liftcore.typing import Array, ArrayLike, Dtype, Filter
+from liftcore.typing import Array, ArrayLike, Dtype, Filter, Key
 
-from .dense import Dense, DenseGeneral
+from .dense import Dense, DenseGeneral, default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .initializers import Initializer, he_uniform, lecun_normal, zeros_init
+from .initializers import Initializer, he_uniform, zeros_init
 from .lifecycle.calling import compact, nowrap
 from .lifecycle.interception import InterceptorContext, intercept_methods
 from .module import Module
 
 __all__ = ["LoRA", "LoRADense", "merge_lora", "unmerge_lora"]
+
+_he_uniform = he_uniform()
+
+
+def _default_a_init(key: Key, *args: Any, **kwargs: Any) -> Array:
+    """What makes the first factor of an update, as a function that can be pickled."""
+    return _he_uniform(key, *args, **kwargs)
 
 
 class LoRADense(Module):
@@ -61,9 +68,9 @@ class LoRADense(Module):
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     precision: lax.PrecisionLike = None
-    kernel_init: Initializer = lecun_normal()
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = zeros_init()
-    a_init: Initializer = he_uniform()
+    a_init: Initializer = _default_a_init
     b_init: Initializer = zeros_init()
     promote_dtype: PromoteDtypeFn = promote_dtype
     dot_general: Callable[..., Array] | None = None
@@ -138,7 +145,7 @@ class LoRA(Module):
     alpha: float | None = None
     targets: Filter = True
     param_dtype: Dtype = jnp.float32
-    a_init: Initializer = he_uniform()
+    a_init: Initializer = _default_a_init
     b_init: Initializer = zeros_init()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -158,6 +159,51 @@ def test_copies_and_pickles_are_equal(copied: Callable[[Any], Any]) -> None:
     assert jax.tree.all(
         jax.tree.map(lambda a, b: (a == b).all(), *(m.init(jax.random.key(0), x) for m in (model, again)))
     )
+
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "BatchApply": {"f": math.sin},
+    "Bidirectional": {"forward_rnn": nn.RNN(nn.LSTMCell(3)), "backward_rnn": nn.RNN(nn.GRUCell(3))},
+    "Conv": {"features": 3, "kernel_size": (3,)},
+    "ConvLSTMCell": {"features": 3, "kernel_size": (3, 3)},
+    "ConvLocal": {"features": 3, "kernel_size": (3,)},
+    "ConvTranspose": {"features": 3, "kernel_size": (3,)},
+    "Dropout": {"rate": 0.5},
+    "Einsum": {"shape": (3, 4), "einsum_str": "ab,bc->ac"},
+    "Embed": {"num_embeddings": 5, "features": 3},
+    "LoRA": {"base": nn.Dense(3), "rank": 2},
+    "LoRADense": {"features": 3, "rank": 2},
+    "MultiHeadAttention": {"num_heads": 2},
+    "MultiHeadDotProductAttention": {"num_heads": 2},
+    "RNN": {"cell": nn.OptimizedLSTMCell(3)},
+    "SelfAttention": {"num_heads": 2},
+    "Sequential": {"layers": [nn.Dense(3), nn.LayerNorm()]},
+    "SpectralNorm": {"layer_instance": nn.Dense(3)},
+    "Stack": {"block": nn.Dense(3), "length": 2},
+    "WeightNorm": {"layer_instance": nn.Dense(3)},
+    **{name: {"features": 3} for name in ("Dense", "DenseGeneral")},
+    **{name: {"features": 3} for name in ("GRUCell", "LSTMCell", "MGUCell", "OptimizedLSTMCell", "SimpleCell")},
+}
+"""Of each layer the fields that have no default."""
+
+LAYERS = [
+    name for name in nn.__all__ if isinstance(getattr(nn, name), type) and issubclass(getattr(nn, name), nn.Module)
+]
+
+
+@pytest.mark.parametrize("name", sorted(set(LAYERS) - {"Module"}))
+def test_every_layer_with_default_fields_pickles(name: str) -> None:
+    layer = getattr(nn, name)(**REQUIRED.get(name, {}))
+    again = pickle.loads(pickle.dumps(layer))
+    assert again == layer
+
+
+def test_every_default_of_a_layer_is_equal_after_a_pickle() -> None:
+    """Also of fields that some layer sets when it is made."""
+    for name in LAYERS:
+        for field in dataclasses.fields(getattr(nn, name)):
+            if field.default is not dataclasses.MISSING and field.init:
+                assert pickle.loads(pickle.dumps(field.default)) == field.default, f"{name}.{field.name}"
 
 
 def test_pickle_of_bound_module_is_unbound() -> None:
