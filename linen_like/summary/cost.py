@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from liftcore.typing import Filter, RNGs
 
+from .loops import Count, counted
+
 __all__ = ["Alone", "Arguments", "flops", "vjp_flops"]
 
 
@@ -50,17 +52,17 @@ class Alone(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def flops(alone: Alone | None, rngs: RNGs) -> int | None:
+def flops(alone: Alone | None, rngs: RNGs) -> Count | None:
     """How many floating-point operations a call takes; None where it cannot be run alone."""
     return _count(alone, rngs, _apply)
 
 
-def vjp_flops(alone: Alone | None, rngs: RNGs) -> int | None:
+def vjp_flops(alone: Alone | None, rngs: RNGs) -> Count | None:
     """How many operations its pullback takes, the call itself included; 0 where nothing can be differentiated."""
     return _count(alone, rngs, _pullback)
 
 
-def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> int | None:
+def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> Count | None:
     if alone is None:
         return None
     arguments = Arguments(alone.args, alone.kwargs)
@@ -71,10 +73,9 @@ def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> int | No
 
     try:
         variables = jax.eval_shape(init, rngs, arguments.types)
-        lowered = jax.jit(functools.partial(run, alone, arguments)).lower(variables, rngs, arguments.types)
+        return counted(jax.jit(functools.partial(run, alone, arguments)).trace(variables, rngs, arguments.types))
     except Exception:  # whatever it needs from around it, such as the name of an axis
         return None
-    return int((lowered.cost_analysis() or {}).get("flops", 0))
 
 
 def _apply(alone: Alone, arguments: Arguments, variables: Any, rngs: RNGs, arrays: dict[int, Any]) -> Any:

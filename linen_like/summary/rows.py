@@ -54,6 +54,7 @@ class Row:
         repeated: whether a row above is of the same module.
         flops: what the call costs; None where that was not asked for, or the call cannot be run alone.
         vjp_flops: what its pullback costs, the call itself included.
+        at_least: whether a loop of unknown length is among what was counted: of that one iteration is in the counts.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class Row:
     repeated: bool = False
     flops: int | None = None
     vjp_flops: int | None = None
+    at_least: bool = False
 
 
 def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[Call, Row]]:

@@ -85,8 +85,10 @@ def tabulate(
         console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter": False}`.
         table_kwargs: for `rich.table.Table`.
         column_kwargs: for `rich.table.Table.add_column`. The plain table, without `rich`, follows none of the three.
-        compute_flops: whether to count the floating-point operations of each call. It is lowered alone, which takes
-            time; the body of a loop counts once. A call that cannot be run alone has a `?`.
+        compute_flops: whether to count the floating-point operations of each call, inside a lift those of one call
+            there. It is lowered alone, which takes time. A loop counts with all its iterations; one of unknown
+            length, such as a `while_loop`, as one iteration, and the number has a `+`. A call that cannot be run alone
+            has a `?`.
         compute_vjp_flops: whether to count those of its pullback, the call itself included.
         **kwargs: `method`, see `Module.init`, and keyword arguments of the method.
 
@@ -153,8 +155,10 @@ def summarize(
         notes = record(module, fn, rngs, mutable, args, kwargs)
         rows = []
         for call, row in rows_of(notes, depth, show_repeated):
-            counted = {name: count(call.alone(mutable), rngs) for name, count in costs.items()}
-            rows.append(dataclasses.replace(row, **counted))
+            counts = {name: count(call.alone(mutable), rngs) for name, count in costs.items()}
+            operations: dict[str, Any] = {name: one and one.operations for name, one in counts.items()}
+            at_least = any(one is not None and one.at_least for one in counts.values())
+            rows.append(dataclasses.replace(row, **operations, at_least=at_least))
         names = sorted(notes.variables, key=lambda name: (name != "params", name))
         totals = {name: Size.of(notes.variables[name]) for name in names}
         return Summary(type(module).__name__, tuple(rows), totals, tuple(costs))
@@ -217,6 +221,8 @@ def _table(summary: Summary) -> Table:
     caption = f"Total Parameters: {_size(params) or 0}"
     if summary.total.count != params.count:
         caption += f", all variables: {_size(summary.total)}"
+    if any(row.at_least for row in summary.rows):
+        caption += "\n+: a loop of unknown length counts as one iteration"
     return Table(f"{summary.name} Summary", [*columns, *collections], rows, footer, caption)
 
 
@@ -231,7 +237,7 @@ def _cell(row: Row, column: str) -> str:
     value = getattr(row, column)
     if column in ("inputs", "outputs"):
         return "\n".join(lines_of(value))
-    return "?" if value is None else str(value)
+    return "?" if value is None else f"{value}{'+' if row.at_least else ''}"
 
 
 def _owned(row: Row, collection: str) -> str:

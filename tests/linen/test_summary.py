@@ -477,6 +477,93 @@ def test_operations_in_lifts_are_those_of_one_lane() -> None:
     assert row(summary, "layers/dense").flops == 2 * 5 * 3 * 3 + 5 * 3
 
 
+class Step(nn.Module):
+    """A product of 3 features with 3: 2 * 5 * 3 * 3 operations for 5 rows."""
+
+    @nn.compact
+    def __call__(self, carry: Any, _: Any = None) -> Any:
+        return nn.Dense(3, use_bias=False)(carry), None
+
+
+STEP = 2 * 5 * 3 * 3
+SCANNED: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+
+
+class Layers(nn.Module):
+    """A scan over some steps."""
+
+    length: int
+    unroll: int = 1
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.scan(Step, length=self.length, unroll=self.unroll, **SCANNED)()(x, None)[0]
+
+
+class Deep(nn.Module):
+    """A scan of length 4 over a scan of length 3, jitted and rematerialized, and one step more."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        inner = nn.scan(nn.remat(nn.jit(Step)), length=3, **SCANNED)
+        x, _ = nn.scan(inner, length=4, **SCANNED)()(x, None)
+        return Step()(x)[0]
+
+
+class Branch(nn.Module):
+    """A branch with a scan of length 6, and one with a single step."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        many = nn.scan(Step, length=6, **SCANNED)
+        return nn.cond(True, lambda mdl, x: many(name="a")(x, None)[0], lambda mdl, x: Step(name="b")(x)[0], self, x)
+
+
+def test_operations_in_a_scan_are_those_of_all_its_iterations() -> None:
+    scanned = summarize(Layers(7), KEY, compute_flops=True)(X)
+    assert [row.flops for row in scanned.rows] == [7 * STEP, STEP, STEP]  # the others are rows inside the lift
+    deep = summarize(Deep(), KEY, compute_flops=True)(X).rows[0].flops
+    assert 13 * STEP <= deep < 20 * STEP  # it splits keys in each outer iteration too
+    assert 6 * STEP <= summarize(Branch(), KEY, compute_flops=True)(X).rows[0].flops < 6 * STEP + 10
+    assert summarize(Layers(7, unroll=3), KEY, compute_flops=True)(X).rows[0].flops == 7 * STEP
+    assert not scanned.rows[0].at_least
+    assert "unknown length" not in str(scanned)
+
+
+def test_operations_of_the_pullback_of_a_scan_are_those_of_all_its_iterations() -> None:
+    def pulled(length: int) -> Any:
+        return summarize(Layers(length), KEY, compute_vjp_flops=True)(X).rows[0]
+
+    one, two, ten = (pulled(length).vjp_flops for length in (1, 2, 10))
+    assert ten - two == 8 * (two - one)
+    assert two - one >= 3 * STEP
+
+
+def test_a_scan_whose_result_is_not_used_costs_nothing() -> None:
+    class Unused(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            nn.scan(Step, length=6, **SCANNED)()(x, None)
+            return Step()(x)[0]
+
+    assert summarize(Unused(), KEY, compute_flops=True)(X).rows[0].flops == STEP
+
+
+def test_a_loop_of_unknown_length_says_that_one_iteration_counts() -> None:
+    class Until(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            many = nn.scan(Step, length=6, **SCANNED)(name="layers")
+            many(x, None)
+            return nn.while_loop(lambda mdl, c: c.sum() < 9, lambda mdl, c: mdl(c, None)[0], many, x)
+
+    summary = summarize(Until(), KEY, compute_flops=True)(X)
+    assert 6 * STEP <= summary.rows[0].flops < 7 * STEP
+    assert [row.at_least for row in summary.rows] == [True, False, False]
+    assert f"{summary.rows[0].flops}+" in str(summary)
+    assert "+: a loop of unknown length counts as one iteration" in str(summary)
+
+
 def test_what_cannot_be_differentiated_has_a_pullback_of_no_cost() -> None:
     class Best(nn.Module):
         @nn.compact

@@ -158,7 +158,7 @@ def test_a_module_is_shown_as_plain_html(monkeypatch: pytest.MonkeyPatch) -> Non
     text = module_html(bound)
     assert "<b>Dense</b> 'last'" in text
     assert "params/last/kernel: float32[4,2]" in text
-    assert "kernel_init = variance_scaling" in text
+    assert "kernel_init = default_kernel_init" in text
 
 
 def test_a_module_is_shown_by_treescope() -> None:

@@ -113,7 +113,12 @@ def test_rows_are_those_of_linen(name: str, depth: int | None) -> None:
 @pytest.mark.parametrize("name", ["mixed", "lifted", "dense"])
 def test_costs_are_those_of_linen(name: str) -> None:
     ours, theirs = models(linen_like)[name], models(linen)[name]
-    assert our_rows(ours, X, costs=True) == their_rows(theirs, X, costs=True)
+    mine, other = our_rows(ours, X, costs=True), their_rows(theirs, X, costs=True)
+    if name == "lifted":  # flax counts one iteration of the scan in it
+        assert mine[0][:-1] == other[0][:-1]
+        assert mine[0][-1] > other[0][-1]
+        mine, other = mine[1:], other[1:]
+    assert mine == other
 
 
 def test_repeated_rows_are_those_of_linen() -> None:
