@@ -46,10 +46,15 @@ class Naming:
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
-        elif self.name_reserved(name, collection):
-            raise problems.name_taken(cast("Scope", self), name, collection, sorted(filter(None, held)))
         else:
+            self.check_free(name, collection)
             held.add(collection)
+
+    def check_free(self, name: str, collection: str | None = None) -> None:
+        """Checks that a name may be taken; see `reserve`."""
+        if self.name_reserved(name, collection):
+            held = sorted(filter(None, self._reserved[name]))
+            raise problems.name_taken(cast("Scope", self), name, collection, held)
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Gives a name back that `reserve` took."""

@@ -22,6 +22,7 @@ import jax
 
 from . import filters, rng
 from ._compat import tag, trace_state
+from .committing import commit
 from .errors import LiftArgumentError, UnliftedCollectionError, no_function, shown
 from .groups import Advice, Captured, Groups
 from .layout import Changes, Layout, Record
@@ -445,48 +446,6 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
     if layout.groups.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
-
-
-def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
-    """Puts output groups into the scopes outside, and goes on counting and naming where the body ended."""
-    if not crossing.is_unchanged(groups):
-        _put_back(crossing, groups)
-    _go_on(crossing)
-
-
-def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
-    """Makes, writes and sows outside what the body did inside."""
-    layout = crossing.layout
-    changes = groups[: len(layout.groups.out)]
-    for index, outer in enumerate(crossing.outers):
-        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in changes])))
-        values = filters.merge(*[group.values[index] for group in changes])
-        for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.is_bound(value))
-        for path, value in filters.leaves_of(values):
-            outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
-        if crossing.nested:
-            mixed = [path for path, value in created.items() if not crossing.is_bound(value)]
-            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in mixed}
-    if layout.groups.captures and crossing.records:
-        for outer, sown, values in zip(crossing.outers, crossing.records[-1].sown, groups[-1], strict=True):
-            for one, value in zip(sown, values, strict=True):
-                outer.below(one.path).sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
-
-
-def _go_on(crossing: Crossing) -> None:
-    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest."""
-    draws: dict[tuple[int, Path, str], int] = {}
-    for record in crossing.records:
-        draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
-        for scope, names in zip(crossing.given, record.names, strict=bool(record.names)):
-            scope.take_names(names)
-        for index, path in record.mixed:
-            outer = crossing.outers[index]
-            outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
-    for (index, path, name), count in draws.items():
-        counts = crossing.outers[index].below(path).node.counts
-        counts[name] = counts.get(name, 0) + count
 
 
 def name_of(fn: Any) -> str:

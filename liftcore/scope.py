@@ -302,9 +302,7 @@ class Scope(Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         self.check_live("writing", collection, name)
-        if isinstance(value, Mapping):
-            self._check_one(collection, name)
-        self._check_writable(collection, name, value, "written")
+        self.check_put(collection, name, value)
         self._keep(collection, name, wrapped(value))
         self.tree.written[(collection, *self.relative_path, name)] = None
 
@@ -322,7 +320,7 @@ class Scope(Naming):
             settled: whether the value was bound, see `Crossing.bind`.
         """
         self.check_live("creating", collection, name)
-        self._check_writable(collection, name, value, "created")
+        self.check_writable(collection, name, value, "created")
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
@@ -462,16 +460,16 @@ class Scope(Naming):
             Whether the value was kept.
         """
         self.check_live("sowing", collection, name)
-        if self._captures(collection, name, value):
+        if self.captures(collection, name, value):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
         if not self.is_mutable_collection(collection):
             return False
         current = unwrapped(self._read(collection).get(name, _MISSING))
+        new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, all is as before
         if current is _MISSING:
             self.reserve(name, collection)
-            current = init_fn()
-        self.put_variable(collection, name, reduce_fn(current, value))
+        self.put_variable(collection, name, new)
         return True
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -546,7 +544,7 @@ class Scope(Naming):
                 for path in [path for path in changed if path[: len(place)] == place]:
                     del changed[path]
 
-    def _captures(self, collection: str, name: str, value: Any) -> bool:
+    def captures(self, collection: str, name: str, value: Any) -> bool:
         """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
         path = (collection, *self.path, name)
         tree = self.tree
@@ -571,7 +569,14 @@ class Scope(Naming):
         if self.tree.lifts or not trace_state() == self.tree.trace:  # `!=` would take Python the longer way to `==`
             raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
 
-    def _check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
+    def check_put(self, collection: str, name: str, value: Any) -> None:
+        """Checks that a value may be written here."""
+        if isinstance(value, Mapping):
+            self._check_one(collection, name)
+        self.check_writable(collection, name, value, "written")
+
+    def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
+        """Checks that the collection, or the variable, is mutable."""
         decided = self.tree.writable(collection)
         if decided:
             return

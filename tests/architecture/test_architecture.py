@@ -18,8 +18,8 @@ LEVELS = (
     {"filters", "rng", "meta", "statics", "struct", "traverse_util", "frozen_dict"},
     {"groups", "naming", "problems", "tree", "scope", "variable"},
     {
-        "encoding", "entry", "equations", "explanation", "facts", "hoist", "layout", "packing", "pure", "retrace",
-        "sequences", "serialization", "split", "wire",
+        "committing", "encoding", "entry", "equations", "explanation", "facts", "hoist", "layout", "packing", "pure",
+        "retrace", "sequences", "serialization", "split", "wire",
     },
     {"bodies"},
     {"lift", "nn"},

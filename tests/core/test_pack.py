@@ -16,6 +16,7 @@ from liftcore.errors import (
     InvalidScopeError,
     LiftError,
     ModifyScopeVariableError,
+    NameInUseError,
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
@@ -351,6 +352,148 @@ def test_if_the_body_raises_nothing_has_happened() -> None:
     assert not any(root.names())
     assert root.make_rng() == bound().make_rng()
     assert root.push("b").make_rng() == bound().push("b").make_rng()
+
+
+def test_if_one_variable_may_not_be_written_outside_none_is() -> None:
+    """What a filter says of a value may be another thing outside, where it is stacked."""
+
+    def body(scope: Scope) -> Any:
+        scope.variable("state", "a", lambda: jnp.zeros(()))
+        scope.push("inner").variable("state", "b", lambda: jnp.zeros((2,)))
+        scope.put_variable("state", "n", jnp.ones(()))
+        return scope.make_rng()
+
+    lifted = liftcore.vmap(body, variable_axes={"state": 0}, split_rngs={True: True}, axis_size=3)
+    given = {"state": {"n": jnp.arange(3.0)}}
+    root = bound(given, lambda path, value: np.ndim(value) < 2)
+    with pytest.raises(ModifyScopeVariableError):
+        lifted(root)
+    assert root.variables() == given
+    assert not any(root.names())
+    assert (root.tree.created, root.tree.written) == ({}, {})
+    assert root.make_rng() == bound().make_rng()
+
+
+@pytest.mark.parametrize("place", [(), ("inner",)])
+@pytest.mark.parametrize("fails", ["reduce_fn", "init_fn", "name"])
+def test_if_a_captured_value_cannot_be_kept_outside_nothing_has_happened(place: tuple[str, ...], fails: str) -> None:
+    def refuses(*_: Any) -> Any:
+        raise KeyError("refused")
+
+    def body(scope: Scope) -> Any:
+        scope.put_variable("state", "n", 2)
+        scope.push("inner")
+        scope.make_rng()
+        scope.sow("intermediates", "x", 1)
+        options = {} if fails == "name" else {fails: refuses}
+        scope.below(place).sow("intermediates", "y", 2, **options)
+        scope.sow("intermediates", "z", 3)
+
+    root = bound({"state": {"n": 1}})
+    if fails == "name":
+        root.reserve("z")
+    names = root.names()
+    with pytest.raises((KeyError, NameInUseError), match=r"refused|z"):
+        identity(body, out_variable_filters=["state", Captured()])(root)
+    assert root.variables() == {"state": {"n": 1}}
+    assert root.names() == names
+    assert (root.tree.written, root.tree.sown) == ({}, [])
+    assert root.make_rng() == bound().make_rng()
+
+
+def test_captured_values_of_one_name_are_added_to_each_other_and_to_what_the_body_wrote() -> None:
+    def body(scope: Scope) -> Any:
+        for value in (2, 3):
+            scope.sow("intermediates", "y", value)
+            scope.sow("sums", "y", value, init_fn=lambda: 10, reduce_fn=lambda sown, value: sown + value)
+
+    root = bound({"intermediates": {"y": (1,)}})
+    identity(body, out_variable_filters=["state", Captured()])(root)
+    assert root.variables() == {"intermediates": {"y": (1, 2, 3)}, "sums": {"y": 15}}
+    with pytest.raises(NameInUseError):
+        root.reserve("y", "sums")
+
+
+def test_a_sow_that_raises_leaves_its_name_free() -> None:
+    root = bound()
+    with pytest.raises(TypeError):
+        root.sow("intermediates", "y", 1, reduce_fn=lambda sown: sown)  # type: ignore[misc, arg-type]
+    assert root.sow("intermediates", "y", 1)
+
+
+# -- what a body may not share with the scopes outside, nor several bodies with each other -----------------------------
+
+
+def test_draws_in_a_child_that_was_there_do_not_count_outside_if_the_body_raises() -> None:
+    def prepared() -> Scope:
+        root = bound()
+        root.push("b").push("c").make_rng()
+        return root
+
+    def body(scope: Scope) -> Any:
+        for place in ((), ("b",), ("b", "c")):
+            scope.below(place).make_rng()
+        raise KeyError("broken")
+
+    root, untouched = prepared(), prepared()
+    with pytest.raises(KeyError, match="broken"):
+        identity(body)(root)
+    for place in ((), ("b",), ("b", "c")):
+        assert root.below(place).make_rng() == untouched.below(place).make_rng()
+
+
+def test_a_child_that_was_read_outside_is_another_inside() -> None:
+    """The scopes of one path share a node, which keeps their dicts: those inside of a lift hold other values."""
+    root = bound({"params": {"b": {"c": {"w": jnp.arange(3.0)}}}}, mutable=["state"])
+    outside = root.push("b").push("c")
+    assert outside.get_variable("params", "w").shape == (3,)
+    seen = []
+
+    def body(scope: Scope) -> Any:
+        inner = scope.below(("b", "c"))
+        seen.append(inner.get_variable("params", "w").shape)
+        inner.put_variable("state", "n", inner.get_variable("params", "w") + 1)
+        seen.append(inner.get_variable("state", "n").shape)
+
+    liftcore.vmap(body, variable_axes={True: 0}, axis_size=3)(root)
+    assert seen == [(), ()]
+    assert outside.get_variable("params", "w").shape == (3,)
+    assert outside.get_variable("state", "n").tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("draws", [(3, 1, 2), (1, 3, 2), (1, 2, 3), (3, 3, 0), (0, 0, 0)])
+def test_of_several_bodies_each_begins_as_the_first_and_the_longest_counts(draws: tuple[int, ...]) -> None:
+    """Each place and each sequence for itself, wherever the body that draws most there stands."""
+    streams = {"params": KEY, "dropout": OTHER}
+    places: list[tuple[str, ...]] = [(), ("old",), ("old", "deep"), ("new",)]
+
+    def prepared() -> Scope:
+        root = liftcore.bind({}, streams, True)
+        root.push("old").push("deep").make_rng()
+        return root
+
+    def times(number: int, place: int, stream: int) -> int:
+        return draws[(number + place + stream) % len(draws)]
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, keys: Any) -> Any:
+        firsts = []
+        for number in range(len(draws)):
+            scope = scope_fn(variables, keys)
+            for index, place in enumerate(places):
+                for kind, stream in enumerate(streams):
+                    made = [scope.below(place).make_rng(stream) for _ in range(times(number, index, kind))]
+                    firsts.append((index, kind, made[:1]))
+            groups = repack_fn(scope)
+        return firsts, groups
+
+    root, plain = prepared(), prepared()
+    firsts = liftcore.pack(transform, [True], [True], [True])(root)
+    for index, place in enumerate(places):
+        for kind, stream in enumerate(streams):
+            expected = [plain.below(place).make_rng(stream) for _ in range(max(draws) + 1)]
+            made = [key for at, of, keys in firsts for key in keys if (at, of) == (index, kind)]
+            assert all(key == expected[0] for key in made)
+            assert root.below(place).make_rng(stream) == expected[-1]
 
 
 def test_the_scope_outside_may_be_read_but_not_changed_while_the_body_runs() -> None:
