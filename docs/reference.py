@@ -38,8 +38,11 @@ BY_HAND = {
     "liftcore.Variable.collection": "The name of its collection.",
     "liftcore.Variable.name": "Its name.",
     "liftcore.Variable.scope": "The scope that holds it.",
+    "liftcore.Variable.unbox": "Whether `value` is what is in the box of a value in one.",
     "liftcore.broadcast": "In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations.",
     "liftcore.checkpoint": "Another name of `remat`.",
+    "liftcore.meta.AxisName": "Type: a name, a tuple of names, or None for an unnamed axis.",
+    "liftcore.meta.PARTITION_NAME": "The key of `metadata_params` under which a lift is told the name of the new axis.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
     "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
     "liftcore.rng.DEFAULT": (
@@ -48,6 +51,7 @@ BY_HAND = {
     "liftcore.traverse_util.empty_node": "Stands for an empty dict in a flat one.",
     "linen_like.Module.name": "Its name in the parent.",
     "linen_like.Module.parent": "The module that this is a submodule of, or the scope it was put on.",
+    "linen_like.PARTITION_NAME": "That of `liftcore.meta`.",
     "linen_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",
     "linen_like.broadcast": "That of `liftcore`.",
     "linen_like.checkpoint": "Another name of `remat`.",
@@ -144,8 +148,16 @@ def _line(heading: str, owner: Any, name: str) -> str:
         public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
         return f"That of `{next(public, 'liftcore')}`."
     if home.partition(".")[0] not in ("liftcore", "linen_like"):
-        return f"See `jax.nn.{'initializers.' if 'init' in heading else ''}{name}`."
+        return f"See `{_elsewhere(heading, name, found)}`."
     return _first(found)
+
+
+def _elsewhere(heading: str, name: str, found: Any) -> str:
+    """What a name that is not ours is called where its users look for it."""
+    for module in ("jax.nn.initializers", "jax.nn", "jax.numpy", "jax.scipy.special"):
+        if getattr(importlib.import_module(module), name, None) is found:
+            return f"{module}.{name}"
+    raise SystemExit(f"docs/reference.py: say in BY_HAND what {heading}.{name} is")
 
 
 def _first(value: Any) -> str:

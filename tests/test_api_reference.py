@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -94,6 +95,75 @@ def test_every_file_is_in_the_architecture_page() -> None:
     files = [path for package in ("liftcore", "linen_like") for path in (root / package).rglob("*.py")]
     names = {path.relative_to(root).as_posix().split("/", 1)[1] for path in files if path.name != "__init__.py"}
     assert names - set(re.findall(r"`([\w/]+\.py)`", text)) == set()
+
+
+# -- names in texts ----------------------------------------------------------------------------------------------------
+
+ALIASES = {"jnp": ("jax.numpy",), "np": ("numpy",), "nn": ("linen_like", "liftcore.nn"), "lax": ("jax.lax",)}
+ROOTS = (
+    "jax", "liftcore", "linen_like", "flax", "optax", "orbax", "equinox", "numpy", "dataclasses", "functools",
+    "importlib", "inspect", "itertools", "math", "pickle", "typing", *ALIASES,
+)  # fmt: skip
+"""What dotted names begin with; names of values, such as `scope.param`, are no names of ours."""
+
+CLASSES = {
+    name: value
+    for module in (liftcore, linen_like, liftcore.errors, linen_like.errors, liftcore.filters, liftcore.meta)
+    for name in getattr(module, "__all__", vars(module))
+    if inspect.isclass(value := getattr(module, name))
+}
+DOTTED = re.compile(rf"(?<![\w./@\"'])(?:{'|'.join([*ROOTS, *CLASSES])})(?:\.[A-Za-z_]\w*)+")
+
+
+def dotted(text: str) -> set[str]:
+    """The dotted names between backticks, outside of blocks of code, which run."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return {name for span in spans for name in DOTTED.findall(span) if not name.endswith((".py", ".md"))}
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name leads to something; of a library that is not installed nobody can tell."""
+    first, *parts = name.split(".")
+    if first in CLASSES:
+        return _leads(CLASSES[first], parts)
+    homes = ALIASES.get(first, (first,))
+    return any(importlib.util.find_spec(home.partition(".")[0]) is None or _found(home, parts) for home in homes)
+
+
+def _found(module: str, parts: list[str]) -> bool:
+    home = importlib.import_module(module)
+    if _leads(home, parts) or not hasattr(home, "__path__"):
+        return _leads(home, parts)
+    below = f"{module}.{parts[0]}"
+    return importlib.util.find_spec(below) is not None and (len(parts) == 1 or _found(below, parts[1:]))
+
+
+def _leads(value: Any, parts: list[str]) -> bool:
+    for part in parts:
+        if not hasattr(value, part):  # a field without a default is an annotation only
+            return any(part in getattr(base, "__annotations__", {}) for base in getattr(value, "__mro__", ()))
+        value = getattr(value, part)
+    return True
+
+
+TEXTS = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]
+SOURCES = [path for package in ("liftcore", "linen_like") for path in (DOCS.parent / package).rglob("*.py")]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_every_dotted_name_in_a_page_is_there(path: Path) -> None:
+    assert [name for name in sorted(dotted(path.read_text(encoding="utf-8"))) if not is_there(name)] == []
+
+
+def test_every_dotted_name_in_a_docstring_is_there() -> None:
+    names = {name for path in SOURCES for name in dotted(path.read_text(encoding="utf-8"))}
+    assert [name for name in sorted(names) if not is_there(name)] == []
+
+
+def test_what_is_not_there_is_found_out() -> None:
+    wrong = ("jax.nn.unbox", "nn.nothing", "Scope.nothing", "liftcore.meta.x.y", "jax.nothing.x")
+    assert [name for name in wrong if is_there(name)] == []
+    assert dotted("See `jax.nn.unbox(x)`, `x: jax.Array` and `a.b`.") == {"jax.nn.unbox", "jax.Array"}
 
 
 def test_links_between_pages_lead_somewhere() -> None:
