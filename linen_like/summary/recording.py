@@ -56,8 +56,13 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Notes:
-    """What one run showed: its calls, the variables at its end, and its lifts."""
+    """What one run showed: its calls, the variables at its end, and its lifts.
 
+    Attributes:
+        whole: the run itself, of the module with the lifts of its class.
+    """
+
+    whole: cost.Alone
     calls: Sequence[Call]
     variables: Mapping[str, Any]
     lifts: Sequence[ExplainedLift]
@@ -99,7 +104,7 @@ def record(
     root = liftcore.bind({}, rngs, mutable, initializing=True)
     with root.temporary():
         explanation = liftcore.explain(run)(root, arguments.types)
-    return Notes(calls, made, explanation.lifts)
+    return Notes(cost.Alone(module, fn, mutable, *_described((args, kwargs))), calls, made, explanation.lifts)
 
 
 def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> Call:

@@ -85,10 +85,10 @@ def tabulate(
         console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter": False}`.
         table_kwargs: for `rich.table.Table`.
         column_kwargs: for `rich.table.Table.add_column`. The plain table, without `rich`, follows none of the three.
-        compute_flops: whether to count the floating-point operations of each call, inside a lift those of one call
-            there. It is lowered alone, which takes time. A loop counts with all its iterations; one of unknown
-            length, such as a `while_loop`, as one iteration, and the number has a `+`. A call that cannot be run alone
-            has a `?`.
+        compute_flops: whether to count the floating-point operations of each call; in the first row those of the
+            whole model, in others inside a lift those of one call there. It is lowered alone, which takes time. A loop
+            counts with all its iterations; one of unknown length, such as a `while_loop`, as one iteration, and the
+            number has a `+`. A call that cannot be run alone has a `?`.
         compute_vjp_flops: whether to count those of its pullback, the call itself included.
         **kwargs: `method`, see `Module.init`, and keyword arguments of the method.
 
@@ -153,9 +153,11 @@ def summarize(
 
     def summarized(*args: Any, **kwargs: Any) -> Summary:
         notes = record(module, fn, rngs, mutable, args, kwargs)
-        rows = []
+        rows: list[Row] = []
         for call, row in rows_of(notes, depth, show_repeated):
-            counts = {name: count(call.alone(mutable), rngs) for name, count in costs.items()}
+            # The first row is the model: where its own class is lifted, that counts with the lift.
+            alone = notes.whole if not rows and row.lifts else call.alone(mutable)
+            counts = {name: count(alone, rngs) for name, count in costs.items()}
             operations: dict[str, Any] = {name: one and one.operations for name, one in counts.items()}
             at_least = any(one is not None and one.at_least for one in counts.values())
             rows.append(dataclasses.replace(row, **operations, at_least=at_least))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -530,6 +531,18 @@ def test_operations_in_a_scan_are_those_of_all_its_iterations() -> None:
     assert "unknown length" not in str(scanned)
 
 
+def test_operations_of_a_model_that_is_itself_lifted_are_those_of_the_whole() -> None:
+    class Decorated(nn.Module):
+        @functools.partial(nn.scan, length=7, **SCANNED)
+        @nn.compact
+        def __call__(self, carry: Any, _: Any) -> Any:
+            return nn.Dense(3, use_bias=False)(carry), None
+
+    for model in (nn.scan(Step, length=7, **SCANNED)(), Decorated()):
+        summary = summarize(model, KEY, compute_flops=True)(X, None)
+        assert [row.flops for row in summary.rows] == [7 * STEP, STEP]
+
+
 def test_operations_of_the_pullback_of_a_scan_are_those_of_all_its_iterations() -> None:
     def pulled(length: int) -> Any:
         return summarize(Layers(length), KEY, compute_vjp_flops=True)(X).rows[0]
@@ -581,17 +594,24 @@ def test_a_call_that_needs_an_axis_round_it_has_no_count() -> None:
         def __call__(self, x: Any) -> Any:
             return nn.Dense(2)(jax.lax.pmean(x, "lanes"))
 
-    summary = summarize(nn.vmap(Mean, axis_name="lanes", **AXES)(), KEY, compute_flops=True)(X)
-    assert [row.flops for row in summary.rows] == [None, 2 * 3 * 2 + 2]
+    class Lanes(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.vmap(Mean, axis_name="lanes", **AXES)()(x)
+
+    summary = summarize(Lanes(), KEY, compute_flops=True)(X)
+    assert [row.flops for row in summary.rows][1:] == [None, 2 * 3 * 2 + 2]
     assert "?" in str(summary)
 
 
-def test_a_subclass_of_a_lifted_class_has_no_count() -> None:
+def test_a_subclass_of_a_lifted_class_has_no_count_but_as_the_model() -> None:
     class Mine(nn.vmap(nn.Dense, **AXES)):  # type: ignore[misc]
         pass
 
     (only,) = summarize(Mine(2), KEY, compute_flops=True)(f32(3, 3)).rows
-    assert (type(only.module), only.flops) == (Mine, None)
+    assert (type(only.module), only.flops) == (Mine, 3 * (2 * 3 * 2 + 2))
+    _, inner = summarize(nn.Sequential([Mine(2)]), KEY, compute_flops=True)(f32(3, 3)).rows
+    assert (type(inner.module), inner.flops) == (Mine, None)
 
 
 # -- module_paths ------------------------------------------------------------------------------------------------------
