@@ -177,7 +177,7 @@ class Scope(Naming):
         if rewind_rngs:
             self.node.counts.clear()
             self.node.children.clear()
-        return self.at(self.tree, self.node, self.path, self.parent)
+        return _new(type(self))._place(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
