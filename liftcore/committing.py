@@ -75,8 +75,8 @@ def _reduced(crossing: Crossing, groups: Sequence[PyTree], changes: Sequence[_Ch
         for one, value in zip(sown, values, strict=True):
             scope = change.scope.below(one.path)
             scope.check_live("sowing", one.collection, one.name)
-            path = (one.collection, *one.path, one.name)
-            if not scope.captures(one.collection, one.name, value) and scope.is_mutable_collection(one.collection):
+            path, place = (one.collection, *one.path, one.name), (one.collection, *scope.path, one.name)
+            if not scope.tree.captures(place, value) and scope.is_mutable_collection(one.collection):
                 new = now[path] = _sum(scope, one, now.get(path, _MISSING), value)
                 one = one._replace(init_fn=tuple, reduce_fn=functools.partial(_first, new))
             found.append((scope, one, value))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from . import problems
-from .tree import Names
+from .tree import Names, Node
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -24,6 +26,7 @@ class Naming:
     _reserved: dict[str, set[str | None]]
     _numbers: dict[str, int]
     _shared: bool
+    node: Node  # that of the scope
     _first_free: dict[str, int] | None  # for each prefix of `default_name` a number below which all are taken
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
@@ -89,6 +92,26 @@ class Naming:
         self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
         if self._shared:  # another scope, that would not see them, takes its names from the same dict
             self._unpack()
+
+    @contextlib.contextmanager
+    def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
+        """While definitions are run a second time: they take the names, and draw the keys, of the first time.
+
+        Args:
+            drawn: how many keys were drawn here since that began.
+        """
+        self._unpack()
+        taken, self._reserved, self._first_free = self._reserved, {}, None
+        counts = dict(self.node.counts)
+        self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
+        try:
+            yield
+        finally:
+            self._unpack()
+            for name, held in taken.items():
+                self._reserved.setdefault(name, set()).update(held)
+            for name, count in counts.items():
+                self.node.counts[name] = max(count, self.node.counts.get(name, 0))
 
     def _unpack(self) -> None:
         adopted, self._adopted = self._adopted, ()

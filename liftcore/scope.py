@@ -194,26 +194,6 @@ class Scope(Naming):
             scope = scope._inner(name)
         return scope
 
-    @contextlib.contextmanager
-    def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
-        """While definitions are run a second time: they take the names, and draw the keys, of the first time.
-
-        Args:
-            drawn: how many keys were drawn here since that began.
-        """
-        self._unpack()
-        taken, self._reserved, self._first_free = self._reserved, {}, None
-        counts = dict(self.node.counts)
-        self.node.counts.update({name: counts[name] - number for name, number in drawn.items()})
-        try:
-            yield
-        finally:
-            self._unpack()
-            for name, held in taken.items():
-                self._reserved.setdefault(name, set()).update(held)
-            for name, count in counts.items():
-                self.node.counts[name] = max(count, self.node.counts.get(name, 0))
-
     def _inner(self, name: str) -> Scope:
         return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
 
@@ -460,7 +440,7 @@ class Scope(Naming):
             Whether the value was kept.
         """
         self.check_live("sowing", collection, name)
-        if self.captures(collection, name, value):
+        if self.tree.captures((collection, *self.path, name), value):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
         if not self.is_mutable_collection(collection):
@@ -543,17 +523,6 @@ class Scope(Naming):
             for changed in (self.tree.written, self.tree.created):
                 for path in [path for path in changed if path[: len(place)] == place]:
                     del changed[path]
-
-    def captures(self, collection: str, name: str, value: Any) -> bool:
-        """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
-        path = (collection, *self.path, name)
-        tree = self.tree
-        captures = None if tree.lift is None else tree.lift.groups.captures
-        if tree.lift is None or (tree.mutable(path, value) and not (captures and captures.all)):
-            return False
-        while tree.lift is not None and tree.lift.groups.captures:
-            tree = tree.lift.outer.tree
-        return tree.mutable(path, value)
 
     # -- checks ------------------------------------------------------------------------------------------------------
 

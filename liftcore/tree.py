@@ -205,6 +205,16 @@ class Tree:
             self._above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
         return self._above
 
+    def captures(self, path: Path, value: Any) -> bool:
+        """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
+        tree = self
+        captures = None if tree.lift is None else tree.lift.groups.captures
+        if tree.lift is None or (tree.mutable(path, value) and not (captures and captures.all)):
+            return False
+        while tree.lift is not None and tree.lift.groups.captures:
+            tree = tree.lift.outer.tree
+        return tree.mutable(path, value)
+
     def outermost(self) -> Tree:
         """The tree that `init` or `apply` made, outside all lifts."""
         tree = self
