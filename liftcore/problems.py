@@ -30,7 +30,7 @@ from .filters import leaves_of, short_form, subtract
 
 if TYPE_CHECKING:
     from .scope import Scope
-    from .tree import Lift
+    from .tree import Lift, Tree
     from .typing import Path
 
 __all__ = [
@@ -137,23 +137,45 @@ def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
     )
 
 
-def not_taken(scope: Scope, collection: str, name: str, lift: Lift, done: str) -> LiftError:
-    """A variable is written or created (`done`) that no output group of the lift takes."""
+def _lift_of(scope: Scope, inside: Tree) -> str:
+    """The lift that a tree is inside of, for the text of an error of a scope in it, or further in.
+
+    Where it is not the innermost one around the scope, its place is shown too: equal lifts may be nested.
+    """
+    lift = _lift(inside)
+    return lift.name if inside is scope.tree else f"{lift.name} at {lift.outer.path_text}"
+
+
+def _lift(inside: Tree) -> Lift:
+    assert inside.lift is not None, "only trees inside lifts are asked about"
+    return inside.lift
+
+
+def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:
+    """A variable is written or created (`done`) that the lift does not let out which a tree is inside of."""
+    lift, where = _lift(inside), f'"{collection}/{name}" at {scope.path_text}'
+    if lift.groups.taken((collection, *scope.path, name), None):
+        return ModifyScopeVariableError(
+            where,
+            f'collection "{collection}" was {done}, but {_lift_of(scope, inside)} made its scopes without leave to.',
+            f'Let it be written: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
+        )
     listed = lift.groups.taken if lift.groups.taken(("", ""), None) else subtract(lift.groups.taken, "perturbations")
     return UnliftedCollectionError(
-        f'"{collection}/{name}" at {scope.path_text}',
-        f'collection "{collection}" was {done}, but no output group of {lift.name} takes it '
+        where,
+        f'collection "{collection}" was {done}, but no output group of {_lift_of(scope, inside)} takes it '
         f"(output groups: {short_form(listed)}).",
         f"Add {lift.groups.advice.collection.format(collection)}.",
     )
 
 
-def not_lifted(scope: Scope, collection: str, name: str, lift: Lift) -> LiftError:
-    """A variable is asked for that the lift does not take in."""
+def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftError:
+    """A variable is asked for that the lift does not take in which a tree is inside of."""
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(scope.tree.variables)}).",
-        f"Add {lift.groups.advice.collection.format(collection)}.",
+        f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
+        f"(lifted: {list(inside.variables)}).",
+        f"Add {_lift(inside).groups.advice.collection.format(collection)}.",
     )
 
 
@@ -248,12 +270,12 @@ def _shape(tree: Any) -> str:
 def no_sequence(scope: Scope, name: str) -> LiftError:
     """A key is drawn from a sequence that was not given, or not lifted."""
     where = f'make_rng("{name}") at {scope.path_text}'
-    given, lift = scope.tree.given, scope.tree.lift
-    if lift is not None and (name in given or rng.DEFAULT in given):
+    given, inside = scope.tree.given, scope.tree.without_sequence(name)
+    if inside is not None:
         return UnliftedSequenceError(
             where,
-            f"the sequence was given, but {lift.name} does not pass it in (lifted: {list(scope.tree.rngs)}).",
-            f"Add {lift.groups.advice.sequence.format(name)}.",
+            f"the sequence was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
+            f"Add {_lift(inside).groups.advice.sequence.format(name)}.",
         )
     return InvalidRngError(
         where,

@@ -546,20 +546,20 @@ class Scope(Naming):
         path = (collection, *self.path, name)
         if decided is None and self.tree.mutable(path, value):
             return
-        lift = self.tree.lift
-        if lift is not None and not lift.groups.taken(path, value):
-            raise problems.not_taken(self, collection, name, lift, done)
+        inside = self.tree.without_output(path, value)
+        if inside is not None:
+            raise problems.not_taken(self, collection, name, inside, done)
         raise problems.immutable(self, collection, name)
 
     def _check_lifted(self, collection: str, name: str) -> None:
-        """Raises where a variable is missing only since the lift does not take it in."""
-        lift = self.tree.lift
-        if lift is not None:
-            outside = lift.outer.below(self.relative_path)
-            found, path = outside._read(collection), (collection, *self.path, name)
+        """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
+        scope, path = self, (collection, *self.path, name)
+        while (lift := scope.tree.lift) is not None:
+            outside = lift.outer.below(scope.relative_path)
+            found = outside._read(collection)
             if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
-                raise problems.not_lifted(self, collection, name, lift)
-            outside._check_lifted(collection, name)
+                raise problems.not_lifted(self, collection, name, scope.tree)
+            scope = outside
 
     def _check_one(self, collection: str, name: str) -> None:
         """Raises where a variable is a dict of which lifts around take parts in several groups.
@@ -579,9 +579,9 @@ class Scope(Naming):
         self._check_lifted(collection, name)
         if self.is_mutable_collection(collection) and made:
             return
-        lift = self.tree.lift
-        if lift is not None and made and not lift.groups.taken((collection, *self.path, name), None):
-            raise problems.not_taken(self, collection, name, lift, "created")
+        inside = self.tree.without_output((collection, *self.path, name), None) if made else None
+        if inside is not None:
+            raise problems.not_taken(self, collection, name, inside, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
     def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any]) -> None:

@@ -205,6 +205,33 @@ class Tree:
             self._above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
         return self._above
 
+    def without_sequence(self, name: str) -> Tree | None:
+        """The tree inside the lift that keeps a sequence out, of this tree and those around it; None if none does.
+
+        Lifts further in cannot pass in what does not reach them, whatever their rules say.
+        """
+        tree = self
+        while tree.lift is not None:
+            outer = tree.lift.outer.tree
+            if outer.sequence(name) is not None:
+                return tree
+            tree = outer
+        return None
+
+    def without_output(self, path: Path, value: Any) -> Tree | None:
+        """The tree inside the outermost lift that does not let a changed variable out; None if all let it out.
+
+        A lift may also make variables immutable that it lets out (see `scope_fn` of `liftcore.pack`).
+        """
+        tree, found = self, None
+        while tree.lift is not None:
+            outer = tree.lift.outer.tree
+            taken = tree.lift.groups.taken(path, value)
+            if not taken or (outer.mutable(path, value) and not tree.mutable(path, value)):
+                found = tree
+            tree = outer
+        return found
+
     def outermost(self) -> Tree:
         """The tree that `init` or `apply` made, outside all lifts."""
         tree = self
