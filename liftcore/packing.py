@@ -99,7 +99,7 @@ class Crossing:
         self._live = self._at_level_outside()
         self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
         self._unchanged: tuple[Any, ...] | None = None
-        self._fresh: Container[str] = ()
+        self._fresh: frozenset[str] = frozenset()
 
     @functools.cached_property
     def where(self) -> str:
@@ -191,7 +191,7 @@ class Crossing:
         *,
         hoisted: bool = False,
         words: Callable[[int], Any] | None = None,
-        fresh: Container[str] = (),
+        fresh: frozenset[str] = frozenset(),
         remade: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> PyTree:
@@ -280,7 +280,13 @@ class Crossing:
         }
         names = tuple([inner.names() for inner in scopes])
         mixed = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.mixed])
-        return Record(tuple(draws.items()), names, sown, mixed)
+        rewound = tuple(
+            (index, path, tuple(kept | self._fresh for kept in each))
+            for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
+            if root.tree.rewound
+            for path, each in _rewinds(root.node, outer.node)
+        )
+        return Record(tuple(draws.items()), names, sown, mixed, rewound)
 
     def forget(self) -> None:
         """Lets go of the values that were bound, which must not outlive their trace."""
@@ -475,7 +481,10 @@ def _put_back(crossing: Crossing, groups: Sequence[PyTree]) -> None:
 
 
 def _go_on(crossing: Crossing) -> None:
-    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest."""
+    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest.
+
+    Where one of several rewinds, counts begin anew for all, so that they depend on nothing before the lift.
+    """
     draws: dict[tuple[int, Path, str], int] = {}
     for record in crossing.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
@@ -484,6 +493,11 @@ def _go_on(crossing: Crossing) -> None:
         for index, path in record.mixed:
             outer = crossing.outers[index]
             outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
+        for index, path, each in record.rewound:
+            outer = crossing.outers[index]
+            outer.tree.rewound = True
+            for kept in each:
+                outer.below(path).node.rewind(kept)
     for (index, path, name), count in draws.items():
         counts = crossing.outers[index].below(path).node.counts
         counts[name] = counts.get(name, 0) + count
@@ -521,18 +535,30 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int) -> Any:
+def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
     """The word of a draw; that of a fresh sequence depends on nothing above the scope where it began."""
     if name in fresh:
         return rng.word((*path[len(outer.path) :], count))
-    return outer.tree.word(path, name, count)
+    return outer.tree.word(path, name, count, rewound)
 
 
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """How many keys were drawn at and below a node since another node's counts."""
+    """How many keys were drawn at and below a node since another node's counts, or since it was rewound."""
     for name, count in now.counts.items():
-        drawn = count - (before.counts.get(name, 0) if before is not None else 0)
+        went_on = before is not None and (
+            now.rewinds == before.rewinds or now.times_rewound(name) == before.times_rewound(name)
+        )
+        drawn = count - (before.counts.get(name, 0) if went_on and before is not None else 0)
         if drawn > 0:
             yield path, name, drawn
     for name, child in now.children.items():
         yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))
+
+
+def _rewinds(now: Node, before: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
+    """Where scopes were rewound, at and below a node; what is below one of these was rewound with it."""
+    if len(now.rewinds) > len(before.rewinds):
+        yield path, now.rewinds[len(before.rewinds) :]
+        return
+    for name, child in now.children.items():
+        yield from _rewinds(child, before.child(name), (*path, name))

@@ -139,12 +139,13 @@ class Scope(Naming):
         """The same place with all names free again.
 
         Args:
-            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before.
+            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before. After
+                branches of which one does so, the draws of all of them count from nothing.
         """
         self.check_valid()
         if rewind_rngs:
-            self.node.counts.clear()
-            self.node.children.clear()
+            self.node.rewind()
+            self.tree.rewound = True
         return type(self)(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
@@ -457,7 +458,8 @@ class Scope(Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
-        return rng.fold_in(root, self.tree.word(self.path, counted, count))
+        rewound = self.node.times_rewound(counted) if self.node.rewinds else 0
+        return rng.fold_in(root, self.tree.word(self.path, counted, count, rewound))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""

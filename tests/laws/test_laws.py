@@ -350,6 +350,54 @@ def test_law_4_params_that_are_not_lifted_are_no_fallback(name: str) -> None:
     liftcore.apply(only(name, draw, [], ["noise"]))({}, X, rngs=keys())
 
 
+def rewinding(scope: Any, x: Any) -> Any:
+    """A body that draws, and begins to draw from the first key again."""
+    below = scope.push("below")
+    x = x + uniform(below.make_rng("dropout")) + uniform(scope.make_rng("dropout"))
+    scope = scope.rewound(rewind_rngs=True)
+    x = x * uniform(scope.make_rng("dropout")) * uniform(scope.push("below").make_rng("dropout"))
+    return x + uniform(scope.make_rng("dropout"))
+
+
+def rewound_in_places(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A model that runs a body where more, fewer or no keys than it draws were drawn before, and draws after it."""
+
+    def model(scope: Any, x: Any) -> Any:
+        for name, before in (("a", 5), ("b", 0), ("c", 2)):
+            place = scope.push(name)
+            for _ in range(before):
+                for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+                    x = x + uniform(each.make_rng("dropout"))
+            x = body(place.rewound(), x)
+            for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+                x = x * uniform(each.make_rng("dropout"))
+        return x
+
+    return model
+
+
+@ROWS
+def test_law_4_rewinding_draws_again_what_was_drawn_inside_as_outside(name: str) -> None:
+    row = TABLE[name]
+    lifted, unlifted = row.lifted(rewinding), row.plain(rewinding)
+    assert_equals_the_loop(rewound_in_places(lifted), rewound_in_places(unlifted), row.refuses)
+
+
+@pytest.mark.parametrize("inner", ["jit", "remat", "vmap", "scan", "cond", "fold_rngs", "with_rngs"])
+@pytest.mark.parametrize("outer", ["jit", "vmap", "with_rngs"])
+def test_law_4_rewinding_draws_again_what_was_drawn_further_in(inner: str, outer: str) -> None:
+    def both(way: str) -> Callable[..., Any]:
+        within = getattr(TABLE[inner], way)(rewinding)
+
+        def after(scope: Any, x: Any) -> Any:
+            x = within(scope, x + uniform(scope.make_rng("dropout")))
+            return x + uniform(scope.make_rng("dropout"))
+
+        return rewound_in_places(getattr(TABLE[outer], way)(after))
+
+    assert_equals_the_loop(both("lifted"), both("plain"))
+
+
 # -- 5. only what changed ----------------------------------------------------------------------------------------------
 
 
