@@ -19,6 +19,9 @@ Names that `flax.errors` also has mean the same there.
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -41,6 +44,34 @@ def shown(value: Any) -> str:
         return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
     return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+
+
+def name_of(fn: Any) -> str:
+    """The name of a function, as paths and profiles show it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def misfit(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The parameters of a function that cannot take some arguments; None where it can, or nobody knows.
+
+    A `TypeError` that comes out of a call is one of the call itself only where this is not None.
+
+    Example:
+        >>> misfit(lambda x: x, (1, 2), {}), misfit(lambda x: x, (1,), {})
+        ('(x)', None)
+    """
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    return None
 
 
 class LiftError(Exception):

@@ -39,8 +39,7 @@ class Naming:
         Raises:
             NameInUseError: where it is taken.
         """
-        if not isinstance(name, str):
-            raise problems.no_name(cast("Scope", self), name, collection)
+        self.check_name(name, collection)
         if self._adopted:
             self._unpack()
         held = self._reserved.get(name)
@@ -50,6 +49,17 @@ class Naming:
             raise problems.name_taken(cast("Scope", self), name, collection, sorted(filter(None, held)))
         else:
             held.add(collection)
+
+    def check_name(self, name: str, collection: str | None = None) -> None:
+        """Checks that a name can be one part of a path; that of the collection of a variable likewise.
+
+        Raises:
+            LiftArgumentError: where it is empty, has a `/` in it, or is no text.
+        """
+        if not isinstance(name, str) or not name or "/" in name:
+            raise problems.no_name(cast("Scope", self), name, collection)
+        if collection is not None and (not isinstance(collection, str) or not collection or "/" in collection):
+            raise problems.no_collection(cast("Scope", self), name, collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Gives a name back that `reserve` took."""

@@ -22,7 +22,7 @@ import jax
 
 from . import filters, rng
 from ._compat import tag, trace_state
-from .errors import LiftArgumentError, UnliftedCollectionError, no_function, shown
+from .errors import LiftArgumentError, UnliftedCollectionError, name_of, no_function, shown
 from .groups import Advice, Captured, Groups
 from .layout import Changes, Layout, Record
 from .scope import Scope
@@ -501,13 +501,6 @@ def _go_on(crossing: Crossing) -> None:
     for (index, path, name), count in draws.items():
         counts = crossing.outers[index].below(path).node.counts
         counts[name] = counts.get(name, 0) + count
-
-
-def name_of(fn: Any) -> str:
-    """The name of a function, as paths and profiles show it."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _is_scope(value: Any) -> bool:

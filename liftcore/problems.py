@@ -24,6 +24,7 @@ from .errors import (
     ScopeVariableNotFoundError,
     UnliftedCollectionError,
     UnliftedSequenceError,
+    name_of,
     shown,
 )
 from .filters import leaves_of, short_form, subtract
@@ -37,8 +38,9 @@ __all__ = [
     "check_in_one_group",
     "ended",
     "immutable",
-    "made_a_function",
+    "made_no_value",
     "name_taken",
+    "no_collection",
     "no_initializer",
     "no_name",
     "no_sequence",
@@ -46,6 +48,7 @@ __all__ = [
     "not_lifted",
     "not_taken",
     "raw_transformed",
+    "wrong_initializer",
     "wrong_shape",
 ]
 
@@ -107,13 +110,28 @@ def _owner(collection: str | None) -> str:
 
 
 def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
-    """A name is asked for that is no text."""
+    """A name is asked for that is no text, or no part of a path."""
+    if isinstance(name, str):
+        return LiftArgumentError(
+            f"{_owner(collection)} at {scope.path_text}",
+            f"expected a name that is one part of a path, given {name!r}.",
+            "Give it a name that is not empty and has no `/` in it; for levels, nest scopes (or modules).",
+        )
     if collection is None:
         fix = f'Write `name="{name}"`.'
     else:
         fix = f"Write `{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
     return LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}", f"expected text as its name, given {shown(name)}.", fix
+    )
+
+
+def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
+    """A variable is asked for in what can be the name of no collection."""
+    return LiftArgumentError(
+        f'the collection of "{name}" at {scope.path_text}',
+        f"expected a name that is one part of a path, given {shown(collection)}.",
+        'Write `variable(collection, name, init_fn)`, with a collection such as "state".',
     )
 
 
@@ -127,9 +145,32 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
     )
 
 
-def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
-    """The initializer of a parameter made another initializer."""
-    text = getattr(init_fn, "__name__", "init_fn")
+def wrong_initializer(
+    scope: Scope, collection: str, name: str, init_fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> LiftError:
+    """An initializer cannot take what it is called with; `taken` are its parameters."""
+    text, keyed = name_of(init_fn), collection == "params"
+    given = [*(["key"] if keyed else []), *map(shown, args), *(f"{key}=…" for key in kwargs)]
+    parameters = [*(["key"] if keyed else []), *(["shape"] if args and isinstance(args[0], tuple) else [])]
+    rest = ["*args"] if len(args) + keyed > len(parameters) else []
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"its initializer {text} is called as `{text}({', '.join(given)})`, and takes `{taken}`.",
+        f"Write `lambda {', '.join([*parameters, *rest])}: value`."
+        if keyed
+        else "Leave the parameters out, `lambda: value`; for a key, draw one: `lambda: init_fn(scope.make_rng())`.",
+    )
+
+
+def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError:
+    """The initializer of a parameter made nothing, or another initializer."""
+    text = name_of(init_fn)
+    if made is None:
+        return LiftArgumentError(
+            f'"params/{name}" at {scope.path_text}',
+            f"its initializer {text} returned None.",
+            "Return an array, or a pytree of arrays; where there is to be no parameter, do not ask for one.",
+        )
     return LiftArgumentError(
         f'"params/{name}" at {scope.path_text}',
         f"its initializer {text} made a function, not a value.",
@@ -249,11 +290,12 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
     return f"available {where}: {sorted(available)}"
 
 
-def wrong_shape(scope: Scope, name: str, given: Any, expected: Any) -> LiftError:
-    """A stored parameter has other shapes than its initializer makes."""
+def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool = False) -> LiftError:
+    """A stored parameter has other shapes than its initializer makes, or another one than was `asked` for."""
+    shape = f"shape {expected} was asked for" if asked else f"its initializer makes {_shape(expected)}"
     return ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
-        f"the stored value has {_shape(given)}, its initializer makes {_shape(expected)}.",
+        f"the stored value has {_shape(given)}, {shape}.",
         "Check the sizes of the module and of its inputs, or call `init` again for this model.",
     )
 

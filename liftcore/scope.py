@@ -12,10 +12,11 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
-from .errors import no_function
+from .errors import misfit, no_function
 from .filters import partition
 from .naming import Naming
 from .tree import Node, Sown, Tree
@@ -301,14 +302,14 @@ class Scope(Naming):
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(
-        self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
+        self, name: str, init_fn: Callable[..., Any] | None, *init_args: Any, unbox: bool = True, **init_kwargs: Any
     ) -> Any:
         """The parameter of that name, made by `init_fn(key, *init_args, **init_kwargs)` where it does not exist.
 
         Args:
             name: its name in the collection `params`.
             init_fn: called with a key of the sequence `params`; not called where the parameter exists and has the
-                `shape` that is its first argument.
+                `shape` that is its first argument. None for a parameter that exists and is only read.
             *init_args: further arguments; the first is the shape, by custom.
             unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
             **init_kwargs: further keyword arguments.
@@ -323,11 +324,9 @@ class Scope(Naming):
         value = (self._read("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             self._check_creatable("params", name)
-            if not callable(init_fn):
-                raise problems.no_initializer(self, "params", name, init_fn)
-            value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
-            if isinstance(value, FunctionType):
-                raise problems.made_a_function(self, name, init_fn)
+            value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+            if value is None or isinstance(value, FunctionType):
+                raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
             value = unwrapped(self._read("params")[name])
             return meta.unbox(value) if unbox else value
@@ -341,7 +340,7 @@ class Scope(Naming):
             value = meta.unbox(unwrapped(value)) if unbox else unwrapped(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
-            self._check_shape(name, value, lambda key: init_fn(key, *init_args, **init_kwargs))
+            self._check_shape(name, value, init_fn, init_args, init_kwargs)
         return value
 
     def variable(
@@ -371,9 +370,8 @@ class Scope(Naming):
         if name not in self._read(collection):
             self._check_creatable(collection, name, made=init_fn is not None)
             if init_fn is not None:
-                if not callable(init_fn):
-                    raise problems.no_initializer(self, collection, name, init_fn)
-                self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
+                value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                self.create_variable(collection, name, value)
         else:
             if isinstance(self._read(collection)[name], Mapping):
                 self._check_one(collection, name)
@@ -471,6 +469,19 @@ class Scope(Naming):
         counts = self.node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
+
+    def _make(self, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any) -> Any:
+        """An initial value; the initializer is given a key first where it is to be `keyed`."""
+        if not callable(init_fn):
+            raise problems.no_initializer(self, collection, name, init_fn)
+        given = (self._key_for(init_fn), *args) if keyed else args
+        try:
+            return init_fn(*given, **kwargs)
+        except TypeError as error:
+            taken = misfit(init_fn, given, kwargs)
+            if taken is None:
+                raise
+            raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error
 
     def _key_for(self, init_fn: Callable[..., Any]) -> Any:
         """The key of an initializer; None for one that does not look at it, and the draw counts all the same."""
@@ -586,7 +597,17 @@ class Scope(Naming):
             raise problems.not_taken(self, collection, name, inside, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
-    def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any]) -> None:
-        value, expected = meta.unbox(value), meta.unbox(jax.eval_shape(lambda: made(jax.random.key(0))))
+    def _check_shape(self, name: str, value: Any, init_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if init_fn is None:  # it is only read: there is nothing but the shape asked for that it might differ from
+            wanted = args[0] if args else kwargs.get("shape")
+            if type(wanted) is tuple and np.shape(meta.unbox(value)) != wanted:
+                raise problems.wrong_shape(self, name, meta.unbox(value), wanted, asked=True)
+            return
+        if not callable(init_fn):
+            raise problems.no_initializer(self, "params", name, init_fn)
+        value, expected = (
+            meta.unbox(value),
+            meta.unbox(jax.eval_shape(lambda: init_fn(jax.random.key(0), *args, **kwargs))),
+        )
         if shapes(value) != shapes(expected):
             raise problems.wrong_shape(self, name, value, expected)
