@@ -53,17 +53,20 @@ def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def misfit(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """The parameters of a function that cannot take some arguments; None where it can, or nobody knows.
-
-    A `TypeError` that comes out of a call is one of the call itself only where this is not None.
+def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The parameters of a function that cannot take some arguments, where that is what an error is about; else None.
 
     Example:
-        >>> misfit(lambda x: x, (1, 2), {}), misfit(lambda x: x, (1,), {})
-        ('(x)', None)
+        >>> try:
+        ...     (lambda x: x)(1, 2)
+        ... except TypeError as error:
+        ...     misfit(error, lambda x: x, (1, 2), {})
+        '(x)'
     """
+    if "argument" not in str(error):
+        return None
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may give what the function is wanting
     except (TypeError, ValueError):
         return None
     try:

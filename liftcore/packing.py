@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import filters, rng
+from . import filters, problems, rng
 from ._compat import tag, trace_state
-from .errors import LiftArgumentError, UnliftedCollectionError, name_of, no_function, shown
+from .errors import LiftArgumentError, UnliftedCollectionError, misfit, name_of, no_function, shown
 from .groups import Advice, Captured, Groups
 from .layout import Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
 from .tree import Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
+from .variable import Variable
 
 if TYPE_CHECKING:
     from .hoist import Prologue
@@ -230,6 +231,20 @@ class Crossing:
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._made.append((roots, scopes, packed))
         return packed
+
+    def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a function of the user's returns for scopes that `scope_fn` made."""
+        try:
+            result = fn(scopes, *args, **kwargs)
+        except TypeError as error:
+            taken = misfit(error, fn, (scopes, *args), kwargs)
+            if taken is None:
+                raise
+            raise problems.wrong_function(self.where, fn, taken, args, kwargs) from error
+        for leaf in jax.tree.leaves(result):
+            if isinstance(leaf, Scope | Variable):
+                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else "Variable")
+        return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""

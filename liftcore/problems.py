@@ -48,6 +48,8 @@ __all__ = [
     "not_lifted",
     "not_taken",
     "raw_transformed",
+    "returned",
+    "wrong_function",
     "wrong_initializer",
     "wrong_shape",
 ]
@@ -190,6 +192,26 @@ def _lift_of(scope: Scope, inside: Tree) -> str:
 def _lift(inside: Tree) -> Lift:
     assert inside.lift is not None, "only trees inside lifts are asked about"
     return inside.lift
+
+
+def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
+    """A function of scopes cannot take what it is called with; `taken` are its parameters."""
+    text = name_of(fn)
+    given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
+    return LiftArgumentError(
+        where,
+        f"{text} takes `{taken}`, and is called with the scope (or module) first: `{text}({', '.join(given)})`.",
+        "Give it the scope (or module) as its first parameter, and after that one for each argument of the call.",
+    )
+
+
+def returned(where: str, fn: Any, kind: str) -> LiftError:
+    """A function of scopes returned a scope, or a variable: the `kind`."""
+    return LiftArgumentError(
+        where,
+        f"{name_of(fn)} returned a {kind}, which ends with the lift.",
+        "Return arrays: what is computed with it, or the value of the variable.",
+    )
 
 
 def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:

@@ -478,7 +478,7 @@ class Scope(Naming):
         try:
             return init_fn(*given, **kwargs)
         except TypeError as error:
-            taken = misfit(init_fn, given, kwargs)
+            taken = misfit(error, init_fn, given, kwargs)
             if taken is None:
                 raise
             raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error

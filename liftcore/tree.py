@@ -133,8 +133,8 @@ class Tree:
 
     __slots__ = (
         "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
-        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sown", "trace",
-        "variables", "watch", "word", "writes", "written",
+        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sown",
+        "trace", "variables", "watch", "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(

@@ -175,7 +175,7 @@ class Body:
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
         dealer = Dealer(words, crossing)
         scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
-        result = self.fn(scopes, *args, **kwargs)
+        result = crossing.run(self.fn, scopes, args, kwargs)
         groups = crossing.repacked(scopes)
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, misfit, shown
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..packing import name_of
+from ..problems import wrong_function
 from ..pure import Pure
 from ..split import split, without_created
 from ..typing import PyTree
@@ -31,7 +32,7 @@ from .carry import select
 from .changes import path_text
 from .derivative import positive
 
-__all__ = ["Arguments", "Operands", "Ruled", "by_number", "pair", "with_defaults"]
+__all__ = ["Arguments", "Operands", "Ruled", "bind", "by_number", "pair", "with_defaults"]
 
 
 class Arguments:
@@ -264,7 +265,7 @@ def with_defaults(
     Raises:
         LiftArgumentError: where an argument can be given by name only.
     """
-    bound = inspect.signature(fn).bind(None, *args, **kwargs)
+    bound = bind(where, fn, args, kwargs)
     given = len(bound.args) - 1
     bound.apply_defaults()
     if bound.kwargs:
@@ -280,6 +281,21 @@ def with_defaults(
         if place + 1 not in nondiff_argnums and not all(map(_is_number, jax.tree.leaves(full[place])))
     )
     return full[: next(ends, len(full))]
+
+
+def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a function of scopes, after the scopes, by the names of its parameters.
+
+    Raises:
+        LiftArgumentError: where it cannot be called with them.
+    """
+    try:
+        return inspect.signature(fn).bind(None, *args, **kwargs)
+    except TypeError as error:
+        taken = misfit(error, fn, (None, *args), kwargs)
+        if taken is None:
+            raise
+        raise wrong_function(where, fn, taken, args, kwargs) from error
 
 
 def _is_number(value: Any) -> bool:
