@@ -318,7 +318,6 @@ def test_a_name_is_one_part_of_a_path(name: str) -> None:
         "a scope (or submodule) at /": lambda scope: scope.push(name),
         'a variable of "params" at /': lambda scope: scope.param(name, jax.nn.initializers.ones, ()),
         'a variable of "state" at /': lambda scope: scope.variable("state", name, lambda: 0),
-        'a variable of "cache" at /': lambda scope: scope.put_variable("cache", name, 0),
         'a variable of "intermediates" at /': lambda scope: scope.sow("intermediates", name, 0),
         'the collection of "w" at /': lambda scope: scope.variable(name, "w", lambda: 0),
     }
