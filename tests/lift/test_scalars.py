@@ -54,7 +54,11 @@ def test_an_index_is_one_integer(index: Any, jitted: bool) -> None:
 
 @JITTED
 @pytest.mark.parametrize("mutable", [False, True])
-@pytest.mark.parametrize("condition", [lambda x: x > 0, lambda x: x[0], lambda x: None], ids=["many", "float", "None"])
+@pytest.mark.parametrize(
+    "condition",
+    [lambda x: x > 0, lambda x: x[0], lambda x: None, lambda x: (x[0] < 1, x)],
+    ids=["many", "float", "None", "pair"],
+)
 def test_a_condition_is_one_bool(condition: Any, mutable: bool, jitted: bool) -> None:
     loop = liftcore.while_loop(lambda scope, x: condition(x), same)
     with pytest.raises(LiftArgumentError, match=r"while_loop\(same\) at /: expected its condition to return one bool"):
