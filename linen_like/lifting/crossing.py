@@ -124,6 +124,8 @@ def cross(
     for fn in functions:
         if not callable(fn):
             raise no_function(where, fn)
+    module = _first_module(where, subject)
+    for fn in functions:
         if isinstance(fn, Base):
             raise LiftArgumentError(
                 where,
@@ -131,7 +133,6 @@ def cross(
                 "Give it with the module whose variables are lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
                 f"`lambda mdl, x: {type(fn).__name__}(…)(x)`.",
             )
-    module = _first_module(where, subject)
     scope, state = bound_scope(module, where), State()
     state.follow(module._state, inside)
     along = _Along()
