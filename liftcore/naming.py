@@ -53,10 +53,12 @@ class Naming:
     def check_name(self, name: str, collection: str | None = None) -> None:
         """Checks that a name can be one part of a path; that of the collection of a variable likewise.
 
+        Only a variable may have a `/` in its name, for which Linen's own layers take them.
+
         Raises:
             LiftArgumentError: where it is empty, has a `/` in it, or is no text.
         """
-        if not isinstance(name, str) or not name or "/" in name:
+        if not isinstance(name, str) or not name or (collection is None and "/" in name):
             raise problems.no_name(cast("Scope", self), name, collection)
         if collection is not None and (not isinstance(collection, str) or not collection or "/" in collection):
             raise problems.no_collection(cast("Scope", self), name, collection)

@@ -117,7 +117,9 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
         return LiftArgumentError(
             f"{_owner(collection)} at {scope.path_text}",
             f"expected a name that is one part of a path, given {name!r}.",
-            "Give it a name that is not empty and has no `/` in it; for levels, nest scopes (or modules).",
+            "Give it a name that is not empty and has no `/` in it; for levels, nest scopes (or modules)."
+            if collection is None
+            else "Give it a name that is not empty.",
         )
     if collection is None:
         fix = f'Write `name="{name}"`.'
