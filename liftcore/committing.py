@@ -112,7 +112,10 @@ def _put_back(crossing: Crossing, changes: Sequence[_Change]) -> None:
 
 
 def _go_on(crossing: Crossing) -> None:
-    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest."""
+    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest.
+
+    Where one of several rewinds, counts begin anew for all, so that they depend on nothing before the lift.
+    """
     draws: dict[tuple[int, Path, str], int] = {}
     for record in crossing.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
@@ -121,6 +124,11 @@ def _go_on(crossing: Crossing) -> None:
         for index, path in record.mixed:
             outer = crossing.outers[index]
             outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
+        for index, path, each in record.rewound:
+            outer = crossing.outers[index]
+            outer.tree.rewound = True
+            for kept in each:
+                outer.below(path).node.rewind(kept)
     for (index, path, name), count in draws.items():
         counts = crossing.outers[index].below(path).node.counts
         counts[name] = counts.get(name, 0) + count

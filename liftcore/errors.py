@@ -19,6 +19,9 @@ Names that `flax.errors` also has mean the same there.
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -41,6 +44,37 @@ def shown(value: Any) -> str:
         return f"the function {value.__qualname__.rpartition('<locals>.')[2]}"
     text = repr(value)
     return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+
+
+def name_of(fn: Any) -> str:
+    """The name of a function, as paths and profiles show it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The parameters of a function that cannot take some arguments, where that is what an error is about; else None.
+
+    Example:
+        >>> try:
+        ...     (lambda x: x)(1, 2)
+        ... except TypeError as error:
+        ...     misfit(error, lambda x: x, (1, 2), {})
+        '(x)'
+    """
+    if "argument" not in str(error):
+        return None
+    try:
+        signature = inspect.signature(fn, follow_wrapped=False)  # a decorator may give what the function is wanting
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    return None
 
 
 class LiftError(Exception):

@@ -33,12 +33,15 @@ class Record:
         names: the names of each given scope afterwards.
         sown: the captured values of each outermost scope.
         mixed: the variables that a lift created without telling the first value from what the body made of it.
+        rewound: where scopes were rewound together with their draws, as `(index of the scope, relative path, for each
+            time the sequences that went on as they were)`: `draws` count since then.
     """
 
     draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
     names: tuple[Names, ...] = ()
     sown: tuple[tuple[Sown, ...], ...] = ()
     mixed: frozenset[tuple[int, Path]] = frozenset()
+    rewound: tuple[tuple[int, Path, tuple[frozenset[str], ...]], ...] = ()
 
 
 class Layout(NamedTuple):

@@ -33,6 +33,8 @@ __all__ = [
     "AxisName",
     "Partitioned",
     "add_axis",
+    "check_axes",
+    "check_names",
     "constrain",
     "get_partition_spec",
     "get_sharding",
@@ -254,8 +256,51 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
         return PartitionSpec(*self.names)  # type: ignore[no-untyped-call]
 
     def get_sharding(self, mesh: Mesh) -> Sharding:
-        """How the array is to lie on a mesh."""
-        return NamedSharding(mesh, self.get_partition_spec())
+        """How the array is to lie on a mesh.
+
+        Raises:
+            LiftArgumentError: where the mesh has no axis of one of the names.
+        """
+        spec = self.get_partition_spec()
+        check_axes(f"{type(self).__name__} with names {self.names}", spec, mesh)
+        return NamedSharding(mesh, spec)
+
+
+def check_axes(where: str, spec: PartitionSpec, mesh: Any) -> None:
+    """Checks that a mesh has the axes that a `PartitionSpec` names.
+
+    Raises:
+        LiftArgumentError: where it has not.
+    """
+    names = [name for names in spec for name in (names if isinstance(names, tuple | list) else [names])]
+    unknown = [name for name in names if isinstance(name, str) and name not in mesh.axis_names]
+    if unknown:
+        import difflib  # here, as it is for the text of an error
+
+        near = difflib.get_close_matches(unknown[0], list(map(str, mesh.axis_names)), 1)
+        raise LiftArgumentError(
+            where,
+            f"{unknown} is no axis of the mesh (axes: {list(mesh.axis_names)}).",
+            f"{f'Is {near[0]!r} meant? ' if near else ''}Name an axis of the mesh; logical names become such by rules, "
+            "as `logical_to_mesh` follows them.",
+        )
+
+
+def check_names(value: Any, names: Sequence[Any]) -> None:
+    """Checks that an array which an initializer made has no more names than axes.
+
+    It may have fewer: a lift around it names an axis that is there (see `liftcore.add_metadata_axis`).
+
+    Raises:
+        LiftArgumentError: where it has more.
+    """
+    shape = getattr(value, "shape", None)
+    if shape is not None and len(shape) < len(names):
+        raise LiftArgumentError(
+            f"an initializer with the names {tuple(names)}",
+            f"it has {len(names)} names, and makes an array of shape {tuple(shape)}, which has {len(shape)} axes.",
+            "Give each axis a name, and None to one that is not split.",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +312,9 @@ class _WithPartitioning:
     mesh: Mesh | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Partitioned:
-        return Partitioned(self.fn(*args, **kwargs), self.names, self.mesh)
+        value = self.fn(*args, **kwargs)
+        check_names(value, self.names)
+        return Partitioned(value, self.names, self.mesh)
 
 
 def with_partitioning(
@@ -282,8 +329,10 @@ def with_partitioning(
 
     Args:
         fn: an initializer, or any function that returns an array.
-        names: see `Partitioned`.
+        names: one for each axis; see `Partitioned`.
         mesh: see `Partitioned`.
+
+    The initializer raises `LiftArgumentError` where it makes an array of fewer axes than names.
     """
     return _WithPartitioning(fn, tuple(names), mesh)
 
@@ -308,15 +357,20 @@ def get_sharding(tree: PyTree, mesh: Mesh) -> PyTree:
     Args:
         tree: variables, or what `jax.eval_shape` tells about them.
         mesh: the mesh.
+
+    Raises:
+        LiftArgumentError: where the mesh has no axis of one of the names.
     """
 
-    def sharding(leaf: Any) -> Sharding | None:
+    def sharding(path: Any, leaf: Any) -> Sharding | None:
+        spec = _spec(leaf)
+        if spec is not None:
+            check_axes(f'"{jax.tree_util.keystr(path, simple=True, separator="/")}"', spec, mesh)
         if isinstance(leaf, Partitioned):
             return leaf.get_sharding(mesh)
-        spec = _spec(leaf)
         return None if spec is None else NamedSharding(mesh, spec)
 
-    return jax.tree.map(sharding, tree, is_leaf=_knows_spec)
+    return jax.tree_util.tree_map_with_path(sharding, tree, is_leaf=_knows_spec)
 
 
 def _knows_spec(value: Any) -> bool:
@@ -344,12 +398,16 @@ def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> P
         value: a pytree of arrays; one that holds something else, such as shapes, is returned unchanged.
         spec: names of axes of the mesh.
         mesh: the mesh, or None for that of `jax.set_mesh`.
+
+    Raises:
+        LiftArgumentError: where the mesh has no axis of one of the names.
     """
     around: Any = jax.sharding.get_abstract_mesh()
     manual = {name for name, kind in zip(around.axis_names, around.axis_types, strict=True) if kind == AxisType.Manual}
     known: Any = around if mesh is None or manual else mesh
     if known.empty or len(manual) == len(known.axis_names) or not all(map(_is_array, jax.tree.leaves(value))):
         return value
+    check_axes(f"an array of shape {np.shape(jax.tree.leaves(value)[0])}" if value is not None else "", spec, known)
     left = PartitionSpec(*(_without(manual, name) for name in spec))  # type: ignore[no-untyped-call]
     explicit = AxisType.Explicit in known.axis_types
     place: Any = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint

@@ -42,8 +42,7 @@ class Naming:
         Raises:
             NameInUseError: where it is taken.
         """
-        if not isinstance(name, str):
-            raise problems.no_name(cast("Scope", self), name, collection)
+        self.check_name(name, collection)
         if self._adopted:
             self._unpack()
         held = self._reserved.get(name)
@@ -58,6 +57,19 @@ class Naming:
         if self.name_reserved(name, collection):
             held = sorted(filter(None, self._reserved[name]))
             raise problems.name_taken(cast("Scope", self), name, collection, held)
+
+    def check_name(self, name: str, collection: str | None = None) -> None:
+        """Checks that a name can be one part of a path; that of the collection of a variable likewise.
+
+        Only a variable may have a `/` in its name, for which Linen's own layers take them.
+
+        Raises:
+            LiftArgumentError: where it is empty, has a `/` in it, or is no text.
+        """
+        if not isinstance(name, str) or not name or (collection is None and "/" in name):
+            raise problems.no_name(cast("Scope", self), name, collection)
+        if collection is not None and (not isinstance(collection, str) or not collection or "/" in collection):
+            raise problems.no_collection(cast("Scope", self), name, collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Gives a name back that `reserve` took."""

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import filters, rng
+from . import filters, problems, rng
 from ._compat import tag, trace_state
 from .committing import commit
-from .errors import LiftArgumentError, UnliftedCollectionError, no_function, shown
+from .errors import LiftArgumentError, UnliftedCollectionError, misfit, name_of, no_function, shown
 from .groups import Advice, Captured, Groups
 from .layout import Changes, Layout, Record
 from .scope import Scope
 from .sequences import group_sequences, inner_sequences
 from .tree import Lift, Node, Sown, Tree
 from .typing import Filter, Path, Predicate, PyTree
+from .variable import Variable
 
 if TYPE_CHECKING:
     from .hoist import Prologue
@@ -100,7 +101,7 @@ class Crossing:
         self._live = self._at_level_outside()
         self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
         self._unchanged: tuple[Any, ...] | None = None
-        self._fresh: Container[str] = ()
+        self._fresh: frozenset[str] = frozenset()
 
     @functools.cached_property
     def where(self) -> str:
@@ -192,7 +193,7 @@ class Crossing:
         *,
         hoisted: bool = False,
         words: Callable[[int], Any] | None = None,
-        fresh: Container[str] = (),
+        fresh: frozenset[str] = frozenset(),
         remade: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> PyTree:
@@ -231,6 +232,20 @@ class Crossing:
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._made.append((roots, scopes, packed))
         return packed
+
+    def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a function of the user's returns for scopes that `scope_fn` made."""
+        try:
+            result = fn(scopes, *args, **kwargs)
+        except TypeError as error:
+            taken = misfit(error, fn, (scopes, *args), kwargs)
+            if taken is None:
+                raise
+            raise problems.wrong_function(self.where, fn, taken, args, kwargs) from error
+        for leaf in jax.tree.leaves(result):
+            if isinstance(leaf, Scope | Variable):
+                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else "Variable")
+        return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
@@ -281,7 +296,13 @@ class Crossing:
         }
         names = tuple([inner.names() for inner in scopes])
         mixed = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.mixed])
-        return Record(tuple(draws.items()), names, sown, mixed)
+        rewound = tuple(
+            (index, path, tuple(kept | self._fresh for kept in each))
+            for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
+            if root.tree.rewound
+            for path, each in _rewinds(root.node, outer.node)
+        )
+        return Record(tuple(draws.items()), names, sown, mixed, rewound)
 
     def forget(self) -> None:
         """Lets go of the values that were bound, which must not outlive their trace."""
@@ -448,13 +469,6 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
 
 
-def name_of(fn: Any) -> str:
-    """The name of a function, as paths and profiles show it."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
 def _is_scope(value: Any) -> bool:
     return isinstance(value, Scope)
 
@@ -480,18 +494,30 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int) -> Any:
+def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
     """The word of a draw; that of a fresh sequence depends on nothing above the scope where it began."""
     if name in fresh:
         return rng.word((*path[len(outer.path) :], count))
-    return outer.tree.word(path, name, count)
+    return outer.tree.word(path, name, count, rewound)
 
 
 def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """How many keys were drawn at and below a node since another node's counts."""
+    """How many keys were drawn at and below a node since another node's counts, or since it was rewound."""
     for name, count in now.counts.items():
-        drawn = count - (before.counts.get(name, 0) if before is not None else 0)
+        went_on = before is not None and (
+            now.rewinds == before.rewinds or now.times_rewound(name) == before.times_rewound(name)
+        )
+        drawn = count - (before.counts.get(name, 0) if went_on and before is not None else 0)
         if drawn > 0:
             yield path, name, drawn
     for name, child in now.children.items():
         yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))
+
+
+def _rewinds(now: Node, before: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
+    """Where scopes were rewound, at and below a node; what is below one of these was rewound with it."""
+    if len(now.rewinds) > len(before.rewinds):
+        yield path, now.rewinds[len(before.rewinds) :]
+        return
+    for name, child in now.children.items():
+        yield from _rewinds(child, before.child(name), (*path, name))

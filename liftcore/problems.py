@@ -26,21 +26,23 @@ from .errors import (
     ScopeVariableNotFoundError,
     UnliftedCollectionError,
     UnliftedSequenceError,
+    name_of,
     shown,
 )
 from .filters import leaves_of, short_form, subtract
 
 if TYPE_CHECKING:
     from .scope import Scope
-    from .tree import Lift
+    from .tree import Lift, Tree
     from .typing import Path
 
 __all__ = [
     "check_in_one_group",
     "ended",
     "immutable",
-    "made_a_function",
+    "made_no_value",
     "name_taken",
+    "no_collection",
     "no_initializer",
     "no_name",
     "no_sequence",
@@ -48,6 +50,9 @@ __all__ = [
     "not_lifted",
     "not_taken",
     "raw_transformed",
+    "returned",
+    "wrong_function",
+    "wrong_initializer",
     "wrong_shape",
     "wrong_variables",
 ]
@@ -110,13 +115,30 @@ def _owner(collection: str | None) -> str:
 
 
 def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
-    """A name is asked for that is no text."""
+    """A name is asked for that is no text, or no part of a path."""
+    if isinstance(name, str):
+        return LiftArgumentError(
+            f"{_owner(collection)} at {scope.path_text}",
+            f"expected a name that is one part of a path, given {name!r}.",
+            "Give it a name that is not empty and has no `/` in it; for levels, nest scopes (or modules)."
+            if collection is None
+            else "Give it a name that is not empty.",
+        )
     if collection is None:
         fix = f'Write `name="{name}"`.'
     else:
         fix = f"Write `{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
     return LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}", f"expected text as its name, given {shown(name)}.", fix
+    )
+
+
+def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
+    """A variable is asked for in what can be the name of no collection."""
+    return LiftArgumentError(
+        f'the collection of "{name}" at {scope.path_text}',
+        f"expected a name that is one part of a path, given {shown(collection)}.",
+        'Write `variable(collection, name, init_fn)`, with a collection such as "state".',
     )
 
 
@@ -130,9 +152,32 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
     )
 
 
-def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
-    """The initializer of a parameter made another initializer."""
-    text = getattr(init_fn, "__name__", "init_fn")
+def wrong_initializer(
+    scope: Scope, collection: str, name: str, init_fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> LiftError:
+    """An initializer cannot take what it is called with; `taken` are its parameters."""
+    text, keyed = name_of(init_fn), collection == "params"
+    given = [*(["key"] if keyed else []), *map(shown, args), *(f"{key}=…" for key in kwargs)]
+    parameters = [*(["key"] if keyed else []), *(["shape"] if args and isinstance(args[0], tuple) else [])]
+    rest = ["*args"] if len(args) + keyed > len(parameters) else []
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"its initializer {text} is called as `{text}({', '.join(given)})`, and takes `{taken}`.",
+        f"Write `lambda {', '.join([*parameters, *rest])}: value`."
+        if keyed
+        else "Leave the parameters out, `lambda: value`; for a key, draw one: `lambda: init_fn(scope.make_rng())`.",
+    )
+
+
+def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError:
+    """The initializer of a parameter made nothing, or another initializer."""
+    text = name_of(init_fn)
+    if made is None:
+        return LiftArgumentError(
+            f'"params/{name}" at {scope.path_text}',
+            f"its initializer {text} returned None.",
+            "Return an array, or a pytree of arrays; where there is to be no parameter, do not ask for one.",
+        )
     return LiftArgumentError(
         f'"params/{name}" at {scope.path_text}',
         f"its initializer {text} made a function, not a value.",
@@ -140,23 +185,65 @@ def made_a_function(scope: Scope, name: str, init_fn: Any) -> LiftError:
     )
 
 
-def not_taken(scope: Scope, collection: str, name: str, lift: Lift, done: str) -> LiftError:
-    """A variable is written or created (`done`) that no output group of the lift takes."""
+def _lift_of(scope: Scope, inside: Tree) -> str:
+    """The lift that a tree is inside of, for the text of an error of a scope in it, or further in.
+
+    Where it is not the innermost one around the scope, its place is shown too: equal lifts may be nested.
+    """
+    lift = _lift(inside)
+    return lift.name if inside is scope.tree else f"{lift.name} at {lift.outer.path_text}"
+
+
+def _lift(inside: Tree) -> Lift:
+    assert inside.lift is not None, "only trees inside lifts are asked about"
+    return inside.lift
+
+
+def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
+    """A function of scopes cannot take what it is called with; `taken` are its parameters."""
+    text = name_of(fn)
+    given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
+    return LiftArgumentError(
+        where,
+        f"{text} takes `{taken}`, and is called with the scope (or module) first: `{text}({', '.join(given)})`.",
+        "Give it the scope (or module) as its first parameter, and after that one for each argument of the call.",
+    )
+
+
+def returned(where: str, fn: Any, kind: str) -> LiftError:
+    """A function of scopes returned a scope, or a variable: the `kind`."""
+    return LiftArgumentError(
+        where,
+        f"{name_of(fn)} returned a {kind}, which ends with the lift.",
+        "Return arrays: what is computed with it, or the value of the variable.",
+    )
+
+
+def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:
+    """A variable is written or created (`done`) that the lift does not let out which a tree is inside of."""
+    lift, where = _lift(inside), f'"{collection}/{name}" at {scope.path_text}'
+    if lift.groups.taken((collection, *scope.path, name), None):
+        return ModifyScopeVariableError(
+            where,
+            f'collection "{collection}" was {done}, but {_lift_of(scope, inside)} made its scopes without leave to.',
+            f'Let it be written: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
+        )
     listed = lift.groups.taken if lift.groups.taken(("", ""), None) else subtract(lift.groups.taken, "perturbations")
     return UnliftedCollectionError(
-        f'"{collection}/{name}" at {scope.path_text}',
-        f'collection "{collection}" was {done}, but no output group of {lift.name} takes it '
+        where,
+        f'collection "{collection}" was {done}, but no output group of {_lift_of(scope, inside)} takes it '
         f"(output groups: {short_form(listed)}).",
         f"Add {lift.groups.advice.collection.format(collection)}.",
     )
 
 
-def not_lifted(scope: Scope, collection: str, name: str, lift: Lift) -> LiftError:
-    """A variable is asked for that the lift does not take in."""
+def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftError:
+    """A variable is asked for that the lift does not take in which a tree is inside of."""
     return UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f"it exists outside {lift.name}, but no input group takes it in (lifted: {list(scope.tree.variables)}).",
-        f"Add {lift.groups.advice.collection.format(collection)}.",
+        f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
+        f"(lifted: {list(inside.variables)}).",
+        f"Add {_lift(inside).groups.advice.collection.format(collection)}.",
     )
 
 
@@ -230,11 +317,12 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
     return f"available {where}: {sorted(available)}"
 
 
-def wrong_shape(scope: Scope, name: str, given: Any, expected: Any) -> LiftError:
-    """A stored parameter has other shapes than its initializer makes."""
+def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool = False) -> LiftError:
+    """A stored parameter has other shapes than its initializer makes, or another one than was `asked` for."""
+    shape = f"shape {expected} was asked for" if asked else f"its initializer makes {_shape(expected)}"
     return ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
-        f"the stored value has {_shape(given)}, its initializer makes {_shape(expected)}.",
+        f"the stored value has {_shape(given)}, {shape}.",
         "Check the sizes of the module and of its inputs, or call `init` again for this model.",
     )
 
@@ -251,12 +339,12 @@ def _shape(tree: Any) -> str:
 def no_sequence(scope: Scope, name: str) -> LiftError:
     """A key is drawn from a sequence that was not given, or not lifted."""
     where = f'make_rng("{name}") at {scope.path_text}'
-    given, lift = scope.tree.given, scope.tree.lift
-    if lift is not None and (name in given or rng.DEFAULT in given):
+    given, inside = scope.tree.given, scope.tree.without_sequence(name)
+    if inside is not None:
         return UnliftedSequenceError(
             where,
-            f"the sequence was given, but {lift.name} does not pass it in (lifted: {list(scope.tree.rngs)}).",
-            f"Add {lift.groups.advice.sequence.format(name)}.",
+            f"the sequence was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
+            f"Add {_lift(inside).groups.advice.sequence.format(name)}.",
         )
     return InvalidRngError(
         where,

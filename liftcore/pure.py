@@ -169,7 +169,7 @@ class Pure:
         scopes = self.crossing.scope_fn(
             variable_groups, rng_groups, hoisted=self._hoisted, remade=self._remade, casts=self._casts
         )
-        result = self.fn(scopes, *args, **kwargs)
+        result = self.crossing.run(self.fn, scopes, args, kwargs)
         return result, self.crossing.repacked(scopes)
 
     @property

@@ -12,10 +12,11 @@ from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
-from .errors import no_function
+from .errors import misfit, no_function
 from .filters import partition, to_predicate
 from .naming import Naming
 from .tree import Node, Sown, Tree
@@ -171,12 +172,13 @@ class Scope(Naming):
         """The same place with all names free again.
 
         Args:
-            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before.
+            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before. After
+                branches of which one does so, the draws of all of them count from nothing.
         """
         self.check_valid()
         if rewind_rngs:
-            self.node.counts.clear()
-            self.node.children.clear()
+            self.node.rewind()
+            self.tree.rewound = True
         return _new(type(self))._place(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
@@ -310,14 +312,14 @@ class Scope(Naming):
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(
-        self, name: str, init_fn: Callable[..., Any], *init_args: Any, unbox: bool = True, **init_kwargs: Any
+        self, name: str, init_fn: Callable[..., Any] | None, *init_args: Any, unbox: bool = True, **init_kwargs: Any
     ) -> Any:
         """The parameter of that name, made by `init_fn(key, *init_args, **init_kwargs)` where it does not exist.
 
         Args:
             name: its name in the collection `params`.
             init_fn: called with a key of the sequence `params`; not called where the parameter exists and has the
-                `shape` that is its first argument.
+                `shape` that is its first argument. None for a parameter that exists and is only read.
             *init_args: further arguments; the first is the shape, by custom.
             unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
             **init_kwargs: further keyword arguments.
@@ -332,11 +334,9 @@ class Scope(Naming):
         value = (self._read("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
             self._check_creatable("params", name)
-            if not callable(init_fn):
-                raise problems.no_initializer(self, "params", name, init_fn)
-            value = init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
-            if isinstance(value, FunctionType):
-                raise problems.made_a_function(self, name, init_fn)
+            value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
+            if value is None or isinstance(value, FunctionType):
+                raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
             value = unwrapped(self._read("params")[name])
             return meta.unbox(value) if unbox else value
@@ -350,7 +350,7 @@ class Scope(Naming):
             value = meta.unbox(unwrapped(value)) if unbox else unwrapped(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
-            self._check_shape(name, value, lambda key: init_fn(key, *init_args, **init_kwargs))
+            self._check_shape(name, value, init_fn, init_args, init_kwargs)
         return value
 
     def variable(
@@ -380,9 +380,8 @@ class Scope(Naming):
         if name not in self._read(collection):
             self._check_creatable(collection, name, made=init_fn is not None)
             if init_fn is not None:
-                if not callable(init_fn):
-                    raise problems.no_initializer(self, collection, name, init_fn)
-                self.create_variable(collection, name, init_fn(*init_args, **init_kwargs))
+                value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
+                self.create_variable(collection, name, value)
         else:
             if isinstance(self._read(collection)[name], Mapping):
                 self._check_one(collection, name)
@@ -467,7 +466,8 @@ class Scope(Naming):
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
-        return rng.fold_in(root, self.tree.word(self.path, counted, count))
+        rewound = self.node.times_rewound(counted) if self.node.rewinds else 0
+        return rng.fold_in(root, self.tree.word(self.path, counted, count, rewound))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""
@@ -479,6 +479,19 @@ class Scope(Naming):
         counts = self.node.counts
         count = counts[counted] = counts.get(counted, 0) + 1
         return root, counted, count
+
+    def _make(self, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any) -> Any:
+        """An initial value; the initializer is given a key first where it is to be `keyed`."""
+        if not callable(init_fn):
+            raise problems.no_initializer(self, collection, name, init_fn)
+        given = (self._key_for(init_fn), *args) if keyed else args
+        try:
+            return init_fn(*given, **kwargs)
+        except TypeError as error:
+            taken = misfit(error, init_fn, given, kwargs)
+            if taken is None:
+                raise
+            raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error
 
     def _key_for(self, init_fn: Callable[..., Any]) -> Any:
         """The key of an initializer; None for one that does not look at it, and the draw counts all the same."""
@@ -552,20 +565,20 @@ class Scope(Naming):
         path = (collection, *self.path, name)
         if decided is None and self.tree.mutable(path, value):
             return
-        lift = self.tree.lift
-        if lift is not None and not lift.groups.taken(path, value):
-            raise problems.not_taken(self, collection, name, lift, done)
+        inside = self.tree.without_output(path, value)
+        if inside is not None:
+            raise problems.not_taken(self, collection, name, inside, done)
         raise problems.immutable(self, collection, name)
 
     def _check_lifted(self, collection: str, name: str) -> None:
-        """Raises where a variable is missing only since the lift does not take it in."""
-        lift = self.tree.lift
-        if lift is not None:
-            outside = lift.outer.below(self.relative_path)
-            found, path = outside._read(collection), (collection, *self.path, name)
+        """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
+        scope, path = self, (collection, *self.path, name)
+        while (lift := scope.tree.lift) is not None:
+            outside = lift.outer.below(scope.relative_path)
+            found = outside._read(collection)
             if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
-                raise problems.not_lifted(self, collection, name, lift)
-            outside._check_lifted(collection, name)
+                raise problems.not_lifted(self, collection, name, scope.tree)
+            scope = outside
 
     def _check_one(self, collection: str, name: str) -> None:
         """Raises where a variable is a dict of which lifts around take parts in several groups.
@@ -585,12 +598,22 @@ class Scope(Naming):
         self._check_lifted(collection, name)
         if self.is_mutable_collection(collection) and made:
             return
-        lift = self.tree.lift
-        if lift is not None and made and not lift.groups.taken((collection, *self.path, name), None):
-            raise problems.not_taken(self, collection, name, lift, "created")
+        inside = self.tree.without_output((collection, *self.path, name), None) if made else None
+        if inside is not None:
+            raise problems.not_taken(self, collection, name, inside, "created")
         raise problems.not_found(self, collection, name, list(self._read(collection)))
 
-    def _check_shape(self, name: str, value: Any, made: Callable[[Any], Any]) -> None:
-        value, expected = meta.unbox(value), meta.unbox(jax.eval_shape(lambda: made(jax.random.key(0))))
+    def _check_shape(self, name: str, value: Any, init_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if init_fn is None:  # it is only read: there is nothing but the shape asked for that it might differ from
+            wanted = args[0] if args else kwargs.get("shape")
+            if type(wanted) is tuple and np.shape(meta.unbox(value)) != wanted:
+                raise problems.wrong_shape(self, name, meta.unbox(value), wanted, asked=True)
+            return
+        if not callable(init_fn):
+            raise problems.no_initializer(self, "params", name, init_fn)
+        value, expected = (
+            meta.unbox(value),
+            meta.unbox(jax.eval_shape(lambda: init_fn(jax.random.key(0), *args, **kwargs))),
+        )
         if shapes(value) != shapes(expected):
             raise problems.wrong_shape(self, name, value, expected)

@@ -32,6 +32,7 @@ from . import struct
 from .encoding import StateError, decode, encode, is_typed_key
 from .errors import SerializationError
 from .frozen_dict import FrozenDict
+from .meta import AxisMetadata
 
 __all__ = [
     "current_path",
@@ -286,6 +287,9 @@ def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:
 def _check_names(target: Any, children: dict[str, Any], state: Any) -> None:
     kind = type(target).__name__
     if not isinstance(state, Mapping):
+        if isinstance(target, AxisMetadata) and _kind(state) == _KINDS[0]:
+            what = f"the target has metadata of axes here ({kind}), and what was saved is {_KINDS[0]} without."
+            raise StateError(what, "Restore into `unbox(target)`, and put the metadata back with `replace_boxed`.")
         raise StateError(f"expected a dict for the {kind} here, found {_kind(state)}.", _SAME_STRUCTURE)
     missing, extra = [n for n in children if n not in state], [n for n in state if n not in children]
     if missing or extra:
@@ -302,6 +306,10 @@ def _check_leaf(target: Any, state: Any) -> None:
     if target is None:
         return
     expected, found = _kind(target), _kind(state)
+    if expected == _KINDS[0] and isinstance(state, Mapping) and set(state) == {"value"}:
+        what = f"the target is {expected}, and what was saved has metadata of axes (a dict with `value`)."
+        fix = "Restore into the variables as `init` made them, with their boxes, and `unbox` the result."
+        raise StateError(what, fix)
     if (found != expected and expected in _KINDS) or isinstance(state, Mapping):
         raise StateError(f"expected {expected}, found {found}.", _SAME_STRUCTURE)
 

@@ -19,13 +19,22 @@ __all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
 
 
 class Node:
-    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there."""
+    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there.
 
-    __slots__ = ("children", "counts", "dicts", "owned")
+    Attributes:
+        children: the nodes below, by name.
+        counts: how many keys were drawn of each sequence, since it was last rewound.
+        rewinds: for each time that this node was rewound, the sequences that went on as they were.
+        dicts: the variables of each collection that was asked for.
+        owned: the collections of which the dict is a copy that may be written.
+    """
 
-    def __init__(self, counts: dict[str, int] | None = None) -> None:
+    __slots__ = ("children", "counts", "dicts", "owned", "rewinds")
+
+    def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
         self.children: dict[str, Node] = {}
         self.counts = {} if counts is None else counts
+        self.rewinds = rewinds
         self.dicts: dict[str, Mapping[str, Any]] = {}
         self.owned: tuple[str, ...] = ()
 
@@ -33,12 +42,24 @@ class Node:
         """The node below, made where there is none."""
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = Node()
+            found = self.children[name] = Node(rewinds=self.rewinds)
         return found
+
+    def rewind(self, kept: frozenset[str] = frozenset()) -> None:
+        """Counts draws here and below from nothing again, but for those from the sequences in `kept`."""
+        self.rewinds = (*self.rewinds, kept)
+        for name in [name for name in self.counts if name not in kept]:
+            del self.counts[name]
+        for child in self.children.values():
+            child.rewind(kept)
+
+    def times_rewound(self, name: str) -> int:
+        """How often the draws from a sequence began to count anew: what was counted before counts no more."""
+        return sum(name not in kept for kept in self.rewinds)
 
     def copy_counts(self, fresh: Container[str] = ()) -> Node:
         """A new node, and new nodes below it, that go on counting where these stand; `fresh` sequences begin anew."""
-        copy = Node({name: count for name, count in self.counts.items() if name not in fresh})
+        copy = Node({name: count for name, count in self.counts.items() if name not in fresh}, self.rewinds)
         copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
         return copy
 
@@ -94,8 +115,8 @@ class Lift(NamedTuple):
     hoisted: bool
 
 
-def plain_word(path: Path, name: str, count: int) -> Any:
-    """The word of a draw from a sequence, from its path and its count."""
+def plain_word(path: Path, name: str, count: int, rewound: int) -> Any:
+    """The word of a draw from a sequence, from its path and its count; how often it was rewound does not matter."""
     return rng.word((*path, count))
 
 
@@ -106,13 +127,14 @@ class Tree:
     values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
-    they begin).
+    they begin); `rewound` says whether any scope was rewound together with its draws; `word` makes the word of a draw
+    from path, sequence, count and `Node.times_rewound`.
     """
 
     __slots__ = (
         "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
-        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rngs", "root", "sown", "trace",
-        "variables", "watch", "word", "writes", "written",
+        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sown",
+        "trace", "variables", "watch", "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -127,7 +149,7 @@ class Tree:
         initializing: bool = False,
         lift: Lift | None = None,
         left: tuple[Path, ...] = (),
-        word: Callable[[Path, str, int], Any] = plain_word,
+        word: Callable[[Path, str, int, int], Any] = plain_word,
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
@@ -146,6 +168,7 @@ class Tree:
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
         self.casts: Mapping[Path, tuple[Any, ...]] = {}
+        self.rewound = False
         self.trace = trace_state()
         self.alive = True
         self.created: dict[Path, Any] = {}
@@ -214,6 +237,33 @@ class Tree:
         while tree.lift is not None and tree.lift.groups.captures:
             tree = tree.lift.outer.tree
         return tree.mutable(path, value)
+
+    def without_sequence(self, name: str) -> Tree | None:
+        """The tree inside the lift that keeps a sequence out, of this tree and those around it; None if none does.
+
+        Lifts further in cannot pass in what does not reach them, whatever their rules say.
+        """
+        tree = self
+        while tree.lift is not None:
+            outer = tree.lift.outer.tree
+            if outer.sequence(name) is not None:
+                return tree
+            tree = outer
+        return None
+
+    def without_output(self, path: Path, value: Any) -> Tree | None:
+        """The tree inside the outermost lift that does not let a changed variable out; None if all let it out.
+
+        A lift may also make variables immutable that it lets out (see `scope_fn` of `liftcore.pack`).
+        """
+        tree, found = self, None
+        while tree.lift is not None:
+            outer = tree.lift.outer.tree
+            taken = tree.lift.groups.taken(path, value)
+            if not taken or (outer.mutable(path, value) and not tree.mutable(path, value)):
+                found = tree
+            tree = outer
+        return found
 
     def outermost(self) -> Tree:
         """The tree that `init` or `apply` made, outside all lifts."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from liftcore import FrozenDict
 from liftcore.errors import CarryTypeError, LiftArgumentError, shown
@@ -127,7 +128,8 @@ class RNN(Module):
             inputs: the sequence.
             initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
             init_key: the key that it makes it with; by default `jax.random.key(0)`.
-            seq_lengths: how many steps each sequence has.
+            seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
+                end.
             return_carry: counts in place of the attribute, like those that follow.
             time_major: see above.
             reverse: see above.
@@ -361,6 +363,14 @@ class _Time(NamedTuple):
                 f"{shown(lengths)}.",
                 f"Count the steps of each sequence; time is axis {self.axis} of the inputs, as `time_major` says.",
             )
+        if not isinstance(lengths, jax.core.Tracer):  # traced ones are clipped, for nobody can look at them
+            wrong = np.asarray(lengths)[(np.asarray(lengths) < 0) | (np.asarray(lengths) > self.steps)]
+            if wrong.size:
+                raise LiftArgumentError(
+                    self.where,
+                    f"seq_lengths has {wrong[0]}, and the inputs have {self.steps} steps along axis {self.axis}.",
+                    "Count the steps of each sequence, from 0 to all of them; is time that axis, as `time_major` says?",
+                )
         return jnp.clip(lengths.astype(int), 0, self.steps)
 
     def flip(self, array: Array) -> Array:

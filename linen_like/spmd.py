@@ -24,6 +24,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.meta import (
     PARTITION_NAME,
     Partitioned,
+    check_axes,
+    check_names,
     constrain,
     get_partition_spec,
     get_sharding,
@@ -164,7 +166,13 @@ def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | Non
         mesh: the mesh.
         rules: see `logical_to_mesh_axes`.
     """
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), logical_to_mesh(tree, rules), is_leaf=_is_spec)
+
+    def sharding(path: Any, spec: PartitionSpec) -> NamedSharding:
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        check_axes(f'"{where}"' if where else "logical_to_mesh_sharding", spec, mesh)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(sharding, logical_to_mesh(tree, rules), is_leaf=_is_spec)
 
 
 def _is_spec(value: Any) -> bool:
@@ -209,13 +217,22 @@ def with_logical_constraint(
             raise LiftArgumentError(
                 f"logical names {tuple(names)}",
                 f"no rule could be followed for {lost} (rules: {list(rules)}).",
-                f'Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
+                f'{_meant(lost[0], rules)}Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
             )
         if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
             return part
         return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
 
     return jax.tree.map(place, logical_axis_resources, x, is_leaf=_is_names)
+
+
+def _meant(name: str, rules: LogicalRules) -> str:
+    """A question about a name that no rule has, where one has a name much like it."""
+    import difflib  # here, as it is for the text of an error
+
+    known = [rule[0] for rule in rules]
+    near = [] if name in known else difflib.get_close_matches(name, known, 1)
+    return f"Is {near[0]!r} meant? " if near else ""
 
 
 def _is_names(value: Any) -> bool:
@@ -267,7 +284,9 @@ class _WithLogicalPartitioning:
     rules: LogicalRules | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> LogicallyPartitioned:
-        return LogicallyPartitioned(self.fn(*args, **kwargs), self.names, self.mesh, self.rules)
+        value = self.fn(*args, **kwargs)
+        check_names(value, self.names)
+        return LogicallyPartitioned(value, self.names, self.mesh, self.rules)
 
 
 def with_logical_partitioning(
@@ -286,9 +305,11 @@ def with_logical_partitioning(
 
     Args:
         fn: an initializer, or any function that returns an array.
-        names: the logical names of its axes.
+        names: the logical names of its axes, one for each.
         mesh: the mesh, or None for that of `jax.set_mesh`.
         rules: see `logical_to_mesh_axes`.
+
+    The initializer raises `LiftArgumentError` where it makes an array of fewer axes than names.
     """
     return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import ShapedArray
 
 from ..errors import CarryTypeError, LiftArgumentError
@@ -100,7 +99,7 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     """Checks that a loop gives back what it takes.
 
     Raises:
-        CarryTypeError: where structure, shape or dtype differ.
+        CarryTypeError: where structure, shape, dtype or sharding differ.
     """
     (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
     if treedef != treedef_after:
@@ -116,14 +115,18 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
     changed = "; ".join(
         f"{what}{jax.tree_util.keystr(path)}: {_type_text(old)} in, {_type_text(new)} out" for path, old, new in pairs
     )
-    resized = any(np.shape(old) != np.shape(new) for _, old, new in pairs)
-    raise CarryTypeError(
-        where,
-        f"the type must stay the same from one iteration to the next ({changed}).",
-        "Return a carry of the shape that the function was given; what grows is stacked as an output."
-        if resized
-        else "Cast one of them, such as `carry.astype(jnp.float32)`.",
-    )
+    what = f"the type must stay the same from one iteration to the next ({changed})."
+    raise CarryTypeError(where, what, _advice([(_type(old), _type(new)) for _, old, new in pairs]))
+
+
+def _advice(pairs: Sequence[tuple[_Type, _Type]]) -> str:
+    """How to make types the same."""
+    if any(old.shape != new.shape for old, new in pairs):
+        return "Return a carry of the shape that the function was given; what grows is stacked as an output."
+    if any(old.dtype != new.dtype for old, new in pairs):
+        return "Cast one of them, such as `carry.astype(jnp.float32)`."
+    spec = ", ".join(map(repr, pairs[0][0].spec))
+    return f"It lies on devices in another way: `jax.sharding.reshard(carry, P({spec}))` brings it back."
 
 
 def check_separate(pure: Pure, group: PyTree) -> None:
@@ -138,11 +141,21 @@ def check_separate(pure: Pure, group: PyTree) -> None:
             )
 
 
-def _type(value: Any) -> tuple[Any, Any]:
+class _Type(NamedTuple):
+    """What must stay the same: `spec` is how each dimension is partitioned over axes of a mesh that are explicit."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    spec: tuple[Any, ...]
+
+
+def _type(value: Any) -> _Type:
     aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
-    return aval.dtype, aval.shape
+    spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
+    return _Type(aval.dtype, aval.shape, (*spec, *[None] * (len(aval.shape) - len(spec))))
 
 
 def _type_text(value: Any) -> str:
-    dtype, shape = _type(value)
-    return f"{dtype}{list(shape)}"
+    dtype, shape, spec = _type(value)
+    sizes = [str(size) if axes is None else f"{size}@{axes}" for size, axes in zip(shape, spec, strict=True)]
+    return f"{dtype}[{', '.join(sizes)}]"

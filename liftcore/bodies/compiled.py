@@ -72,18 +72,22 @@ _calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """One draw of a body, by its place in what was lifted and by how many draws came before it there."""
+    """One draw of a body, by its place in what was lifted and by how many draws came before it there.
+
+    Once the body has rewound the place (`rewound` is how often), draws outside no longer come before it.
+    """
 
     index: int
     path: Path
     name: str
     count: int
+    rewound: int
 
     def word(self, crossing: Crossing) -> Any:
         """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
         scope = crossing.outers[self.index].below(self.path)
-        count = scope.node.counts.get(self.name, 0) + self.count
-        return scope.tree.word(scope.path, self.name, count)
+        count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
+        return scope.tree.word(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +113,16 @@ class Dealer:
         self._words, self._outers = words, crossing.outers
         self.draws: list[Draw] = []
 
-    def to(self, index: int) -> Callable[[Path, str, int], Any]:
+    def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
         """What the scopes below one of the outermost scopes ask for words."""
         outer = self._outers[index]
 
-        def deal(path: Path, name: str, count: int) -> Any:
+        def deal(path: Path, name: str, count: int, rewound: int) -> Any:
             below = path[len(outer.path) :]
-            before = outer.below(below).node.counts.get(name, 0)
-            self.draws.append(Draw(index, below, name, count - before))
+            node = outer.below(below).node
+            rewound -= node.times_rewound(name)
+            before = 0 if rewound else node.counts.get(name, 0)
+            self.draws.append(Draw(index, below, name, count - before, rewound))
             if len(self.draws) > self._words.size:
                 raise TooFewWords
             return self._words[len(self.draws) - 1]
@@ -169,7 +175,7 @@ class Body:
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
         dealer = Dealer(words, crossing)
         scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
-        result = self.fn(scopes, *args, **kwargs)
+        result = crossing.run(self.fn, scopes, args, kwargs)
         groups = crossing.repacked(scopes)
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:

@@ -2,10 +2,14 @@
 
 So nothing of the user's runs late: the function and its rule are traced when the lifted function is called, each once,
 and JAX is given what was traced. Variables that the function creates are made outside; its rule finds them there.
+
+A rule may call the lifted function itself, as JAX's own examples do. The derivative of that call, which is needed for
+derivatives of a higher order only, is the very rule that is being traced.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -14,10 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, misfit, shown
 from ..filters import leaves_of, merge
 from ..hoist import Traced, trace
 from ..packing import name_of
+from ..problems import wrong_function
 from ..pure import Pure
 from ..split import split, without_created
 from ..typing import PyTree
@@ -27,7 +32,7 @@ from .carry import select
 from .changes import path_text
 from .derivative import positive
 
-__all__ = ["Arguments", "Operands", "Ruled", "by_number", "pair", "with_defaults"]
+__all__ = ["Arguments", "Operands", "Ruled", "bind", "by_number", "pair", "with_defaults"]
 
 
 class Arguments:
@@ -81,11 +86,13 @@ class Ruled:
     def __init__(self, pure: Pure, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
         self._pure, self._arguments = pure.hoisted(), arguments
         given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
+        self._rule: Callable[..., tuple[Any, Any]] | None = None
 
         def body(pure: Pure, operands: Operands) -> Any:
             return self._run(pure, operands, *arguments.join(operands.args))
 
         self._parts = split(pure, body, given)
+        self._begins = self._counts_of_draws()
         self._slots = Slots()
         self._written = self._note(self._parts.values)
         self._created = self._parts.prologue(given)
@@ -96,11 +103,12 @@ class Ruled:
         self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
 
     def rule(
-        self, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
+        self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
     ) -> Callable[..., Any]:
         """Another function of the same scopes, traced, that takes the place of the first where that is differentiated.
 
         Args:
+            identity: that of the lifted function: equal calls of it inside the rule are the same to their derivatives.
             rule: called as `rule(scopes, *arguments(args, *more))`.
             arguments: from the arguments, and what else there is, to what the rule is called with.
             *more: pytrees of types.
@@ -108,18 +116,59 @@ class Ruled:
         Returns:
             `(operands, *more) -> (result, output values)`.
         """
+        for other, outer in _ruling.get():
+            if other is identity and self._is_same(outer):
+                self._check_draws(rule, outer)
+                return functools.partial(self._ruled_as, outer)
         pure = self._pure.of(rule, self._created[:2])
 
         def body(operands: Operands, *more: Any) -> Any:
             args = self._arguments.join(operands.args)
             return without_created(*self._run(pure, operands, *arguments(args, *more)))
 
-        traced = trace(body, self.operands, *more)
+        before = _ruling.set(((identity, self), *_ruling.get()))
+        try:
+            traced = trace(body, self.operands._replace(effects=(), consts=()), *more)
+        finally:
+            _ruling.reset(before)
         self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
         self._check_same(rule, "creates", _names(traced.created), set())
         self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
 
-        return functools.partial(_rule, _without_constants(traced), self._slots)
+        self._rule = functools.partial(_rule, _without_constants(traced), self._slots)
+        return self._rule
+
+    def _is_same(self, outer: Ruled) -> bool:
+        """Whether this is the call that a rule of an outer one is traced for: of all that it may depend on."""
+        here, there = self._pure.crossing.outers, outer._pure.crossing.outers
+        if [one.path for one in here] != [one.path for one in there]:
+            return False
+        held = zip(self._arguments.held, outer._arguments.held, strict=True)
+        mine, theirs = (one.operands._replace(effects=(), consts=()) for one in (self, outer))
+        return _types(mine) == _types(theirs) and all(one is other or _equal(one, other) for one, other in held)
+
+    def _counts_of_draws(self) -> list[int]:
+        """What the counts are from which the draws of the function go on."""
+        outers, draws = self._pure.crossing.outers, self._pure.crossing.records[-1].draws
+        return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
+
+    def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
+        if self._begins != outer._begins:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {outer._pure.where}",
+                "it draws keys before it calls the function itself, which then draws others than without the rule.",
+                "Call the function first, and draw after.",
+            )
+
+    def _ruled_as(self, outer: Ruled, operands: Operands, *more: Any) -> tuple[Any, Any]:
+        """What the rule of an outer call, which is traced by now, makes of the operands of this one."""
+        assert outer._rule is not None, "JAX differentiates no call while the rule around it is traced"
+        consts = operands.consts[:1]
+        output, values = outer._rule(operands._replace(consts=outer.operands.consts), *more)
+        if any(self._slots.sown):  # of these a rule has others than its function: they are as they were without it
+            captured = self.function(operands._replace(consts=consts))[1][-1]
+            return output, [*values[:-1], captured]
+        return output, [*values[:-1], self._slots.fill(0, [[] for _ in self._slots.sown])]
 
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The output groups, from the values that came out."""
@@ -141,6 +190,20 @@ class Ruled:
                 "rule.",
                 "Create variables in the function, and write in the rule what the function writes.",
             )
+
+
+_ruling: contextvars.ContextVar[tuple[tuple[object, Ruled], ...]] = contextvars.ContextVar("rules traced", default=())
+"""The calls whose rules are being traced, the innermost first, each with the identity of the lifted function."""
+
+
+def _types(operands: Operands) -> Any:
+    leaves, structure = jax.tree.flatten(operands)
+    return structure, list(map(jax.typeof, leaves))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two arguments that only Python sees are equal, as far as they can tell."""
+    return type(one) is type(other) and (one == other) is True
 
 
 def _is_constant(value: Any) -> bool:
@@ -170,7 +233,7 @@ def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) 
 
 
 def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
-    given = operands._replace(others=_opaque(operands.others), consts=operands.consts[:1])
+    given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
     result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
 
@@ -202,7 +265,7 @@ def with_defaults(
     Raises:
         LiftArgumentError: where an argument can be given by name only.
     """
-    bound = inspect.signature(fn).bind(None, *args, **kwargs)
+    bound = bind(where, fn, args, kwargs)
     given = len(bound.args) - 1
     bound.apply_defaults()
     if bound.kwargs:
@@ -218,6 +281,21 @@ def with_defaults(
         if place + 1 not in nondiff_argnums and not all(map(_is_number, jax.tree.leaves(full[place])))
     )
     return full[: next(ends, len(full))]
+
+
+def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a function of scopes, after the scopes, by the names of its parameters.
+
+    Raises:
+        LiftArgumentError: where it cannot be called with them.
+    """
+    try:
+        return inspect.signature(fn).bind(None, *args, **kwargs)
+    except TypeError as error:
+        taken = misfit(error, fn, (None, *args), kwargs)
+        if taken is None:
+            raise
+        raise wrong_function(where, fn, taken, args, kwargs) from error
 
 
 def _is_number(value: Any) -> bool:

@@ -308,11 +308,20 @@ def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopI
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
     shared = [paths[number][2:] for number in kinds.differing if kinds.places[number][0] == "shared"]
     names = sorted({jax.tree_util.keystr(path, simple=True, separator="/") for path in shared})
+    carry = {paths[number][2:] for number in kinds.differing if _STATE in traced.depends[number]}
+    carried = sorted({jax.tree_util.keystr(path, simple=True, separator="/") for path in shared if path in carry})
+    if carried:
+        return LoopInvarianceError(
+            where,
+            f"{carried} is shared by all iterations (variable_broadcast), but its initial value depends on the carry, "
+            "or on a carried variable.",
+            f'Carry it: `variable_carry="{carried[0].split("/")[0]}"`.',
+        )
     if names:
         return LoopInvarianceError(
             where,
             f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on "
-            "the carry, on a slice or on a key that is split.",
+            "a slice or on a key that is split.",
             f"{advice.format(names[0].split('/')[0])}, or do not split the sequence it draws from.",
         )
     return LoopInvarianceError(
@@ -320,6 +329,10 @@ def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopI
         "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
         "Give it an axis, and take one of the stacked values.",
     )
+
+
+_STATE = 0
+"""The operand of a traced body that goes from one iteration to the next, as `Traced.reads` numbers them."""
 
 
 def _is_none(value: Any) -> bool:

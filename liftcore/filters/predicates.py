@@ -81,10 +81,10 @@ class WithTag(SubtreePredicate):
     tag: str
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        return path[0] == self.tag or bool(getattr(value, "tag", None) == self.tag)
+        return path[:1] == (self.tag,) or bool(getattr(value, "tag", None) == self.tag)
 
-    def decide(self, prefix: Path) -> bool:
-        return prefix[0] == self.tag
+    def decide(self, prefix: Path) -> bool | None:
+        return prefix[0] == self.tag if prefix else None
 
     def __repr__(self) -> str:
         return f"WithTag({self.tag!r})"

@@ -9,6 +9,7 @@ import jax
 
 from ..bodies.arguments import named_like
 from ..bodies.branches import run_one
+from ..bodies.scalars import check_index, check_pred
 from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
 from ..pure import Pure, lift
@@ -63,10 +64,13 @@ def cond(
         `lifted(scopes, pred, *operands)`.
 
     Raises:
-        LiftArgumentError: when called, where the functions disagree about the type of a variable.
+        LiftArgumentError: when called, where the functions disagree about the type of a variable, or the predicate is
+            no scalar.
     """
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, pred: Any, *operands: Any) -> Any:
+        check_pred(pure.where, pred)
+
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
             return jax.lax.cond(pred, *branches)
 
@@ -107,7 +111,8 @@ def switch(
         `lifted(scopes, index, *operands)`; an index out of range is clamped into it.
 
     Raises:
-        LiftArgumentError: where there are no branches; when called, where they disagree about the type of a variable.
+        LiftArgumentError: where there are no branches; when called, where they disagree about the type of a variable,
+            or the index is no scalar integer.
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
@@ -118,6 +123,8 @@ def switch(
         )
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
+        check_index(pure.where, index)
+
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
             return jax.lax.switch(index, branches)
 

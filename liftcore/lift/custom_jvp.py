@@ -49,8 +49,12 @@ class custom_jvp:
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the PRNG sequences that are lifted.
 
+    Attributes:
+        identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same
+            function gives all of them the same.
+
     Returns:
-        An object that is called as `lifted(scopes, *args, **kwargs)`, after `defjvp`.
+        An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defjvp`.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class custom_jvp:
     ) -> None:
         self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
         self._rule: Callable[..., Any] | None = None
+        self.identity: object = self
         filters = [wrt, variables]
         self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", ADVICE)
         functools.update_wrapper(self, fn, updated=())
@@ -98,7 +103,7 @@ class custom_jvp:
             seen = Arguments(pure.where, args, self._nondiff).seen
             return *held, tuple(seen), tuple(tangents), scoped.out(trees)
 
-        rule = ruled.rule(pair(pure.where, self._rule, "result, tangent"), with_tangents, moving.types)
+        rule = ruled.rule(self.identity, pair(pure.where, self._rule, "result, tangent"), with_tangents, moving.types)
         run = jax.custom_jvp(ruled.function)
 
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:

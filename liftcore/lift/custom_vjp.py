@@ -50,8 +50,12 @@ class custom_vjp:
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the PRNG sequences that are lifted.
 
+    Attributes:
+        identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same
+            function gives all of them the same.
+
     Returns:
-        An object that is called as `lifted(scopes, *args, **kwargs)`, after `defvjp`.
+        An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defvjp`.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class custom_vjp:
         rngs: Filter = True,
     ) -> None:
         self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
+        self.identity: object = self
         self._forward: Callable[..., Any] | None = None
         self._backward: Callable[..., Any] | None = None
         filters = [wrt, variables]
@@ -96,7 +101,7 @@ class custom_vjp:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
         arguments = Arguments(where, args, self._nondiff)
         ruled = Ruled(pure, variable_groups, rng_groups, arguments)
-        rule = ruled.rule(pair(where, self._forward, "result, residuals"), lambda args: args)
+        rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
         scoped = Scoped.of(pure.crossing.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
         held, seen = arguments.held, len(arguments.seen)

@@ -7,13 +7,13 @@ its own, which hold the variables and nothing else.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from ..bodies.changes import names_of
+from ..bodies.custom import bind
 from ..equations import evaluate, opened
 from ..errors import LiftArgumentError, LiftError, no_function
 from ..filters import Nothing, merge
@@ -183,7 +183,7 @@ def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _positional(pure: Pure, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """All arguments by position, those with a default too, as a rule gets them."""
-    bound = inspect.signature(pure.fn).bind(None, *args, **kwargs)
+    bound = bind(pure.where, pure.fn, tuple(args), dict(kwargs))
     bound.apply_defaults()
     named = sorted(set(bound.kwargs) & set(kwargs))
     if named:

@@ -13,7 +13,6 @@ from .. import rng
 from ..groups import Advice, Captured
 from ..pure import Pure, lift
 from ..scope import Scope
-from ..tree import Node
 from ..typing import Filter
 from .with_rngs import begin_anew
 
@@ -73,12 +72,13 @@ def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[
     They are drawn as those of a scope below are, so no other draw has their words; but nothing is counted yet, since
     the body may raise.
     """
-    before = outer.node.children.get(_PLACE, Node()).counts
+    before = outer.node.child(_PLACE)
     drawn: Counter[str] = Counter()
     folded = {}
     for name, root in roots.items():
         counted = name if name in outer.tree.rngs else rng.DEFAULT
         drawn[counted] += 1
-        word = outer.tree.word((*outer.path, _PLACE), counted, before.get(counted, 0) + drawn[counted])
+        count, rewound = before.counts.get(counted, 0) + drawn[counted], before.times_rewound(counted)
+        word = outer.tree.word((*outer.path, _PLACE), counted, count, rewound)
         folded[name] = jax.random.fold_in(root, word)
     return folded, drawn

@@ -137,7 +137,7 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     """A root scope above the place of the variables, so that paths are absolute; keys depend on what is below alone."""
     checked = bind(variables, rngs, mutable).tree
 
-    def word(path: Path, name: str, count: int) -> Any:
+    def word(path: Path, name: str, count: int, rewound: int) -> Any:
         return rng.word((*path[len(base) :], count))
 
     tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, word=word)

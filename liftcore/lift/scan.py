@@ -102,7 +102,12 @@ def scan(
         carry, args, kwargs = _carry(pure, args, kwargs)
         arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size = arguments.size(length, stacked, axes.in_axes, "Give it: `length=…`.")
+        size = arguments.size(
+            length,
+            stacked,
+            axes.in_axes,
+            "Give it: `length=…`. The first argument is the carry; what is mapped comes after it.",
+        )
         keys = split_keys(rng_groups, key_axes, size)
         stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
+from ..bodies.scalars import check_condition
 from ..groups import Captured
 from ..pure import Pure, lift
 from ..typing import Filter
@@ -54,7 +55,7 @@ def while_loop(
 
     Raises:
         CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
-        LiftArgumentError: when called, where a value is sown.
+        LiftArgumentError: when called, where a value is sown, or the condition is no scalar bool.
         LoopInvarianceError: when called, where something shared depends on the iteration, or the condition writes.
     """
     rules, key_axes = split_rules(split_rngs)
@@ -63,7 +64,10 @@ def while_loop(
         def run(fn: Callable[..., Any], offset: int) -> Callable[..., Any]:
             def call(pure: Pure, variables: Variables, index: Any, value: Any) -> Any:
                 keys = loop_keys(rng_groups, key_axes, index, offset)
-                return pure.of(fn)(variables, keys, value)
+                result, groups = pure.of(fn)(variables, keys, value)
+                if fn is cond_fun:
+                    check_condition(pure.where, result)
+                return result, groups
 
             return call
 

@@ -68,7 +68,7 @@ def begin_anew(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Runs a function of scopes in which the sequences of some names begin anew, from the roots in their group."""
     scopes = pure.crossing.scope_fn(variable_groups, rng_groups, fresh=names)
-    result = pure.fn(scopes, *args, **kwargs)
+    result = pure.crossing.run(pure.fn, scopes, args, kwargs)
     return result, pure.crossing.repack_fn(scopes)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
-__all__ = ["note_mistake"]
+from liftcore.errors import LiftArgumentError, shown
+
+__all__ = ["check_arrays", "note_mistake"]
 
 _AT_ONCE = (
     "associative_scan", "cond", "eval_shape", "fori_loop", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
@@ -26,6 +31,31 @@ _ADVICE = {
     ),
     r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
 }
+
+
+def check_arrays(
+    error: Exception, where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Says that a layer of this package was given what is no array, where that may be why it failed.
+
+    Raises:
+        LiftArgumentError: where a text, a dict, a set or None is given in the place of an array.
+    """
+    if fun.__module__.partition(".")[0] != __name__.partition(".")[0] or "given None" in str(error):
+        return
+    parameters = list(inspect.signature(fun).parameters.values())[1:]
+    annotations = {one.name: one.annotation for one in parameters}
+    for name, value in (*zip(annotations, args, strict=False), *kwargs.items()):
+        if annotations.get(name) in _ARRAYS and (value is None or isinstance(value, str | bytes | Mapping | Set)):
+            key = next(iter(value), "x") if isinstance(value, Mapping) else None
+            raise LiftArgumentError(
+                where,
+                f"expected an array as `{name}`, given {shown(value)}.",
+                f"Pass the array in it: `{name}[{key!r}]`." if key is not None else "Pass an array of numbers.",
+            ) from error
+
+
+_ARRAYS = ("Array", "ArrayLike")
 
 
 def note_mistake(error: Exception) -> None:

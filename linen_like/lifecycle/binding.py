@@ -24,7 +24,7 @@ from ..errors import (
     UnboundModuleError,
 )
 from .context import context
-from .fields import Base
+from .fields import Base, check_plain
 from .naming import PLAIN, map_modules, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
@@ -149,6 +149,7 @@ def check_constructed(module: Base) -> None:
 def attach(module: Any) -> None:
     """Gives a constructed module its place: below its parent module, on the scope given as parent, or none yet."""
     cls, held = type(module), module.__dict__
+    check_plain(module)
     state = held["_state"] = State()
     parent = held["_parent"]
     if parent is UNSPECIFIED:
@@ -212,6 +213,8 @@ def adopt(owner: Any, name: str, value: Any) -> None:
     queue: list[Base] = []
 
     def take(module: Any, name: str) -> Base:
+        if module is owner:
+            raise contains_itself(module)
         kept = None
         if module.parent is None:
             kept = module.name if type(owner).preserve_adopted_names else None
@@ -292,6 +295,15 @@ def constructor_arguments(module: Any) -> dict[str, Any]:
     return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
 
 
+def contains_itself(module: Any) -> LiftArgumentError:
+    """The error for a module that is found within its own fields or attributes."""
+    return LiftArgumentError(
+        place(module),
+        "the module contains itself, by way of a field or an attribute.",
+        "Give it another one, such as `module.clone()`; a module holds those below it, and never one above.",
+    )
+
+
 def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
     """A clone with clones of all modules in its fields; those that are the same stay the same.
 
@@ -304,7 +316,10 @@ def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, A
     """
 
     def below(inner: Any) -> Any:
+        if inner is module or known.get(id(inner), module) is None:
+            raise contains_itself(inner)
         if id(inner) not in known:
+            known[id(inner)] = None  # until it is made
             known[id(inner)] = deep_clone(inner, None, reset_names, {"name": None} if reset_names else {}, known)
         return known[id(inner)]
 

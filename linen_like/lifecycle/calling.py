@@ -19,7 +19,7 @@ import jax
 from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
-from .advice import note_mistake
+from .advice import check_arrays, note_mistake
 from .binding import check_constructed, ensure_setup, place
 from .context import context
 from .fields import Base
@@ -155,8 +155,9 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             if context.captures[-1] is not None:
                 _keep(self, name, y)
             return y
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ValueError) as error:
             note_mistake(error)
+            check_arrays(error, place(self), fun, args, kwargs)
             raise
         finally:
             stack.pop()

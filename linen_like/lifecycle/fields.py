@@ -11,12 +11,15 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 
+from liftcore.errors import LiftArgumentError, shown
+
 from ..errors import ReservedModuleAttributeError, UnhashableModuleError
 
 if TYPE_CHECKING:
     from .binding import State
 
 _NAME_TYPES = (str, Optional[str], "str", "str | None", "Optional[str]")  # noqa: UP045
+_ATOMS = frozenset({bool, int, str, type(None)})
 _RESERVED = ("parent", "scope")
 _WIDTH = 100
 
@@ -47,6 +50,7 @@ class Base:
         _frozen_names: ClassVar[frozenset[str]]
         _compared_names: ClassVar[tuple[str, ...]]
         _name_prefix: ClassVar[str]
+        _plain_fields: ClassVar[Mapping[str, str]]
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
@@ -67,8 +71,48 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     cls._field_names = tuple(field.name for field in given)
     cls._frozen_names = frozenset((*cls._field_names, "parent", "name"))
     cls._compared_names = tuple(field.name for field in given if field.compare)
+    cls._plain_fields = _plain_fields(cls)
     if "_name_prefix" not in cls.__dict__:
         cls._name_prefix = cls.__name__
+
+
+def _plain_fields(cls: type[Base]) -> dict[str, str]:
+    """The fields of layers of this package that are numbers, each with its kind; a user's own may hold anything."""
+    known: dict[str, str] = dict(getattr(cls, "_plain_fields", {}))
+    ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+    for name, annotation in inspect.get_annotations(cls).items():
+        kind = annotation.removesuffix(" | None") if ours and isinstance(annotation, str) else ""
+        if kind in _KINDS:
+            known[name] = kind
+        else:
+            known.pop(name, None)
+    return known
+
+
+_KINDS = {"bool": "a bool", "int": "an int", "float": "a number", "int | Sequence[int]": "an int, or several"}
+"""The kinds of fields that are checked, as errors call them."""
+
+
+def check_plain(module: Any) -> None:
+    """Checks the fields of a new module that are numbers: what is none of them fails late, or not at all.
+
+    Raises:
+        LiftArgumentError: where a text or an array is given, or a float for an int.
+    """
+    cls, held = type(module), module.__dict__
+    for name, kind in cls._plain_fields.items():
+        value = held.get(name)
+        if type(value) in _ATOMS and type(value) is not str:
+            continue
+        is_array = kind != "float" and bool(getattr(value, "shape", ()))
+        if is_array or isinstance(value, str | bytes) or (kind == "int" and isinstance(value, float)):
+            raise LiftArgumentError(
+                f"{name} of {cls.__name__}",
+                f"expected {_KINDS[kind]}, given {shown(value)}.",
+                f"Fields come first, arrays in the call: `{cls.__name__}(…)(x)`."
+                if is_array
+                else f"Give a number: `{cls.__name__}({name}=…)`.",
+            )
 
 
 def _takes(fn: Any, *names: str) -> bool:

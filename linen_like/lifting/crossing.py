@@ -125,6 +125,14 @@ def cross(
         if not callable(fn):
             raise no_function(where, fn)
     module = _first_module(where, subject)
+    for fn in functions:
+        if isinstance(fn, Base):
+            raise LiftArgumentError(
+                where,
+                f"expected a function of the module, given a {type(fn).__name__}, a module itself.",
+                "Give it with the module whose variables are lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
+                f"`lambda mdl, x: {type(fn).__name__}(…)(x)`.",
+            )
     scope, state = bound_scope(module, where), State()
     state.follow(module._state, inside)
     along = _Along()

@@ -76,6 +76,7 @@ def custom_vjp(
             return trees.into(given[0]), *given[1:]
 
         lifted = liftcore.custom_vjp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.identity = custom  # the rule may call it, for the same module
         lifted.defvjp(crossing.calls[1], backward)
         return lifted(Scopes(crossing.scopes), *crossing.args)
 
@@ -136,6 +137,7 @@ def custom_jvp(
             return rule(scopes, *args[:-1], trees.out(args[-1]))
 
         lifted = liftcore.custom_jvp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+        lifted.identity = custom  # the rule may call it, for the same module
         lifted.defjvp(on_scopes)
         return lifted(Scopes(crossing.scopes), *crossing.args)
 

@@ -422,3 +422,11 @@ def test_a_tag_counts_where_values_are_visited():
     (tree,), rest = partition(variables, [("lora", Box)])
     assert tree == {"params": {"tagged": Tagged("lora")}}
     assert rest == {"params": {"w": 1}}
+
+
+def test_a_value_without_a_path_is_matched_by_its_tag_alone():
+    assert WithTag("a")((), Tagged("a"))
+    for filter in (WithTag("a"), to_predicate(("a", "b")), All("a", ...), PathContains("a"), Not(DenyList("a"))):
+        assert not filter((), 3)
+    assert DenyList("a")((), 3)
+    assert decide(WithTag("a"), ()) is None

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import liftcore
-from liftcore import Scope, filters, serialization, struct
+from liftcore import Scope, filters, meta, serialization, struct
 from liftcore.errors import LiftArgumentError, ModifyScopeVariableError, ScopeParamShapeError
 from liftcore.meta import (
     PARTITION_NAME,
@@ -464,3 +464,30 @@ def test_boxes_are_looked_for_without_making_nodes_or_comparing_their_metadata()
     node = Looking(jnp.ones(3))
     assert not has_boxes([node, node])
     assert has_boxes([node, Partitioned(jnp.ones(3), ("a",))])
+
+
+# --- names that fit nothing -------------------------------------------------------------------------------------------
+
+
+def test_an_axis_that_the_mesh_does_not_have_is_told_of_with_the_variable() -> None:
+    mesh = jax.make_mesh((1,), ("model",), devices=jax.devices()[:1])
+    variables = {"params": {"dense": {"kernel": meta.Partitioned(jnp.ones((3, 4)), (None, ("modle", "model")))}}}
+    with pytest.raises(
+        LiftArgumentError, match=r"\['modle'\] is no axis of the mesh \(axes: \['model'\]\)\. Is 'model' m"
+    ) as caught:
+        meta.get_sharding(variables, mesh)
+    assert caught.value.where == '"params/dense/kernel"'
+    box = variables["params"]["dense"]["kernel"]
+    for use in (lambda: box.get_sharding(mesh), lambda: box.replace(mesh=mesh).unbox()):
+        with pytest.raises(LiftArgumentError, match=r"\['modle'\] is no axis of the mesh"):
+            use()
+    with jax.set_mesh(mesh), pytest.raises(LiftArgumentError, match=r"an array of shape \(3, 4\): \['modle'\]"):
+        box.unbox()
+
+
+def test_more_names_than_axes_are_told_of_when_the_array_is_made() -> None:
+    init = meta.with_partitioning(jax.nn.initializers.ones, ("a", None, "b"))
+    with pytest.raises(
+        LiftArgumentError, match=r"it has 3 names, and makes an array of shape \(3, 4\), which has 2 axes"
+    ):
+        liftcore.init(lambda scope: scope.param("w", init, (3, 4)))(jax.random.key(0))

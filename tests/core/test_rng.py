@@ -154,6 +154,44 @@ def test_rewinding_draws_again_what_was_drawn() -> None:
     assert first[1] != on[1]
 
 
+def test_a_scope_below_that_was_kept_goes_on_where_the_rewound_place_does() -> None:
+    def model(scope: Any) -> Any:
+        kept = scope.push("a")
+        first = kept.make_rng()
+        kept.put_variable("state", "n", 1)
+        new = scope.rewound(rewind_rngs=True).push("a")
+        again = kept.make_rng()
+        new.put_variable("state", "n", 2)
+        return first, again, new.make_rng(), kept.get_variable("state", "n")
+
+    first, again, on, n = liftcore.apply(model, mutable=True)({}, rngs=jax.random.key(0))[0]
+    assert first == again
+    assert first != on
+    assert n == 2, "it is one place, so what is written there is seen"
+
+
+def test_counts_begin_anew_after_branches_of_which_one_rewinds() -> None:
+    def rewinding(scope: Any) -> Any:
+        return jax.random.key_data(scope.rewound(rewind_rngs=True).make_rng())
+
+    def drawing(scope: Any) -> Any:
+        return jax.random.key_data([scope.make_rng() for _ in range(2)][-1])
+
+    def model(scope: Any, pred: bool, before: int) -> Any:
+        keys = [jax.random.key_data(scope.make_rng()) for _ in range(6)][:before]
+        scope = scope.rewound(rewind_rngs=True)
+        for _ in range(before):
+            scope.make_rng()
+        return keys, liftcore.cond(rewinding, drawing)(scope, pred), jax.random.key_data(scope.make_rng())
+
+    for pred in (True, False):
+        for before in (0, 3):
+            _, inside, after = liftcore.apply(model)({}, pred, before, rngs=jax.random.key(0))
+            keys, _, _ = liftcore.apply(model)({}, pred, 6, rngs=jax.random.key(0))
+            assert (inside == keys[0 if pred else before + 1]).all()
+            assert (after == keys[2]).all(), "the longest branch draws two keys"
+
+
 # --- initializers that ignore their key -------------------------------------------------------------------------------
 
 

@@ -364,6 +364,69 @@ def test_a_name_is_text() -> None:
         assert caught.value.fix == fix
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "/", "a/"])
+def test_a_name_is_one_part_of_a_path(name: str) -> None:
+    asks: dict[str, Callable[[Scope], Any]] = {
+        "a scope (or submodule) at /": lambda scope: scope.push(name),
+        'the collection of "w" at /': lambda scope: scope.variable(name, "w", lambda: 0),
+    }
+    if not name:  # Linen's own layers have variables such as `dense/kernel/scale`
+        asks |= {
+            'a variable of "params" at /': lambda scope: scope.param(name, jax.nn.initializers.ones, ()),
+            'a variable of "state" at /': lambda scope: scope.variable("state", name, lambda: 0),
+            'a variable of "intermediates" at /': lambda scope: scope.sow("intermediates", name, 0),
+        }
+    for where, ask in asks.items():
+        root = bound()
+        with pytest.raises(LiftArgumentError, match="one part of a path, given '") as caught:
+            ask(root)
+        assert caught.value.where == where
+        assert root.variables() == {}
+
+
+def test_an_initializer_that_cannot_take_what_it_is_given_is_told_of_with_what_that_is() -> None:
+    class Keyless:
+        def __call__(self) -> Any:
+            return 0.0
+
+    for init_fn in (lambda: 0.0, Keyless(), functools.partial(lambda n: n, 3.0)):
+        with pytest.raises(LiftArgumentError, match=r"is called as `\S+\(key\)`, and takes `\(\)`") as caught:
+            bound().push("a").param("w", init_fn)
+        assert caught.value.where == '"params/w" at /a'
+        assert caught.value.fix == "Write `lambda key: value`."
+    with pytest.raises(
+        LiftArgumentError, match=r"\(key, \(3,\), 7\)`, and takes `\(key\)`.*`lambda key, shape, \*args:"
+    ):
+        bound().param("w", lambda key: 0.0, (3,), 7)
+    with pytest.raises(LiftArgumentError, match=r'"state/n" at /: .*as `<lambda>\(\)`, and takes `\(key\)`'):
+        bound().variable("state", "n", lambda key: key)
+    with pytest.raises(TypeError, match="of its own") as own:
+        bound().variable("state", "n", lambda: _raise(TypeError("of its own")))
+    assert not isinstance(own.value, LiftError)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_an_initializer_of_a_parameter_that_returns_none_is_told_of() -> None:
+    with pytest.raises(LiftArgumentError, match=r'"params/w" at /: its initializer <lambda> returned None'):
+        bound().param("w", lambda key: None)
+    assert bound().variable("state", "n", lambda: None).value is None
+
+
+def test_a_parameter_that_exists_is_read_without_an_initializer() -> None:
+    variables = {"params": {"w": jnp.ones(3)}}
+    assert bound(variables, mutable=False).param("w", None).shape == (3,)
+    assert bound(variables).param("w", None, (3,)).shape == (3,)
+    with pytest.raises(ScopeParamShapeError, match=r"has shape \(3,\), shape \(2,\) was asked for"):
+        bound(variables).param("w", None, (2,))
+    with pytest.raises(LiftArgumentError, match="expected an initializer, a function of a key, given 3"):
+        bound(variables).param("w", 3)  # type: ignore[arg-type]
+    with pytest.raises(LiftArgumentError, match="expected an initializer, a function of a key, given None"):
+        bound().param("w", None)
+
+
 def test_a_variable_that_nothing_makes_says_so() -> None:
     with pytest.raises(ScopeCollectionNotFound, match=r"and no `init_fn` to make it\. Give one"):
         bound().variable("state", "n")

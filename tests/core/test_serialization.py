@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftcore import encoding, serialization, struct
+from liftcore import encoding, meta, serialization, struct
 from liftcore.errors import SerializationError
 from liftcore.frozen_dict import FrozenDict, freeze
 from liftcore.serialization import (
@@ -610,3 +610,19 @@ def test_arrays_of_one_length_in_bytes_are_told_apart():
         msgpack_restore(data[:-1] + b"\x02")
     with pytest.raises(SerializationError, match=r"state at /1: an array of shape \[5\] and dtype bool cannot have 4"):
         msgpack_restore(data[: data.rindex(b"\x91\x04")] + b"\x91\x05" + data[data.rindex(b"\x91\x04") + 2 :])
+
+
+def test_metadata_on_one_side_only_is_told_of_with_what_to_do():
+    plain = {"params": {"kernel": jnp.ones((2, 3))}}
+    boxed = {"params": {"kernel": meta.Partitioned(jnp.ones((2, 3)), (None, "x"))}}
+    with pytest.raises(
+        SerializationError, match=r"the target is an array .* saved has metadata of axes.*`unbox`"
+    ) as caught:
+        serialization.from_bytes(plain, serialization.to_bytes(boxed))
+    assert caught.value.where.endswith("/params/kernel")
+    with pytest.raises(
+        SerializationError, match=r"the target has metadata of axes here \(Partitioned\).*`unbox\(target\)`"
+    ):
+        serialization.from_bytes(boxed, serialization.to_bytes(plain))
+    with pytest.raises(SerializationError, match="found a value of type dict"):
+        serialization.from_state_dict(plain, {"params": {"kernel": {"other": 1}}})

@@ -25,8 +25,10 @@ from liftcore.errors import (
     UnliftedSequenceError,
 )
 from tests.laws.programs import MUTABLE, Meaning, inside_a_row, programs, refusals
+from tests.lift import only as kinds
 from tests.lift import plain
 from tests.lift.nests import Counted
+from tests.lift.only import only
 from tests.lift.quick import assert_same, compiled, key, uniform
 from tests.lift.rows.row import DEVICES, FORWARD, REVERSE, SOWN
 from tests.lift.table import COLLECTIONS, FRESH, SHARED, SHOWN, TABLE, TRANSPARENT, fit, refused
@@ -321,39 +323,7 @@ def test_law_4_no_key_is_drawn_twice(program: Any) -> None:
     assert len(np.unique(words)) == len(words)
 
 
-def only(name: str, body: Callable[..., Any], collections: Any, sequences: Any) -> Callable[..., Any]:
-    """A body under a kind of transformation that lifts some collections and sequences only."""
-    axes = dict.fromkeys(collections, 0)
-    split = dict.fromkeys(sequences, True)
-    rules = {"variables": collections, "rngs": sequences}
-    shared = {"variable_broadcast": collections, "split_rngs": split}
-    step = liftcore.scan(lambda scope, x, _: (body(scope, x), None), length=2, variable_axes=axes, split_rngs=split)
-    kinds: dict[str, Callable[..., Any]] = {
-        "vmap": liftcore.vmap(body, in_axes=None, axis_size=2, variable_axes=axes, split_rngs=split),
-        "map": lambda s, x: liftcore.map(body, variable_axes=axes, split_rngs=split)(s, jnp.stack([x, x])),
-        "scan": lambda s, x: step(s, x, None)[0],
-        "fori_loop": lambda s, x: liftcore.fori_loop(lambda s, i, x: body(s, x), **shared)(s, 0, 2, x),
-        "while_loop": lambda s, x: liftcore.while_loop(lambda s, x: x[0] < 1, body, **shared)(s, x),
-        "remat": liftcore.remat(body, **rules),
-        "jit": liftcore.jit(body, **rules),
-        "checkify": lambda s, x: liftcore.checkify(body, **rules)(s, x)[1],
-        "cond": lambda s, x: liftcore.cond(body, lambda s, x: x, **rules)(s, True, x),
-        "switch": lambda s, x: liftcore.switch([body, body], **rules)(s, 0, x),
-        "vjp": lambda s, x: liftcore.vjp(body, wrt=False, **rules)(s, x)[0],
-        "jvp": lambda s, x: liftcore.jvp(body, wrt=False, **rules)(s, (x,), (x,))[0],
-        "linearize": lambda s, x: liftcore.linearize(body, wrt=False, **rules)(s, x)[0],
-        "jacfwd": lambda s, x: liftcore.jacfwd(body, argnums=1, wrt=False, **rules)(s, x)[0],
-        "jacrev": lambda s, x: liftcore.jacrev(body, argnums=1, wrt=False, **rules)(s, x)[0],
-        "grad": lambda s, x: liftcore.grad(lambda s, x: body(s, x).sum(), argnums=1, wrt=False, **rules)(s, x),
-    }
-    return kinds[name]
-
-
-KINDS = pytest.mark.parametrize(
-    "name",
-    ["vmap", "map", "scan", "fori_loop", "while_loop", "remat", "jit", "checkify", "cond", "switch", "vjp", "jvp"]
-    + ["linearize", "jacfwd", "jacrev", "grad"],
-)
+KINDS = pytest.mark.parametrize("name", [name for name in kinds.KINDS if name != "remat_scan"])
 
 
 @KINDS
@@ -378,6 +348,54 @@ def test_law_4_params_that_are_not_lifted_are_no_fallback(name: str) -> None:
     with pytest.raises(UnliftedSequenceError, match=r'make_rng\("noise"\)'):
         liftcore.apply(only(name, draw, [], ["dropout"]))({}, X, rngs=keys())
     liftcore.apply(only(name, draw, [], ["noise"]))({}, X, rngs=keys())
+
+
+def rewinding(scope: Any, x: Any) -> Any:
+    """A body that draws, and begins to draw from the first key again."""
+    below = scope.push("below")
+    x = x + uniform(below.make_rng("dropout")) + uniform(scope.make_rng("dropout"))
+    scope = scope.rewound(rewind_rngs=True)
+    x = x * uniform(scope.make_rng("dropout")) * uniform(scope.push("below").make_rng("dropout"))
+    return x + uniform(scope.make_rng("dropout"))
+
+
+def rewound_in_places(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A model that runs a body where more, fewer or no keys than it draws were drawn before, and draws after it."""
+
+    def model(scope: Any, x: Any) -> Any:
+        for name, before in (("a", 5), ("b", 0), ("c", 2)):
+            place = scope.push(name)
+            for _ in range(before):
+                for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+                    x = x + uniform(each.make_rng("dropout"))
+            x = body(place.rewound(), x)
+            for each in (place, place.rewound().push("below"), place.rewound().push("other")):
+                x = x * uniform(each.make_rng("dropout"))
+        return x
+
+    return model
+
+
+@ROWS
+def test_law_4_rewinding_draws_again_what_was_drawn_inside_as_outside(name: str) -> None:
+    row = TABLE[name]
+    lifted, unlifted = row.lifted(rewinding), row.plain(rewinding)
+    assert_equals_the_loop(rewound_in_places(lifted), rewound_in_places(unlifted), row.refuses)
+
+
+@pytest.mark.parametrize("inner", ["jit", "remat", "vmap", "scan", "cond", "fold_rngs", "with_rngs"])
+@pytest.mark.parametrize("outer", ["jit", "vmap", "with_rngs"])
+def test_law_4_rewinding_draws_again_what_was_drawn_further_in(inner: str, outer: str) -> None:
+    def both(way: str) -> Callable[..., Any]:
+        within = getattr(TABLE[inner], way)(rewinding)
+
+        def after(scope: Any, x: Any) -> Any:
+            x = within(scope, x + uniform(scope.make_rng("dropout")))
+            return x + uniform(scope.make_rng("dropout"))
+
+        return rewound_in_places(getattr(TABLE[outer], way)(after))
+
+    assert_equals_the_loop(both("lifted"), both("plain"))
 
 
 # -- 5. only what changed ----------------------------------------------------------------------------------------------

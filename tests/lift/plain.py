@@ -138,6 +138,12 @@ class Plain:
         self.names.add(name)
         return Plain(self.world, (*self.path, name))
 
+    def rewound(self, rewind_rngs: bool = False) -> Plain:
+        counts, size = self.world.counts, len(self.path)
+        for place in [place for place in counts if rewind_rngs and place[0][:size] == self.path]:
+            del counts[place]
+        return Plain(self.world, self.path)
+
     def below(self, name: str) -> Plain:
         return Plain(self.world, (*self.path, name))
 

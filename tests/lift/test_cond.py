@@ -673,14 +673,6 @@ def test_there_must_be_branches() -> None:
         liftcore.switch([])
 
 
-@pytest.mark.parametrize("run", [lambda fn: liftcore.apply(fn), lambda fn: liftcore.apply(fn, mutable=True)])
-def test_jax_says_what_is_wrong_with_predicates(run: Any) -> None:
-    with pytest.raises(TypeError, match=r"[Pp]red"):
-        run(liftcore.cond(same, same))({}, jnp.ones(2), 1.0)
-    with pytest.raises(TypeError, match=r"[Ii]ndex"):
-        run(liftcore.switch([same, same]))({}, 1.5, 1.0)
-
-
 def test_what_one_equation_of_ones_own_created_cannot_begin_as_another_branch_makes_it() -> None:
     def starting(value: float) -> Callable[..., Any]:
         return one_equation(lambda scope, x: x * scope.variable("state", "n", lambda: jnp.float32(value)).value)

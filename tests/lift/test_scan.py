@@ -360,7 +360,9 @@ def test_a_shared_variable_that_varies_is_an_error(init: Callable[..., Any], spl
         liftcore.init(lambda scope: lifted(scope.push("a"), jnp.float32(0), jnp.arange(3.0)))(KEY)
     assert caught.value.where == "scan(fn) at /a"
     assert "consts/inner/c" in caught.value.what
-    assert '`variable_axes={"consts": 0}`' in caught.value.fix
+    assert caught.value.fix.startswith(
+        ('Stack it, `variable_axes={"consts": 0}`', 'Carry it: `variable_carry="consts"`')
+    )
 
 
 @pytest.mark.parametrize("written", [lambda x: x, lambda x: (), lambda x: {"a": None}], ids=["array", "tuple", "dict"])
@@ -730,3 +732,32 @@ def test_an_output_without_an_axis_is_given_once_whether_anything_is_written_or_
     found = liftcore.apply(looped, mutable=mutable)({}, 1.0, jnp.ones(4))
     carry, (constant, stacked) = found[0] if mutable else found
     assert (float(carry), constant.tolist(), stacked.shape) == (5.0, [0.0, 1.0, 2.0], (4,))
+
+
+def test_a_shared_value_is_told_to_be_carried_where_it_depends_on_the_carry_and_to_be_stacked_where_not() -> None:
+    def fails_with(init_fn: Callable[..., Any], **options: Any) -> LoopInvarianceError:
+        def body(scope: Any, carry: Any, x: Any) -> Any:
+            other = scope.variable("other", "n", lambda: carry.sum())
+            return carry, scope.variable("state", "n", lambda: init_fn(scope, carry, x, other.value)).value
+
+        loop = liftcore.scan(body, variable_broadcast="state", variable_carry="other", **options)
+        with pytest.raises(LoopInvarianceError, match=r"\['state/n'\] is shared by all iterations") as caught:
+            liftcore.init(loop)(jax.random.key(0), jnp.ones(2), jnp.ones(3))
+        return caught.value
+
+    for init_fn in (lambda s, carry, x, n: carry, lambda s, carry, x, n: n, lambda s, carry, x, n: x + carry.sum()):
+        error = fails_with(init_fn)
+        assert "depends on the carry, or on a carried variable" in error.what
+        assert error.fix == 'Carry it: `variable_carry="state"`.'
+    for init_fn in (lambda s, carry, x, n: x, lambda s, carry, x, n: jax.random.normal(s.make_rng())):
+        error = fails_with(init_fn, split_rngs=True)
+        assert "depends on a slice or on a key that is split" in error.what
+        assert error.fix.startswith('Stack it, `variable_axes={"state": 0}`')
+
+
+def test_what_is_mapped_comes_after_the_carry() -> None:
+    loop = liftcore.scan(lambda scope, carry, x: (carry, x))
+    with pytest.raises(
+        AxisSizeError, match=r"`length=…`\. The first argument is the carry; what is mapped comes after"
+    ):
+        liftcore.apply(loop)({}, jnp.ones(3))

@@ -520,16 +520,6 @@ def test_a_carried_variable_that_changes_its_type_is_an_error() -> None:
     assert "float32[] in, float32[3] out" in error.what
 
 
-@BOTH
-def test_jax_says_what_is_wrong_with_a_condition(mutable: bool) -> None:
-    def run(model: Any) -> Any:
-        return liftcore.apply(model, mutable=mutable)({})
-
-    for value in (lambda x: x, lambda x: (x < 3, x), lambda x: jnp.stack([x < 3, x < 4])):
-        error = fails(TypeError, lambda _, x, value=value: value(x), double, 1.0, run)
-        assert "cond_fun" in str(error)
-
-
 def test_a_carried_variable_created_in_one_equation_of_ones_own_is_an_error() -> None:
     error = fails(LiftArgumentError, below(5), one_equation(counting), 1.0, variable_carry="state")
     assert error.where.startswith('"state/n" in while_loop(')

@@ -368,3 +368,41 @@ def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None
 def test_option_without_a_use_here_is_refused(lift: Any, options: dict[str, Any]) -> None:
     with pytest.raises(LiftArgumentError, match=rf"nn\.{lift.__name__}: {next(iter(options))}=.* is not supported"):
         lift(nn.Dense, **options)
+
+
+def _with_functions(name: str, fn: Any) -> Any:
+    """A model that gives a function to a lift that runs at once."""
+    runs: dict[str, Callable[[Any, Any], Any]] = {
+        "cond": lambda mdl, x: nn.cond(True, fn, fn, mdl, x),
+        "switch": lambda mdl, x: nn.switch(0, [fn, fn], mdl, x),
+        "while_loop": lambda mdl, x: nn.while_loop(lambda mdl, x: x.sum() < 1, fn, mdl, x),
+        "jvp": lambda mdl, x: nn.jvp(fn, mdl, (x,), (x,), {}),
+        "vjp": lambda mdl, x: nn.vjp(fn, mdl, x)[0],
+        "remat": lambda mdl, x: nn.remat(fn)(mdl, x),
+    }
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return runs[name](self, x)
+
+    return Model()
+
+
+@pytest.mark.parametrize("name", ["cond", "switch", "while_loop", "jvp", "vjp", "remat"])
+def test_functions_of_the_signature_that_jax_asks_for_are_told_how_they_are_called(name: str) -> None:
+    def of_jax(x: Any) -> Any:
+        return x
+
+    with pytest.raises(
+        LiftArgumentError, match=r"of_jax takes `\(x\)`, and is called with the scope \(or module\) first"
+    ):
+        _with_functions(name, of_jax).init(KEY, X)
+
+
+@pytest.mark.parametrize("name", ["cond", "switch", "while_loop", "jvp", "vjp"])
+def test_a_module_in_the_place_of_a_function_is_told_of(name: str) -> None:
+    with pytest.raises(
+        LiftArgumentError, match=r"expected a function of the module, given a Dense.*`lambda mdl, x: mdl"
+    ):
+        _with_functions(name, nn.Dense(3, parent=None)).init(KEY, X)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
+from linen_like.errors import UnliftedCollectionError, UnliftedSequenceError
 from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, lane, shapes
 
 SPREADING = {name: LIFTS[name] for name in ("vmap", "scan")}
@@ -205,3 +206,28 @@ def test_stack_of_blocks_with_everything() -> None:
     one, stats = Net(True).apply(lane(variables, 1), X, rngs=own, mutable=["batch_stats"])
     assert_close(y[1], one)
     assert_close(lane(mutated, 1), stats)
+
+
+class Counting(nn.Module):
+    """Needs the sequence `dropout` and the collection `stats`."""
+
+    @nn.compact
+    def __call__(self, x: Any, _: Any = None) -> Any:
+        self.variable("stats", "calls", lambda: jnp.zeros(())).value += 1
+        return nn.Dropout(0.5, deterministic=False)(x), None
+
+
+@pytest.mark.parametrize("inner", [nn.remat, nn.jit, nn.checkpoint], ids=["remat", "jit", "checkpoint"])
+def test_an_error_names_the_lift_that_lacks_something_and_not_the_one_further_in(inner: Any) -> None:
+    def made(collections: Any, sequences: Any) -> Any:
+        axes, split = dict.fromkeys(collections, 0), dict.fromkeys(sequences, True)
+        return nn.scan(inner(Counting), length=2, variable_axes=axes, split_rngs=split)().init(RNGS, X, None)
+
+    with pytest.raises(UnliftedSequenceError, match=r'but scan\(\w+\) at / .*`split_rngs=\{"dropout": True\}`'):
+        made(["stats"], ["params"])
+    with pytest.raises(
+        UnliftedCollectionError, match=r'of scan\(\w+\) at / .*`variable_axes=\{"stats": 0\}`'
+    ) as caught:
+        made(["params"], ["params", "dropout"])
+    assert "mutable=" not in str(caught.value)
+    assert shapes(made(["stats"], ["dropout"])) == {"stats": {"calls": (2,)}}

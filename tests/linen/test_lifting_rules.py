@@ -242,3 +242,56 @@ def test_rule_of_custom_vmap_may_only_read() -> None:
 def test_functions_with_rules_keep_their_names() -> None:
     for made in (nn.custom_vjp(body, body, body), nn.custom_jvp(body, body), nn.custom_vmap(body, body)):
         assert (made.__name__, made.is_lifted) == ("body", True)
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_a_rule_may_call_the_function_itself(kind: str) -> None:
+    def sine(mdl: Any, x: Any) -> Any:
+        return jnp.sin(mdl(x))
+
+    def forward(mdl: Any, x: Any) -> Any:
+        return ruled(mdl, x), (x, mdl.get_variable("params", "kernel"))
+
+    def backward(residuals: Any, ct: Any) -> Any:
+        x, kernel = residuals
+        return {"params": {"kernel": 2 * x.T @ ct}}, 3 * ct @ kernel.T * x
+
+    def rule(mdl: Any, primals: Any, tangents: Any, variable_tangents: Any) -> Any:
+        y = ruled(mdl, *primals)
+        return y, y**2 * (tangents[0].sum() + variable_tangents["params"]["kernel"].sum(0))
+
+    ruled: Any = nn.custom_vjp(sine, forward, backward) if kind == "custom_vjp" else nn.custom_jvp(sine, rule)
+    plain: Any = getattr(jax, kind)(lambda kernel, x: jnp.sin(x @ kernel))
+    if kind == "custom_vjp":
+        plain.defvjp(
+            lambda kernel, x: (plain(kernel, x), (x, kernel)),
+            lambda residuals, ct: (backward(residuals, ct)[0]["params"]["kernel"], backward(residuals, ct)[1]),
+        )
+    else:
+        plain.defjvp(
+            lambda primals, tangents: (
+                plain(*primals),
+                plain(*primals) ** 2 * (tangents[1].sum() + tangents[0].sum(0)),
+            )
+        )
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return ruled(nn.Dense(2, use_bias=False, name="dense"), x)
+
+    y, variables = Layer().init_with_output(KEY, X)
+    kernel = variables["params"]["dense"]["kernel"]
+    assert_same(y, plain(kernel, X))
+
+    def loss(kernel: Any, x: Any) -> Any:
+        return Layer().apply({"params": {"dense": {"kernel": kernel}}}, x).sum()
+
+    def plain_loss(kernel: Any, x: Any) -> Any:
+        return plain(kernel, x).sum()
+
+    def twice(loss: Callable[..., Any]) -> Any:
+        return jax.grad(lambda *args: sum((one**2).sum() for one in jax.grad(loss, (0, 1))(*args)), (0, 1))(kernel, X)
+
+    assert_close(jax.grad(loss, (0, 1))(kernel, X), jax.grad(plain_loss, (0, 1))(kernel, X))
+    assert_close(twice(loss), twice(plain_loss))

@@ -89,14 +89,28 @@ def test_layer_is_the_loop_over_each_sequence(batch: tuple[int, ...], steps: int
 
 
 def test_time_after_any_number_of_steps_counts() -> None:
-    """A length beyond the end is that of the whole sequence, and one below 0 that of none."""
+    """Where only the run can tell, a length beyond the end is that of the whole sequence, and one below 0 of none."""
     x = array(2, 3, 2)
     layer = nn.RNN(Leak(), return_carry=True, reverse=True)
 
-    def both(x: Any) -> Any:
-        return [layer.apply({}, x, seq_lengths=jnp.array(given, jnp.int8)) for given in ([100, -1], [3, 0])]
+    def both(x: Any, *lengths: Any) -> Any:
+        return [layer.apply({}, x, seq_lengths=given) for given in lengths]
 
-    assert_same(*quick(both)(x))
+    assert_same(*quick(both)(x, jnp.array([100, -1], jnp.int8), jnp.array([3, 0], jnp.int8)))
+
+
+@pytest.mark.parametrize(("lengths", "wrong"), [([3, 4], 4), ([-1, 2], -1), ([0, 100], 100)])
+def test_lengths_that_no_sequence_has_are_told_of(lengths: Any, wrong: int) -> None:
+    x = array(2, 3, 2)
+    layer = nn.Bidirectional(nn.RNN(nn.LSTMCell(2)), nn.RNN(nn.LSTMCell(2)))
+    for run in (nn.RNN(Leak()), layer):
+        with pytest.raises(
+            LiftArgumentError, match=rf"seq_lengths has {wrong}, and the inputs have 3 steps along axis 1"
+        ):
+            run.init(KEY, x, seq_lengths=np.array(lengths))
+    with pytest.raises(LiftArgumentError, match="flip_sequences: seq_lengths has"):
+        flip_sequences(x, jnp.array(lengths), 1, False)
+    assert layer.init_with_output(KEY, x, seq_lengths=np.array([0, 3]))[0].shape == (2, 3, 4)
 
 
 def test_flipping_keeps_padding_behind() -> None:

@@ -389,3 +389,17 @@ def test_the_state_of_a_logical_box_is_what_is_in_it() -> None:
     state = serialization.to_state_dict(variables)
     assert list(state["params"]["kernel"]) == ["value"]
     assert_same(serialization.from_bytes(variables, serialization.to_bytes(variables)), variables)
+
+
+def test_logical_names_that_fit_nothing_are_told_of() -> None:
+    init = nn.with_logical_partitioning(nn.initializers.ones, ("embed", "mlp", "heads"))
+    with pytest.raises(LiftArgumentError, match="it has 3 names, and makes an array of shape"):
+        nn.Dense(4, kernel_init=init).init(jax.random.key(0), jnp.ones((2, 3)))
+    rules = (("embed", None), ("mlp", "modle"))
+    raising = RulesFallback.RAISE_ERROR
+    with pytest.raises(LiftArgumentError, match=r"no rule could be followed for \['embd'\].*Is 'embed' meant\?"):
+        nn.with_logical_constraint(jnp.ones((2, 3)), ("embd", None), rules, fallback=raising)
+    mesh = jax.make_mesh((1,), ("model",), devices=jax.devices()[:1])
+    specs = {"kernel": jax.sharding.PartitionSpec("embed", "mlp")}
+    with pytest.raises(LiftArgumentError, match=r'"kernel": \[.modle.\] is no axis of the mesh .*Is .model. meant'):
+        nn.logical_to_mesh_sharding(specs, mesh, rules)

@@ -1,0 +1,75 @@
+"""Functions that no lift can run: those of JAX's signature, without a scope, and those that return one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import liftcore
+from liftcore.errors import LiftArgumentError, LiftError
+from tests.lift.only import KINDS, only
+from tests.lift.quick import key
+
+X = jnp.array([0.1, 0.2, 0.3])
+WRAPPED = ("scan", "remat_scan", "shard_map", "fori_loop", "grad", "custom_jvp")
+"""Kinds whose body is called by another function, here or in liftcore."""
+
+
+def fails(name: str, body: Any) -> LiftArgumentError:
+    root = liftcore.bind({}, key(0), mutable=True).push("a")
+    with pytest.raises(LiftArgumentError) as caught:
+        only(name, body, ["state"], ["params"])(root, X)
+    assert f"{name}(" in caught.value.where or name == "remat_scan"
+    return caught.value
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in WRAPPED])
+def test_a_function_without_a_scope_is_told_how_it_is_called(name: str) -> None:
+    def of_jax(x: Any) -> Any:
+        return x
+
+    error = fails(name, of_jax)
+    assert "of_jax takes `(x)`, and is called with the scope (or module) first: `of_jax(scope, a float32[" in error.what
+    assert error.fix.startswith("Give it the scope (or module) as its first parameter")
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("grad",)])
+@pytest.mark.parametrize("what", ["Scope", "Variable"])
+def test_a_scope_or_variable_that_a_body_returns_is_told_of(name: str, what: str) -> None:
+    def body(scope: Any, x: Any) -> Any:
+        return {"y": x, "kept": [scope if what == "Scope" else scope.variable("state", "n", lambda: 0.0)]}
+
+    error = fails(name, body)
+    assert f"returned a {what}, which ends with the lift." in error.what
+    assert error.fix == "Return arrays: what is computed with it, or the value of the variable."
+
+
+def test_a_type_error_of_the_body_itself_stays_what_it_is() -> None:
+    def wrong(scope: Any, x: Any) -> Any:
+        return functools.partial(lambda a: a)(x, 2)
+
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given") as caught:
+        liftcore.apply(liftcore.remat(wrong))({}, X)
+    assert not isinstance(caught.value, LiftError)
+
+
+def test_a_decorator_may_give_what_the_function_asks_for() -> None:
+    def of_two(scope: Any, x: Any, scale: float) -> Any:
+        return scale * x
+
+    @functools.wraps(of_two)
+    def decorated(*args: Any) -> Any:
+        return of_two(*args, 2.0)
+
+    assert (liftcore.apply(liftcore.remat(decorated))({}, X) == 2 * X).all()
+
+    @functools.wraps(of_two)
+    def broken(*args: Any) -> Any:
+        return of_two(*args)
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'scale'") as caught:
+        liftcore.apply(liftcore.remat(broken))({}, X)
+    assert not isinstance(caught.value, LiftError)
