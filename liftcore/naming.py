@@ -18,10 +18,11 @@ _NO_NAMES = Names()
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
 
-    __slots__ = ("_adopted", "_first_free", "_numbers", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
+    _outside: set[tuple[str, str | None]]  # what was taken outside of the lift, less the variables declared inside too
     _numbers: dict[str, int]
     _shared: bool
     _first_free: dict[str, int] | None  # for each prefix of `default_name` a number below which all are taken
@@ -36,6 +37,8 @@ class Naming:
     def reserve(self, name: str, collection: str | None = None) -> None:
         """Takes a name for a scope, or for a variable of a collection.
 
+        The body of a lift may declare a variable that was declared outside before: it is that one.
+
         Raises:
             NameInUseError: where it is taken.
         """
@@ -46,6 +49,8 @@ class Naming:
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
+        elif collection is not None and (name, collection) in self._outside:
+            self._outside.discard((name, collection))
         elif self.name_reserved(name, collection):
             raise problems.name_taken(cast("Scope", self), name, collection, sorted(filter(None, held)))
         else:
@@ -57,6 +62,7 @@ class Naming:
             self._unpack()
         self._first_free = None
         self._reserved.get(name, set()).discard(collection)
+        self._outside.discard((name, collection))
         if not self._reserved.get(name, True):
             del self._reserved[name]
 
@@ -64,7 +70,7 @@ class Naming:
         """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
         if self._adopted:
             self._unpack()
-        self._reserved = {}
+        self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:
             self._numbers = {}
@@ -84,6 +90,20 @@ class Naming:
         self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
         if self._shared:  # another scope, that would not see them, takes its names from the same dict
             self._unpack()
+
+    def enter_names(self, names: Names) -> None:
+        """Begins inside a lift, with the names of the scope outside.
+
+        Those of scopes stay taken. A variable may be declared once more, and is the one that was declared outside.
+        """
+        if names.taken:
+            self._outside = set(names.taken)
+        self.take_names(names)
+
+    def stand_for(self, other: Naming) -> None:
+        """Begins in place of another scope, with what is taken there."""
+        self.take_names(other.names())
+        self._outside = other._outside
 
     def _unpack(self) -> None:
         adopted, self._adopted = self._adopted, ()

@@ -49,6 +49,7 @@ class Scope(Naming):
 
     def __init__(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> None:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
+        self._outside = set()
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name = path[-1] if path else None
         self._ended = False
@@ -151,7 +152,7 @@ class Scope(Naming):
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
-        scope._reserved = self._reserved
+        scope._reserved, scope._outside = self._reserved, self._outside
         self._shared = scope._shared = True
         return scope
 
@@ -177,6 +178,7 @@ class Scope(Naming):
             yield
         finally:
             self._unpack()
+            self._outside -= {(name, one) for name, held in self._reserved.items() for one in held}
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():

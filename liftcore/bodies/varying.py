@@ -38,7 +38,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
         flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
         given = [_class(type(scope), rules)(scope.tree, scope.node, scope.path, scope.parent) for scope in flat]  # type: ignore[arg-type]
         for scope, inner in zip(flat, given, strict=True):
-            inner.take_names(scope.names())
+            inner.stand_for(scope)
         result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)
         for scope, inner in zip(flat, given, strict=True):
             scope.take_names(inner.names())

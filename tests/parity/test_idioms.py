@@ -1,0 +1,141 @@
+"""Idioms that code written for `flax.linen` uses: run on both libraries, with the same results bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import linen_like
+from tests.layers.bits import assert_same_bits
+
+linen = pytest.importorskip("flax.linen")
+
+X = jnp.linspace(0.5, 2.0, 6).reshape(2, 3)
+RNGS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+IDIOMS: dict[str, Callable[[Any], Any]] = {}
+ZERO = 0 * jnp.arange(1)[0]
+
+
+def idiom(build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Adds a function of a library that returns a model."""
+    IDIOMS[build.__name__] = build
+    return build
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_idiom_gives_what_linen_gives(name: str) -> None:
+    def results(nn: Any) -> Any:
+        model = IDIOMS[name](nn)
+        made, variables = model.init_with_output(RNGS, X)
+        return made, variables, model.apply(variables, X, rngs=RNGS, mutable=["state"])
+
+    assert_same_bits(results(linen_like), results(linen))
+
+
+# --- a variable that is declared before a lift, and by the lifted function again ----------------------------------
+
+
+def counter(mdl: Any) -> Any:
+    return mdl.variable("state", "n", lambda: ZERO)
+
+
+def counted(nn: Any, lifted: Callable[[Any, Any, Any], Any]) -> Any:
+    """A model that counts before, within and between uses of a lift."""
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            n = counter(self)
+            for _ in range(2):
+                x = lifted(nn, self, x)
+                n.value += 100
+            return x, n.value
+
+    return Model()
+
+
+def add(number: int) -> Callable[[Any, Any], Any]:
+    def branch(mdl: Any, x: Any) -> Any:
+        mdl.variable("state", "n").value += number
+        return x * number
+
+    return branch
+
+
+@idiom
+def counting_in_branches(nn: Any) -> Any:
+    return counted(nn, lambda nn, mdl, x: nn.cond(x.sum() > 4, add(2), add(3), mdl, x))
+
+
+@idiom
+def counting_in_one_of_many_branches(nn: Any) -> Any:
+    return counted(nn, lambda nn, mdl, x: nn.switch(jnp.int32(x.sum()) % 3, [add(2), add(3), add(5)], mdl, x))
+
+
+@idiom
+def counting_in_the_body_of_a_scan(nn: Any) -> Any:
+    def body(mdl: Any, carry: Any, x: Any) -> Any:
+        counter(mdl).value += 1
+        return carry + x, carry
+
+    def lifted(nn: Any, mdl: Any, x: Any) -> Any:
+        return nn.scan(body, variable_carry="state", split_rngs={"params": False})(mdl, jnp.zeros(3), x)[1]
+
+    return counted(nn, lifted)
+
+
+@idiom
+def counting_in_a_while_loop(nn: Any) -> Any:
+    def going_on(mdl: Any, x: Any) -> Any:
+        return mdl.variable("state", "n").value % 100 < 4
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            counter(self)
+            return nn.while_loop(going_on, add(1), self, x, carry_variables="state")
+
+    return Model()
+
+
+@idiom
+def counting_at_each_depth(nn: Any) -> Any:
+    def deep(mdl: Any, x: Any) -> Any:
+        counter(mdl).value += 1
+        return nn.remat(add(2))(mdl, x)
+
+    return counted(nn, lambda nn, mdl, x: nn.jit(deep)(mdl, x))
+
+
+@idiom
+def a_parameter_seen_through_map_variables(nn: Any) -> Any:
+    def body(mdl: Any, x: Any) -> Any:
+        return x * mdl.param("w", nn.initializers.normal(), (3,))
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            w = self.param("w", nn.initializers.normal(), (3,))
+            doubled = nn.map_variables(body, "params", lambda tree: jax.tree.map(lambda leaf: 2 * leaf, tree))
+            return doubled(self, x), w
+
+    return Model()
+
+
+@idiom
+def a_parameter_in_a_derivative(nn: Any) -> Any:
+    def body(mdl: Any, x: Any) -> Any:
+        return (x * mdl.param("w", nn.initializers.normal(), (3,))).sum()
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            w = self.param("w", nn.initializers.normal(), (3,))
+            y, pullback = nn.vjp(body, self, x)
+            return y, pullback(1.0)[1], w
+
+    return Model()
