@@ -71,6 +71,11 @@ class Scope(Naming):
         """Whether the scope may still be used."""
         return self.tree.alive and not self._ended
 
+    @property
+    def is_live(self) -> bool:
+        """Whether no transformation lies between the scope and here, so that it may change."""
+        return not self.tree.lifts and trace_state() == self.tree.trace
+
     def invalidate(self) -> None:
         """Ends the scope; where it is the root, ends all below it as well."""
         self._ended = True
@@ -188,12 +193,26 @@ class Scope(Naming):
         return type(self)(self.tree, self.node.child(name), (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
-        self.check_live("naming", name or prefix)
+        if self._ended or not self.tree.alive:
+            raise problems.ended(self)
+        wanted = name or prefix
         if name is None:
             name = self.default_name(prefix)
+        if self.tree.lifts or (not trace_state() == self.tree.trace and not self._is_known(name)):
+            raise problems.raw_transformed(self, f'naming "{wanted}"')
         if not reuse or not self.name_reserved(name):
             self.reserve(name)
         return name
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a scope of that name is nothing new, so that to name it is reading.
+
+        It was there before; or it has variables; or the variables were given without it, and no parameters can be made.
+        """
+        held = self.tree.variables
+        if name in self.node.children or (any(held.values()) and not self.is_mutable_collection("params")):
+            return True
+        return any(isinstance(self._read(collection).get(name), Mapping) for collection in held)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -431,12 +450,14 @@ class Scope(Naming):
         Returns:
             Whether the value was kept.
         """
+        self.check_valid()
+        captured = self._captures(collection, name, value)
+        if not captured and not self.is_mutable_collection(collection):
+            return False
         self.check_live("sowing", collection, name)
-        if self._captures(collection, name, value):
+        if captured:
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
-        if not self.is_mutable_collection(collection):
-            return False
         current = unwrapped(self._read(collection).get(name, _MISSING))
         if current is _MISSING:
             self.reserve(name, collection)

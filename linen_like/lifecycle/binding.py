@@ -7,11 +7,14 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+import jax
 
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, shown
@@ -257,8 +260,11 @@ def ensure_setup(module: Any) -> None:
         return
     state.in_setup = True
     state.counts = dict(module.scope.node.counts)
+    # What `setup` computes is kept, so under a raw transformation constants must not become values of its trace.
+    known = contextlib.nullcontext() if module.scope.is_live else jax.ensure_compile_time_eval()
     try:
-        module.setup()
+        with known:
+            module.setup()
         state.ready = True
     except BaseException:
         module.__dict__["scope"] = module.scope.rewound()
