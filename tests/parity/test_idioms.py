@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +140,85 @@ def a_parameter_in_a_derivative(nn: Any) -> Any:
             return y, pullback(1.0)[1], w
 
     return Model()
+
+
+# --- partial constructors, and methods bound to a module, in place of classes and functions of a module ---------------
+
+
+OWN: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+PARTIALS: dict[str, Callable[[Any, Any], Any]] = {
+    "vmap": lambda nn, dense: nn.vmap(dense, **OWN),
+    "remat": lambda nn, dense: nn.remat(dense),
+    "map_variables": lambda nn, dense: nn.map_variables(dense, "params", lambda tree: tree, init=True),
+    "add_metadata_axis": lambda nn, dense: nn.add_metadata_axis(dense, variable_axes={"params": 0}),
+}
+
+
+@pytest.mark.parametrize("name", PARTIALS)
+def test_a_partial_constructor_is_lifted_as_the_class_is(name: str) -> None:
+    def results(nn: Any) -> Any:
+        class Layer(nn.Module):
+            features: int
+            use_bias: bool = True
+
+            @nn.compact
+            def __call__(self, x: Any) -> Any:
+                return nn.Dense(self.features, self.use_bias)(x)
+
+        dense = functools.partial(functools.partial(Layer, use_bias=False), 3)
+        return PARTIALS[name](nn, dense)(name="layer").init_with_output(RNGS, X)
+
+    assert_same_bits(results(linen_like), results(linen))
+
+
+def bound_methods(nn: Any, run: Callable[[Any, Any, Any], Any]) -> Any:
+    """A model that gives its own methods to a lift."""
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.dense, self.other = nn.Dense(3), nn.Dense(3)
+
+        def both(self, x: Any) -> Any:
+            return self.dense(x) + self.other(x)
+
+        def one(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def total(self, x: Any) -> Any:
+            return self.both(x).sum()
+
+        def going_on(self, carry: Any) -> Any:
+            return carry[0] < 3
+
+        def step(self, carry: Any) -> Any:
+            return carry[0] + 1, self.one(carry[1])
+
+        def __call__(self, x: Any) -> Any:
+            self.both(x)
+            return run(nn, self, x)
+
+    return Model()
+
+
+@idiom
+def methods_as_branches_of_cond(nn: Any) -> Any:
+    return bound_methods(nn, lambda nn, mdl, x: nn.cond(x.sum() > 4, mdl.both, mdl.one, mdl, x))
+
+
+@idiom
+def methods_as_branches_of_switch(nn: Any) -> Any:
+    return bound_methods(nn, lambda nn, mdl, x: nn.switch(1, [mdl.both, mdl.one], mdl, x))
+
+
+@idiom
+def methods_of_a_while_loop(nn: Any) -> Any:
+    return bound_methods(nn, lambda nn, mdl, x: nn.while_loop(mdl.going_on, mdl.step, mdl, (0, x)))
+
+
+@idiom
+def methods_in_derivatives(nn: Any) -> Any:
+    def run(nn: Any, mdl: Any, x: Any) -> Any:
+        y, pullback = nn.vjp(mdl.one, mdl, x)
+        return y, pullback(jnp.ones_like(y)), nn.value_and_grad(mdl.total, mdl, x)
+
+    return bound_methods(nn, run)
