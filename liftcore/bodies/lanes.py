@@ -77,9 +77,10 @@ def over_lanes(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(pure, 1, args, kwargs, in_axes, kw_axes)
+        # First, since a box may give its value another shape when it loses the axis.
+        variable_groups = boxes_inside(pure.where, variable_groups, axes.in_axes, metadata_params)
         size = arguments.size(axis_size, variable_groups, axes.in_axes, mapper.fix)
         keys = split_keys(rng_groups, key_axes, size)
-        variable_groups = boxes_inside(pure.where, variable_groups, axes.in_axes, metadata_params)
         along = [axis if any(group) else None for group, axis in zip(variable_groups, axes.in_axes, strict=True)]
 
         def join(slices: Any) -> tuple[Any, ...]:

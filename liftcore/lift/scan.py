@@ -102,9 +102,10 @@ def scan(
         carry, args, kwargs = _carry(pure, args, kwargs)
         arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
+        # First, since a box may give its value another shape when it loses the axis.
+        stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
         size = arguments.size(length, stacked, axes.in_axes, "Give it: `length=…`.")
         keys = split_keys(rng_groups, key_axes, size)
-        stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 
         def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state
