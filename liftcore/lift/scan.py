@@ -21,7 +21,7 @@ from ..bodies.axes import (
     split_rules,
     to_front,
 )
-from ..bodies.boxes import boxes_inside, boxes_outside, check_params
+from ..bodies.boxes import boxes_outside, check_params, sized_inside
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
@@ -102,9 +102,13 @@ def scan(
         carry, args, kwargs = _carry(pure, args, kwargs)
         arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        # First, since a box may give its value another shape when it loses the axis.
-        stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
-        size = arguments.size(length, stacked, axes.in_axes, "Give it: `length=…`.")
+        size, stacked = sized_inside(
+            pure.where,
+            stacked,
+            axes.in_axes,
+            metadata_params,
+            lambda groups: arguments.size(length, groups, axes.in_axes, "Give it: `length=…`."),
+        )
         keys = split_keys(rng_groups, key_axes, size)
 
         def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:

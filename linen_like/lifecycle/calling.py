@@ -140,8 +140,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
         state = self._state
-        if not state.ready and not is_lifted:  # a lifted method runs `setup` inside the lift
-            ensure_setup(self)
+        if not state.ready:
+            _begin(self, is_lifted)
         begins = is_compact and not state.in_compact
         if begins:
             _check_bound(self, name)
@@ -167,6 +167,14 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
+
+
+def _begin(module: Any, is_lifted: bool) -> None:
+    """Runs `setup`, or lets it run inside the lift, where the method that is called is lifted."""
+    if not is_lifted:
+        ensure_setup(module)
+    elif module.scope is not None:
+        module._state.begins = True
 
 
 def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -93,8 +93,8 @@ class Inside(NamedTuple):
         if True in [state.keeps for state in self.states]:
             return None
         found = [static_key(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
-        states = tuple([(state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states])
-        return (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
+        states = [(one.in_setup, one.in_compact, one.reuse, one.begins, one.inside) for one in self.states]
+        return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
 
 def cross(
@@ -209,7 +209,7 @@ class Call:
             for other, state in zip(others, inside.states[1:], strict=True):
                 if other is not None:
                     other._state.follow(state)
-            if inside.states[0].reuse:
+            if inside.states[0].reuse or inside.states[0].begins:
                 ensure_setup(module)
         return module, along
 
