@@ -238,13 +238,32 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return getter(self)
         except AttributeError as error:
-            raise DescriptorAttributeError(
-                f'property "{function_name(getter)}" of {place(self)}',
-                f"it raised AttributeError: {error}",
-                "Check the attributes that the property reads; those set in `setup` exist only while it is bound.",
-            ) from error
+            raise _in_descriptor(self, "property", function_name(getter), error) from error
 
     return guarded
+
+
+def check_descriptor(module: Any, name: str) -> None:
+    """Raises what a descriptor raised, where Python takes its AttributeError to say that it is not there itself."""
+    for cls in type(module).__mro__:
+        getter = vars(cls).get(name)
+        if getter is None or not hasattr(type(getter), "__get__"):
+            continue
+        try:
+            getter.__get__(module, type(module))
+        except DescriptorAttributeError:
+            raise
+        except AttributeError as error:
+            raise _in_descriptor(module, "descriptor", name, error) from error
+        return
+
+
+def _in_descriptor(module: Any, kind: str, name: str, error: AttributeError) -> DescriptorAttributeError:
+    return DescriptorAttributeError(
+        f'{kind} "{name}" of {place(module)}',
+        f"it raised AttributeError: {error}",
+        f"Check the attributes that the {kind} reads; those set in `setup` exist only while it is bound.",
+    )
 
 
 def _check_bound(module: Base, name: str) -> None:

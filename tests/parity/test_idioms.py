@@ -222,3 +222,46 @@ def methods_in_derivatives(nn: Any) -> Any:
         return y, pullback(jnp.ones_like(y)), nn.value_and_grad(mdl.total, mdl, x)
 
     return bound_methods(nn, run)
+
+
+# --- places and small arguments ---------------------------------------------------------------------------------------
+
+
+@idiom
+def a_module_from_outside_that_shares_the_place_of_its_parent(nn: Any) -> Any:
+    class Deep(nn.Module):
+        inner: Any
+
+        def __call__(self, x: Any) -> Any:
+            return self.inner(x)
+
+    class Around(nn.Module):
+        child: Any
+
+        def setup(self) -> None:
+            nn.share_scope(self, self.child)
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.child(x) * self.param("scale", nn.initializers.normal(), ())
+
+    class Model(nn.Module):
+        model: Any
+
+        def __call__(self, x: Any) -> Any:
+            return self.model(x)
+
+    layers = [nn.Dense(size, kernel_init=nn.initializers.ones) for size in (3, 2)]
+    return Model(Around(Deep(nn.Sequential(layers))))
+
+
+@idiom
+def numbers_as_flags_of_split_rngs(nn: Any) -> Any:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            own = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": 1})(3, name="own")
+            equal = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": 0})(3, name="equal")
+            return own(x) + equal(x)
+
+    return Model()
