@@ -219,7 +219,7 @@ def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwa
     def watching(scope: Scope) -> Watching:
         scope.tree.watch = watch
         watching = Watching.at(scope.tree, scope.node, scope.path, scope.parent)
-        watching.take_names(scope.names())
+        watching.stand_for(scope)
         return watching
 
     return fn(jax.tree.map(watching, scopes, is_leaf=lambda one: isinstance(one, Scope)), *args, **kwargs)

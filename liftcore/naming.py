@@ -20,10 +20,11 @@ _NO_NAMES = Names()
 class Naming:
     """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
 
-    __slots__ = ("_adopted", "_first_free", "_numbers", "_reserved", "_shared")
+    __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
+    _outside: set[tuple[str, str | None]]  # what was taken outside of the lift, less the variables declared inside too
     _numbers: dict[str, int]
     _shared: bool
     node: Node  # that of the scope
@@ -39,6 +40,8 @@ class Naming:
     def reserve(self, name: str, collection: str | None = None) -> None:
         """Takes a name for a scope, or for a variable of a collection.
 
+        The body of a lift may declare a variable that was declared outside before: it is that one.
+
         Raises:
             NameInUseError: where it is taken.
         """
@@ -48,6 +51,8 @@ class Naming:
         held = self._reserved.get(name)
         if held is None:
             self._reserved[name] = {collection}
+        elif collection is not None and (name, collection) in self._outside:
+            self._outside.discard((name, collection))
         else:
             self.check_free(name, collection)
             held.add(collection)
@@ -77,6 +82,7 @@ class Naming:
             self._unpack()
         self._first_free = None
         self._reserved.get(name, set()).discard(collection)
+        self._outside.discard((name, collection))
         if not self._reserved.get(name, True):
             del self._reserved[name]
 
@@ -84,7 +90,7 @@ class Naming:
         """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
         if self._adopted:
             self._unpack()
-        self._reserved = {}
+        self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:
             self._numbers = {}
@@ -120,10 +126,25 @@ class Naming:
             yield
         finally:
             self._unpack()
+            self._outside -= {(name, one) for name, held in self._reserved.items() for one in held}
             for name, held in taken.items():
                 self._reserved.setdefault(name, set()).update(held)
             for name, count in counts.items():
                 self.node.counts[name] = max(count, self.node.counts.get(name, 0))
+
+    def enter_names(self, names: Names) -> None:
+        """Begins inside a lift, with the names of the scope outside.
+
+        Those of scopes stay taken. A variable may be declared once more, and is the one that was declared outside.
+        """
+        if names.taken:
+            self._outside = set(names.taken)
+        self.take_names(names)
+
+    def stand_for(self, other: Naming) -> None:
+        """Begins in place of another scope, with what is taken there."""
+        self.take_names(other.names())
+        self._outside = other._outside
 
     def _unpack(self) -> None:
         adopted, self._adopted = self._adopted, ()

@@ -228,7 +228,7 @@ class Crossing:
                 root.tree.trace = outer.tree.trace
         scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
         for scope, names in zip(scopes, self.layout.names, strict=True):
-            scope.take_names(names)
+            scope.enter_names(names)
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
         self._made.append((roots, scopes, packed))
         return packed

@@ -291,9 +291,12 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
             f'Give one: `variable("{collection}", "{name}", init_fn)`.',
         )
     if scope.is_collection_empty(collection):
+        empty = collection in scope.tree.variables
         return ScopeCollectionNotFound(
             where,
-            f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
+            f'the collection "{collection}" is empty, and it is immutable.'
+            if empty
+            else f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
             f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
         )
     missing = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError

@@ -81,6 +81,7 @@ class Scope(Naming):
 
     def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
+        self._outside = set()
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
         self.name = path[-1] if path else None
         self._ended = False
@@ -102,6 +103,11 @@ class Scope(Naming):
     def is_valid(self) -> bool:
         """Whether the scope may still be used."""
         return self.tree.alive and not self._ended
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no transformation lies between the scope and here, so that it may change."""
+        return not self.tree.lifts and trace_state() == self.tree.trace
 
     def invalidate(self) -> None:
         """Ends the scope; where it is the root, ends all below it as well."""
@@ -185,7 +191,7 @@ class Scope(Naming):
         """The same place for another owner: the same names are taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
-        scope._reserved = self._reserved
+        scope._reserved, scope._outside = self._reserved, self._outside
         self._shared = scope._shared = True
         return scope
 
@@ -200,12 +206,26 @@ class Scope(Naming):
         return _new(type(self))._place(self.tree, self.node.child(name), (*self.path, name), self)
 
     def _take_name(self, name: str | None, prefix: str, reuse: bool = False) -> str:
-        self.check_live("naming", name or prefix)
+        if self._ended or not self.tree.alive:
+            raise problems.ended(self)
+        wanted = name or prefix
         if name is None:
             name = self.default_name(prefix)
+        if self.tree.lifts or (not trace_state() == self.tree.trace and not self._is_known(name)):
+            raise problems.raw_transformed(self, f'naming "{wanted}"')
         if not reuse or not self.name_reserved(name):
             self.reserve(name)
         return name
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a scope of that name is nothing new, so that to name it is reading.
+
+        It was there before; or it has variables; or the variables were given without it, and no parameters can be made.
+        """
+        held = self.tree.variables
+        if name in self.node.children or (any(held.values()) and not self.is_mutable_collection("params")):
+            return True
+        return any(isinstance(self._read(collection).get(name), Mapping) for collection in held)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -438,12 +458,14 @@ class Scope(Naming):
         Returns:
             Whether the value was kept.
         """
+        self.check_valid()
+        captured = self.tree.captures((collection, *self.path, name), value)
+        if not captured and not self.is_mutable_collection(collection):
+            return False
         self.check_live("sowing", collection, name)
-        if self.tree.captures((collection, *self.path, name), value):
+        if captured:
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
-        if not self.is_mutable_collection(collection):
-            return False
         current = unwrapped(self._read(collection).get(name, _MISSING))
         new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, all is as before
         if current is _MISSING:

@@ -6,6 +6,7 @@ named after their weights, `ir` for `W_ir` and `b_ir`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -91,7 +92,10 @@ class RNNCellBase(Module):
 
 
 class _Cell(RNNCellBase):
-    """A cell whose states have the shape of its inputs, but for their last axis, which has `features`."""
+    """A cell whose states have the shape of its inputs, but for their last axis.
+
+    `initialize_carry` gives that axis `features`; a call takes its size from the carry that it is given.
+    """
 
     features: int
 
@@ -182,8 +186,8 @@ class LSTMCell(_LSTM):
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
         """What the activation functions of the gates are applied to."""
         return [
-            _dense(self, f"i{gate}", self.kernel_init)(inputs)
-            + _dense(self, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
+            _dense(self, h, f"i{gate}", self.kernel_init)(inputs)
+            + _dense(self, h, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
             for gate in "ifgo"
         ]
 
@@ -241,7 +245,7 @@ class OptimizedLSTMCell(_LSTM):
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
         """See `LSTMCell`."""
-        new: dict[str, Any] = {"features": self.features, "param_dtype": self.param_dtype}
+        new: dict[str, Any] = {"features": h.shape[-1], "param_dtype": self.param_dtype}
         old = {**new, "kernel_init": self.recurrent_kernel_init, "bias_init": self.bias_init}
         new |= {"kernel_init": self.kernel_init, "use_bias": False}
         of_inputs = [DenseParams(**new, name=f"i{gate}")(inputs) for gate in "ifgo"]
@@ -291,9 +295,10 @@ class GRUCell(_Cell):
         """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
         _check(self, carry, inputs)
         new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.bias_init
-        r = self.gate_fn(_dense(self, "ir", new, bias)(inputs) + _dense(self, "hr", old)(carry))
-        z = self.gate_fn(_dense(self, "iz", new, bias)(inputs) + _dense(self, "hz", old)(carry))
-        n = self.activation_fn(_dense(self, "in", new, bias)(inputs) + r * _dense(self, "hn", old, bias)(carry))
+        dense = functools.partial(_dense, self, carry)
+        r = self.gate_fn(dense("ir", new, bias)(inputs) + dense("hr", old)(carry))
+        z = self.gate_fn(dense("iz", new, bias)(inputs) + dense("hz", old)(carry))
+        n = self.activation_fn(dense("in", new, bias)(inputs) + r * dense("hn", old, bias)(carry))
         h = (1.0 - z) * n + z * carry
         return h, h
 
@@ -343,9 +348,10 @@ class MGUCell(_Cell):
         """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
         _check(self, carry, inputs)
         new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.activation_bias_init
-        f = self.gate_fn(_dense(self, "if", new, self.forget_bias_init)(inputs) + _dense(self, "hf", old)(carry))
-        seen = _dense(self, "hn", old, bias)(carry) * f if self.reset_gate else _dense(self, "hn", old)(carry)
-        n = self.activation_fn(_dense(self, "in", new, bias)(inputs) + seen)
+        dense = functools.partial(_dense, self, carry)
+        f = self.gate_fn(dense("if", new, self.forget_bias_init)(inputs) + dense("hf", old)(carry))
+        seen = dense("hn", old, bias)(carry) * f if self.reset_gate else dense("hn", old)(carry)
+        n = self.activation_fn(dense("in", new, bias)(inputs) + seen)
         h = (1.0 - f) * n + f * carry
         return h, h
 
@@ -387,8 +393,8 @@ class SimpleCell(_Cell):
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
         """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
         _check(self, carry, inputs)
-        h = _dense(self, "i", self.kernel_init, self.bias_init)(inputs)
-        h = h + _dense(self, "h", self.recurrent_kernel_init)(carry)
+        h = _dense(self, carry, "i", self.kernel_init, self.bias_init)(inputs)
+        h = h + _dense(self, carry, "h", self.recurrent_kernel_init)(carry)
         h = self.activation_fn(h + carry if self.residual else h)
         return h, h
 
@@ -438,7 +444,7 @@ class ConvLSTMCell(_MemoryCell):
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
         """Maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`."""
-        _check_pair(self, carry, inputs)
+        _check_pair(self, carry, inputs, memory=self.features)
         c, h = carry
         i, g, f, o = jnp.split(self._convolved("ih", inputs) + self._convolved("hh", h), 4, axis=-1)
         c = _sigmoid(f + 1) * c + _sigmoid(i) * jnp.tanh(g)
@@ -468,10 +474,10 @@ class ConvLSTMCell(_MemoryCell):
         return y
 
 
-def _dense(cell: Any, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
-    """One of the products of a cell, with a bias where that has an initializer."""
+def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
+    """One of the products of a cell with state `h`, with a bias where that has an initializer."""
     return Dense(
-        cell.features,
+        h.shape[-1],
         bias_init is not None,
         cell.dtype,
         cell.param_dtype,
@@ -504,22 +510,31 @@ def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
 
 
 def _check(cell: _Cell, carry: Array, inputs: ArrayLike) -> None:
-    """Checks that the carry is a state that fits the inputs, which are not broadcast to each other."""
-    shape = jnp.shape(inputs)
-    _check_carry(cell, carry, shape, _state_shape(cell, shape))
+    """Checks that the carry is a state, of any width, that fits the inputs: they are not broadcast to each other."""
+    expected = _state_shape(cell, jnp.shape(inputs))
+    _check_carry(cell, carry, inputs, expected, _widened(expected, carry))
 
 
-def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike) -> None:
-    """Checks that the carry is two of them."""
-    shape = jnp.shape(inputs)
-    _check_carry(cell, tuple(carry) if isinstance(carry, list) else carry, shape, (_state_shape(cell, shape),) * 2)
+def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memory: int | None = None) -> None:
+    """Checks that the carry is two of them: the output before has any width, and `c` that width, or `memory`."""
+    carry = tuple(carry) if isinstance(carry, list) else carry
+    expected = _state_shape(cell, jnp.shape(inputs))
+    h = _widened(expected, carry[-1]) if isinstance(carry, tuple) and carry else expected
+    c = h if memory is None else (*expected[:-1], memory)
+    _check_carry(cell, carry, inputs, (expected,) * 2, (c, h))
 
 
-def _check_carry(cell: _Cell, carry: PyTree, inputs: Shape, expected: Any) -> None:
+def _widened(expected: Shape, state: Any) -> Shape:
+    """The shape that is expected of a state, with the width that this one has."""
+    width = getattr(state, "shape", ())[-1:]
+    return (*expected[:-1], *width) if width else expected
+
+
+def _check_carry(cell: _Cell, carry: PyTree, inputs: ArrayLike, expected: Any, fitting: Any) -> None:
     given = jax.tree.map(jnp.shape, carry)
-    if given != expected:
+    if given != fitting:
         raise LiftArgumentError(
             place(cell),
-            f"expected a carry of shape {expected} for inputs of shape {inputs}, given {given}.",
+            f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
             "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave the axis of time out.",
         )

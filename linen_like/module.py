@@ -160,6 +160,7 @@ class Module(fields.Base):
             binding.ensure_setup(self)
             if name in self.__dict__:
                 return self.__dict__[name]
+            calling.check_descriptor(self, name)
         raise _no_attribute(self, name)
 
     def __dir__(self) -> list[str]:
@@ -474,13 +475,14 @@ class Module(fields.Base):
             collection: the collection.
 
         Raises:
-            ScopeVariableNotFoundError: where the collection is given, and this variable is not in it.
+            ScopeVariableNotFoundError: where the collection is given, empty or not, and this variable is not in it.
             UnliftedCollectionError: inside a lift that does not take another collection.
         """
         scope = bound_scope(self, f'perturb("{name}")')
         if not (scope.has_variable(collection, name) or scope.is_mutable_collection(collection)):
-            wanted = scope.tree.outermost().writable(collection) is not False
-            if wanted or not scope.is_collection_empty(collection):
+            given = scope.tree.outermost()
+            wanted = given.writable(collection) is not False
+            if wanted or collection in given.variables:
                 scope.variable(collection, name, (lambda: value) if wanted else None)  # says why it cannot be
         return scope.perturb(name, value, collection)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from ..layout import Changes
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..typing import Axis, PyTree
 
-__all__ = ["boxes_inside", "boxes_outside", "check_params"]
+__all__ = ["boxes_inside", "boxes_outside", "check_params", "sized_inside"]
 
 
 def check_params(name: str, metadata_params: Any) -> None:
@@ -38,6 +38,32 @@ def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], par
         _without(where, group, axis, params) if axis is not None and any(group) else group
         for group, axis in zip(groups, axes, strict=True)
     ]
+
+
+def sized_inside(
+    where: str,
+    groups: Sequence[PyTree],
+    axes: Sequence[Axis],
+    params: Mapping[Any, Any],
+    size: Callable[[Sequence[PyTree]], int],
+) -> tuple[int, list[PyTree]]:
+    """The size of the mapped axis, and groups as a body sees them.
+
+    Boxes come first: one of a user's own may give its value another shape when it loses the axis.
+
+    Args:
+        where: the lift, for the text of an error.
+        groups: the groups that go in.
+        axes: for each of them the axis that their boxes lose, or None.
+        params: the `metadata_params` of the lift.
+        size: finds the size in the groups, and raises where there is none.
+    """
+    try:
+        inside = boxes_inside(where, groups, axes, params)
+    except LiftError:
+        size(groups)  # if it is that an axis is not there, this says so
+        raise
+    return size(inside), inside
 
 
 def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) -> PyTree:

@@ -28,7 +28,7 @@ from .axes import (
     split_keys,
     split_rules,
 )
-from .boxes import boxes_inside, boxes_outside, check_params
+from .boxes import boxes_outside, check_params, sized_inside
 
 __all__ = ["Lanes", "Mapper", "over_lanes"]
 
@@ -77,9 +77,14 @@ def over_lanes(
 
     def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(pure, 1, args, kwargs, in_axes, kw_axes)
-        size = arguments.size(axis_size, variable_groups, axes.in_axes, mapper.fix)
+        size, variable_groups = sized_inside(
+            pure.where,
+            variable_groups,
+            axes.in_axes,
+            metadata_params,
+            lambda groups: arguments.size(axis_size, groups, axes.in_axes, mapper.fix),
+        )
         keys = split_keys(rng_groups, key_axes, size)
-        variable_groups = boxes_inside(pure.where, variable_groups, axes.in_axes, metadata_params)
         along = [axis if any(group) else None for group, axis in zip(variable_groups, axes.in_axes, strict=True)]
 
         def join(slices: Any) -> tuple[Any, ...]:

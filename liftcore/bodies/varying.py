@@ -41,7 +41,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
             for scope in flat
         ]
         for scope, inner in zip(flat, given, strict=True):
-            inner.take_names(scope.names())
+            inner.stand_for(scope)
         result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)
         for scope, inner in zip(flat, given, strict=True):
             scope.take_names(inner.names())

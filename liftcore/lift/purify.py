@@ -75,7 +75,7 @@ def purify(
         with _root(base, variables, rngs, mutable).temporary() as root:
             scopes = [root.below(path) for path, _ in places]
             for one, (_, names) in zip(scopes, places, strict=True):
-                one.take_names(names)
+                one.enter_names(names)
             result = fn(jax.tree.unflatten(structure, scopes), *args, **kwargs)
             if mutable is False or mutable is None:
                 return result

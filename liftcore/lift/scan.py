@@ -21,7 +21,7 @@ from ..bodies.axes import (
     split_rules,
     to_front,
 )
-from ..bodies.boxes import boxes_inside, boxes_outside, check_params
+from ..bodies.boxes import boxes_outside, check_params, sized_inside
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
@@ -35,6 +35,8 @@ _ADVICE = Advice(
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
 )
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
+
+_LENGTH = "Give it: `length=…`. The first argument is the carry; what is mapped comes after it."
 
 
 def scan(
@@ -102,14 +104,14 @@ def scan(
         carry, args, kwargs = _carry(pure, args, kwargs)
         arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
-        size = arguments.size(
-            length,
+        size, stacked = sized_inside(
+            pure.where,
             stacked,
             axes.in_axes,
-            "Give it: `length=…`. The first argument is the carry; what is mapped comes after it.",
+            metadata_params,
+            lambda groups: arguments.size(length, groups, axes.in_axes, _LENGTH),
         )
         keys = split_keys(rng_groups, key_axes, size)
-        stacked = boxes_inside(pure.where, stacked, axes.in_axes, metadata_params)
 
         def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state

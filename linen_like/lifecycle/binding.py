@@ -7,11 +7,14 @@ scope, as `init` and `apply` do with the module they are called on. `setup` runs
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+import jax
 
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, shown
@@ -53,6 +56,7 @@ class State:
         ready: whether `setup` has run.
         open: whether attributes may be set freely, as long as the module is not bound.
         reuse: whether `setup` ran already on the module that this is a clone of.
+        begins: whether a lifted method was called before `setup` ran, which then runs first inside the lift.
         children: the bound submodules by name, if there are any.
         home: where new submodules go while a method with a name scope of its own is running.
         counts: how many keys had been drawn at its scope when `setup` began.
@@ -62,7 +66,7 @@ class State:
     """
 
     # Defaults live in the class, so that the state of a module costs nothing until something is put there.
-    in_setup = in_compact = ready = reuse = keeps = False
+    in_setup = in_compact = ready = reuse = begins = keeps = False
     open = True
     children: dict[str, Base] | None = None
     home: Scope | None = None
@@ -83,7 +87,7 @@ class State:
     def follow(self, other: State, inside: Iterable[Any] = ()) -> None:
         """Goes on where another module stands, for a clone of it inside a lift, or inside more of them."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
-        self.reuse = other.reuse or other.ready
+        self.reuse, self.begins = other.reuse or other.ready, other.begins
         self.inside = other.inside.union(inside)
         self.keeps = other.keeps or True in [lift.keeps for lift in inside]
 
@@ -260,8 +264,11 @@ def ensure_setup(module: Any) -> None:
         return
     state.in_setup = True
     state.counts = dict(module.scope.node.counts)
+    # What `setup` computes is kept, so under a raw transformation constants must not become values of its trace.
+    known = contextlib.nullcontext() if module.scope.is_live else jax.ensure_compile_time_eval()
     try:
-        module.setup()
+        with known:
+            module.setup()
         state.ready = True
     except BaseException:
         module.__dict__["scope"] = module.scope.rewound()

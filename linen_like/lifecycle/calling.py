@@ -140,8 +140,8 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
         state = self._state
-        if not state.ready and not is_lifted:  # a lifted method runs `setup` inside the lift
-            ensure_setup(self)
+        if not state.ready:
+            _begin(self, is_lifted)
         begins = is_compact and not state.in_compact
         if begins:
             _check_bound(self, name)
@@ -168,6 +168,14 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     method.is_module_method = True  # type: ignore[attr-defined]
     return method
+
+
+def _begin(module: Any, is_lifted: bool) -> None:
+    """Runs `setup`, or lets it run inside the lift, where the method that is called is lifted."""
+    if not is_lifted:
+        ensure_setup(module)
+    elif module.scope is not None:
+        module._state.begins = True
 
 
 def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -231,13 +239,32 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return getter(self)
         except AttributeError as error:
-            raise DescriptorAttributeError(
-                f'property "{function_name(getter)}" of {place(self)}',
-                f"it raised AttributeError: {error}",
-                "Check the attributes that the property reads; those set in `setup` exist only while it is bound.",
-            ) from error
+            raise _in_descriptor(self, "property", function_name(getter), error) from error
 
     return guarded
+
+
+def check_descriptor(module: Any, name: str) -> None:
+    """Raises what a descriptor raised, where Python takes its AttributeError to say that it is not there itself."""
+    for cls in type(module).__mro__:
+        getter = vars(cls).get(name)
+        if getter is None or not hasattr(type(getter), "__get__"):
+            continue
+        try:
+            getter.__get__(module, type(module))
+        except DescriptorAttributeError:
+            raise
+        except AttributeError as error:
+            raise _in_descriptor(module, "descriptor", name, error) from error
+        return
+
+
+def _in_descriptor(module: Any, kind: str, name: str, error: AttributeError) -> DescriptorAttributeError:
+    return DescriptorAttributeError(
+        f'{kind} "{name}" of {place(module)}',
+        f"it raised AttributeError: {error}",
+        f"Check the attributes that the {kind} reads; those set in `setup` exist only while it is bound.",
+    )
 
 
 def _check_bound(module: Base, name: str) -> None:

@@ -31,8 +31,9 @@ def name_scope(module: Any, name: str) -> Iterator[None]:
 def share_scope(module: Any, other: Any, /) -> None:
     """Puts two bound modules in one place: variables and submodules of both lie side by side, under one name.
 
-    The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. Call
-    it in `setup`, before either of them is used: what was made until then stays where it is.
+    The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. The
+    submodules that it holds already move with it. Call it in `setup`, before either of them is used: the variables that
+    were made until then stay where they are.
 
     Example:
         >>> import jax, linen_like as nn
@@ -74,4 +75,13 @@ def share_scope(module: Any, other: Any, /) -> None:
     left = moved.scope
     if left.parent is not None and left.name is not None:
         left.parent.free(left.name)
-    moved.__dict__["scope"] = scope.beside()
+    _move(moved, scope.beside())
+
+
+def _move(module: Any, scope: Any) -> None:
+    """Puts a module on another scope, and the submodules that it holds already below that one."""
+    left = module.scope
+    module.__dict__["scope"] = scope
+    for child in (module._state.children or {}).values():
+        if child.scope is not None and child.scope.parent is left:
+            _move(child, scope.push(child.name))

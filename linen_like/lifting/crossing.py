@@ -8,6 +8,7 @@ each of them once.
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -92,8 +93,8 @@ class Inside(NamedTuple):
         if True in [state.keeps for state in self.states]:
             return None
         found = [static_key(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
-        states = tuple([(state.in_setup, state.in_compact, state.reuse, state.inside) for state in self.states])
-        return (*found, states, self.drawn, jax.tree.structure(self.subject), self.at_home)
+        states = [(one.in_setup, one.in_compact, one.reuse, one.begins, one.inside) for one in self.states]
+        return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
 
 def cross(
@@ -115,7 +116,7 @@ def cross(
     Args:
         where: the lift, for the text of errors.
         subject: the module, or a pytree of modules.
-        functions: what is called with that first.
+        functions: what is called with that first; methods that are bound to a module may go without.
         args: what may come after it.
         kwargs: the keyword arguments.
         inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
@@ -124,6 +125,7 @@ def cross(
     for fn in functions:
         if not callable(fn):
             raise no_function(where, fn)
+    functions = [_of_a_module(fn) for fn in functions]
     module = _first_module(where, subject)
     for fn in functions:
         if isinstance(fn, Base):
@@ -215,7 +217,7 @@ class Call:
             for other, state in zip(others, inside.states[1:], strict=True):
                 if other is not None:
                     other._state.follow(state)
-            if inside.states[0].reuse:
+            if inside.states[0].reuse or inside.states[0].begins:
                 ensure_setup(module)
         return module, along
 
@@ -302,6 +304,22 @@ def _first_module(where: str, subject: Any) -> Any:
             ", after the functions: `nn.cond(pred, true_fn, false_fn, self, x)`, `nn.while_loop(cond, body, self, x)`"
         )
     raise LiftArgumentError(where, f"expected a module as the first argument, given {wrong}.", f"{fix}.")
+
+
+def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a module; of a method that is bound to one, a function that calls it on the one inside the lift."""
+    if not isinstance(fn, types.MethodType) or not isinstance(fn.__self__, Base):
+        return fn
+
+    def call(mdl: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            inspect.signature(fn).bind(*args, **kwargs)
+        except TypeError:  # it asks for the module as an argument too
+            return fn(mdl, *args, **kwargs)
+        return fn(*args, **kwargs)
+
+    call.__name__, call.__qualname__ = fn.__name__, fn.__qualname__
+    return call
 
 
 def lies_in(scope: Scope, known: Iterable[Scope]) -> bool:

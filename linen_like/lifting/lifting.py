@@ -35,18 +35,21 @@ def lift(
     methods: Methods,
     prefix: str = "",
 ) -> Any:
-    """The lifted form of a Module class or of a function of a module.
+    """The lifted form of a Module class, of a `functools.partial` of one, or of a function of a module.
 
     Args:
         name: that of the transformation.
         transformation: that of liftcore.
         options: what it is called with.
-        target: a Module class or a function of a module.
+        target: a Module class, a partial of one, or a function of a module.
         methods: which methods of a class are lifted.
         prefix: what the automatic names of a lifted class begin with, before that of the class itself.
     """
     if isinstance(target, type) and issubclass(target, Module):
         return _class(name, transformation, _methods(name, options, methods), target, prefix)
+    if isinstance(target, functools.partial) and isinstance(target.func, type) and issubclass(target.func, Module):
+        lifted = lift(name, transformation, options, target.func, methods, prefix)
+        return functools.partial(lifted, *target.args, **target.keywords)
     if isinstance(target, Module | type) or not callable(target):
         cls = type(target).__name__ if isinstance(target, Module) else "MyModule"
         given = f"an instance of {cls}" if isinstance(target, Module) else shown(target)

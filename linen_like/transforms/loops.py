@@ -11,7 +11,7 @@ from liftcore.typing import Filter, InOutAxes, PyTree
 
 from ..lifting.crossing import cross
 from ..lifting.lifting import Methods, lift
-from .options import refuse
+from .options import flags, refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
 
@@ -88,7 +88,7 @@ def scan(
         "variable_axes": variable_axes,
         "variable_broadcast": variable_broadcast,
         "variable_carry": variable_carry,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
         "metadata_params": metadata_params,
     }
     return lift("scan", liftcore.scan, options, target, methods, "Scan")
@@ -136,7 +136,7 @@ def remat_scan(
         "variable_broadcast": variable_broadcast,
         "variable_carry": variable_carry,
         "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
     }
     return lift("remat_scan", liftcore.remat_scan, options, target, methods, "Remat_scan")
 
@@ -180,7 +180,10 @@ def while_loop(
     """
     crossing = cross("nn.while_loop", mdl, (cond_fn, body_fn), (init,))
     lifted = liftcore.while_loop(
-        *crossing.calls, variable_carry=carry_variables, variable_broadcast=broadcast_variables, split_rngs=split_rngs
+        *crossing.calls,
+        variable_carry=carry_variables,
+        variable_broadcast=broadcast_variables,
+        split_rngs=flags(split_rngs),
     )
     return lifted(crossing.scopes, *crossing.args)
 
@@ -229,7 +232,7 @@ def fori_loop(
         unroll=unroll,
         variable_carry=carry_variables,
         variable_broadcast=broadcast_variables,
-        split_rngs=split_rngs,
+        split_rngs=flags(split_rngs),
     )
     return lifted(crossing.scopes, lower, upper, *crossing.args)
 

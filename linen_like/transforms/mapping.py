@@ -10,6 +10,7 @@ import liftcore
 from liftcore.typing import InOutAxes
 
 from ..lifting.lifting import Methods, lift
+from .options import flags
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 
@@ -64,7 +65,7 @@ def vmap(
         "spmd_axis_name": spmd_axis_name,
         "kw_axes": kw_axes,
         "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
         "metadata_params": metadata_params,
     }
     return lift("vmap", liftcore.vmap, options, target, methods, "Vmap")
@@ -99,7 +100,7 @@ def map(
     options = {
         "batch_size": batch_size,
         "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
     }
     return lift("map", liftcore.map, options, target, methods, "Map")
 
@@ -157,7 +158,7 @@ def pmap(
         "donate_argnums": donate_argnums,
         "kw_axes": kw_axes,
         "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
         "metadata_params": metadata_params,
     }
     return lift("pmap", liftcore.pmap, options, target, methods, "Pmap")
@@ -212,6 +213,6 @@ def shard_map(
         "axis_names": axis_names,
         "check_vma": check_vma,
         "variable_specs": variable_specs,
-        "split_rngs": split_rngs,
+        "split_rngs": flags(split_rngs),
     }
     return lift("shard_map", liftcore.shard_map, options, target, methods, "Shard_map")

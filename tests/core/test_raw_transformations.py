@@ -140,3 +140,54 @@ def test_scopes_may_be_read_in_a_lift_under_a_raw_transformation(lift: Any) -> N
     np.testing.assert_array_equal(liftcore.apply(model)(variables, X), 2 * X + 3)
     with pytest.raises(JaxTransformError, match=r"naming|writing"):
         liftcore.apply(lambda scope, x: jax.vmap(lambda x: lift(lambda scope, x: scope.push("a"))(scope, x))(x))({}, X)
+
+
+def _nested(scope: Any, x: Any) -> Any:
+    """Reads a parameter of a scope below, and passes one that has none; sows what nobody asked for."""
+    inner = scope.push("a")
+    inner.push(prefix="empty_")
+    if not inner.is_initializing():
+        inner.sow("intermediates", "x", x)
+    return x * inner.push("b").param("w", lambda key: jnp.array(3.0))
+
+
+VARIABLES = {"params": {"a": {"b": {"w": jnp.array(3.0)}}}}
+
+
+@pytest.mark.parametrize("name", sorted(set(RAW) - UNLIFTED))
+def test_scopes_whose_variables_exist_may_be_named_under_a_raw_transformation(name: str) -> None:
+    def model(scope: Any, x: Any) -> Any:
+        return RAW[name](lambda x: _nested(scope.rewound(), x), x)
+
+    pure = jax.eval_shape(lambda x: RAW[name](lambda x: 3 * x, x), X)
+    found = jax.eval_shape(lambda: liftcore.apply(model)(VARIABLES, X))
+    assert jax.tree.leaves(found)[0] == jax.tree.leaves(pure)[0]
+
+
+@pytest.mark.parametrize("lift", [lambda body: body, liftcore.remat, liftcore.jit])
+def test_what_only_reads_gives_the_same_under_a_raw_transformation(lift: Any) -> None:
+    def model(scope: Any, x: Any) -> Any:
+        return jax.vmap(lambda x: lift(_nested)(scope.rewound(), x))(x)
+
+    np.testing.assert_array_equal(liftcore.apply(model)(VARIABLES, X), 3 * X)
+
+
+@pytest.mark.parametrize("mutable", [False, "state", True])
+def test_what_was_named_before_may_be_named_under_a_raw_transformation(mutable: Any) -> None:
+    def model(scope: Any, x: Any) -> Any:
+        named = scope.child(_nested, "model")
+        return named(x), jax.vmap(named)(x)
+
+    (y, again), variables = liftcore.init(model)(jax.random.key(0), X)
+    np.testing.assert_array_equal(again, y)
+    if mutable is not True:
+        applied = liftcore.apply(model, mutable=mutable)(variables, X)
+        np.testing.assert_array_equal(*(applied if mutable is False else applied[0]))
+
+
+def test_a_scope_outside_of_a_running_lift_cannot_be_named_in_though_its_variables_exist() -> None:
+    def model(scope: Any, x: Any) -> Any:
+        return liftcore.remat(lambda inner, x: _nested(scope, x))(scope, x)
+
+    with pytest.raises(JaxTransformError, match='naming "a" at /: it belongs outside remat'):
+        liftcore.apply(model)(VARIABLES, X)

@@ -535,3 +535,47 @@ def test_a_box_of_another_kind_is_told_where_the_axis_is() -> None:
     assert type(variables["params"]["w"]) is Box
     liftcore.apply(model)(variables, X)
     assert told[1:] == [("remove", 2, named("layers"))]
+
+
+# --- boxes that change the shape of their value -----------------------------------------------------------------------
+
+
+class Flat(struct.PyTreeNode, AxisMetadata):
+    """A box of a user's own that keeps its value flat outside of lifts, and knows its shape."""
+
+    value: Any
+    shape: tuple[int, ...] = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        return self.value
+
+    def replace_boxed(self, value: Any) -> Any:
+        return self.replace(value=value)
+
+    def add_axis(self, index: int, params: Any) -> Any:
+        return self.replace(value=self.value.ravel(), shape=self.value.shape)
+
+    def remove_axis(self, index: int, params: Any) -> Any:
+        return self.replace(value=self.value.reshape(self.shape), shape=(*self.shape[:index], *self.shape[index + 1 :]))
+
+
+OWN: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["size given", "size found"])
+@pytest.mark.parametrize("lift", [liftcore.vmap, liftcore.pmap, liftcore.scan])
+def test_sizes_are_those_of_values_without_their_boxes(lift: Any, sized: bool) -> None:
+    size = 1 if lift is liftcore.pmap else 2
+
+    def body(scope: Scope, x: Any, *_: Any) -> Any:
+        y = x * scope.param("w", lambda key: Flat(uniform(key, (3,)), (3,)))
+        return (y, None) if lift is liftcore.scan else y
+
+    def model(scope: Scope, x: Any, sized: bool) -> Any:
+        if lift is liftcore.scan:
+            return lift(body, length=size if sized else None, **OWN)(scope, x, None)[0]
+        return lift(body, in_axes=None, axis_size=size if sized else None, **OWN)(scope, x)
+
+    y, variables = liftcore.init(model)(KEY, X, True)
+    assert variables["params"]["w"].value.shape == (3 * size,)
+    np.testing.assert_allclose(liftcore.apply(model)(variables, X, sized), y, rtol=1e-6)

@@ -508,3 +508,27 @@ def test_writing_what_is_immutable_outside_asks_for_it() -> None:
     lifted = liftcore.vmap(counted, variable_axes={"state": 0})
     with pytest.raises(ModifyScopeVariableError, match=r'"state/n" at /vmap\(counted\).*mutable=\["state"\]'):
         liftcore.apply(lifted)({"state": {"n": jnp.zeros(3)}}, jnp.ones(3))
+
+
+def test_what_is_computed_from_constants_is_concrete_in_apply() -> None:
+    """So a body may branch on it in Python, as under `jax.vmap`; in `init` NumPy, or JAX at once, does the same."""
+
+    def by_jax() -> Any:
+        return jnp.arange(3).sum()
+
+    def at_once() -> Any:
+        with jax.ensure_compile_time_eval():
+            return by_jax()
+
+    def model(scope: Scope, x: Any, steps: Any) -> Any:
+        def body(scope: Scope, x: Any) -> Any:
+            return x * int(steps()) * scope.param("w", lambda key: 2.0)
+
+        return liftcore.vmap(body, variable_axes={"params": None}, split_rngs={"params": False})(scope, x)
+
+    variables = {"params": {"w": 2.0}}
+    assert liftcore.apply(model)(variables, jnp.ones(2), by_jax).tolist() == [6.0, 6.0]
+    for steps in (at_once, lambda: np.arange(3).sum()):
+        assert liftcore.init(model)(KEY, jnp.ones(2), steps)[0].tolist() == [6.0, 6.0]
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        liftcore.init(model)(KEY, jnp.ones(2), by_jax)

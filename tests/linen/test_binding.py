@@ -6,11 +6,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import liftcore
 import linen_like as nn
-from linen_like.errors import AssignSubModuleError, CallUnbindOnUnboundModuleError, LiftArgumentError
+from linen_like.errors import (
+    AssignSubModuleError,
+    CallUnbindOnUnboundModuleError,
+    JaxTransformError,
+    LiftArgumentError,
+    UnhashableModuleError,
+)
 from linen_like.lifecycle.context import context
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
@@ -320,3 +327,84 @@ def test_module_is_whole_after_a_call_that_raised() -> None:
     with pytest.raises(RuntimeError):
         bound(X, True)
     assert (bound(X, False) == Fragile().apply(variables, X, False)).all()
+
+
+# --- raw transformations of bound modules -----------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """A compact module with all that may be in one that only reads."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        self.sow("intermediates", "x", x)
+        x = nn.Dropout(0.5, deterministic=True)(nn.Dense(3)(x))
+        x = nn.BatchNorm(use_running_average=not self.is_initializing())(x)
+        return x * self.param("scale", nn.initializers.ones, ())
+
+
+class Net(nn.Module):
+    """A module whose `setup` computes a constant, around compact ones and a lifted one."""
+
+    def setup(self) -> None:
+        self.layer = Layer()
+        self.mask = jnp.arange(3.0)
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.remat(nn.Dense)(3)(self.layer(x) * self.mask)
+
+
+RAW = {
+    "vmap": lambda fn: jax.vmap(fn)(X),
+    "grad": lambda fn: jax.grad(lambda x: fn(x).sum())(X),
+    "checkpoint": lambda fn: jax.checkpoint(fn)(X),
+    "scan": lambda fn: jax.lax.scan(lambda carry, x: (carry + 1.0, fn(x)), 0, X),
+    "jit": lambda fn: jax.jit(fn)(X),
+    "vmap of grad": lambda fn: jax.vmap(jax.grad(lambda x: fn(x).sum()))(X),
+}
+
+
+@pytest.mark.parametrize("raw", RAW)
+@pytest.mark.parametrize("model", [Layer(), Net()])
+def test_a_bound_module_that_only_reads_may_be_called_under_a_raw_transformation(model: Any, raw: str) -> None:
+    variables = model.init(KEY, X)
+    bound = model.bind(variables)
+    for _ in range(2):  # what `setup` computed the first time must not belong to that trace
+        found = RAW[raw](lambda x: bound(x))
+        expected = RAW[raw](lambda x: model.apply(variables, x))
+        jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-6), found, expected)
+    np.testing.assert_array_equal(bound(X), model.apply(variables, X))
+
+
+def test_a_module_that_ran_before_in_init_may_be_called_under_a_raw_transformation() -> None:
+    class Around(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            layer = nn.Sequential([nn.Dense(3), nn.Dropout(0.5, deterministic=True)])
+            return layer(x), jax.vmap(lambda row: layer(row))(x)
+
+    (y, again), _ = Around().init_with_output(KEY, X)
+    np.testing.assert_allclose(again, y, rtol=1e-6)
+
+
+def test_what_writes_draws_or_makes_in_a_bound_module_names_the_lift() -> None:
+    variables = Layer().init(KEY, X)
+
+    class Acts(nn.Module):
+        act: str
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            if self.act == "draw":
+                return nn.Dropout(0.5, deterministic=False)(x)
+            return nn.Dense(3)(x) if self.act == "make" else nn.BatchNorm(use_running_average=False)(x)
+
+    given = {"params": {"BatchNorm_0": {"scale": jnp.ones(3), "bias": jnp.ones(3)}}, "batch_stats": {}}
+    given["batch_stats"] = {"BatchNorm_0": {"mean": jnp.ones(3), "var": jnp.ones(3)}}
+    for act, mutable in (("draw", False), ("make", True), ("write", True)):
+        bound = Acts(act).bind(given, rngs={"dropout": KEY}, mutable=mutable)
+        with pytest.raises(JaxTransformError, match=r"jax\.checkpoint was applied .*`nn\.checkpoint`"):
+            jax.checkpoint(lambda x, bound=bound: bound(x))(X)
+    with pytest.raises(UnhashableModuleError, match=r"`nn\.jit` for `jax\.jit`"):
+        jax.jit(Layer().bind(variables))(X)

@@ -126,7 +126,7 @@ CARRY = "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence
 STEP = "expected the inputs of one step, of shape"
 FEATURES = "Give them a dimension for the features: `inputs[..., None]`."
 MISTAKES = [
-    (nn.LSTMCell(4), (H[:, :3], H[:, :3]), X, f"{PAIR}((2, 3), (2, 3)). {CARRY}"),
+    (nn.LSTMCell(4), (H, H[:, :3]), X, f"{PAIR}((2, 4), (2, 3)). {CARRY}"),
     (nn.LSTMCell(4), (H[0], H[0]), X, f"{PAIR}((4,), (4,)). {CARRY}"),
     (nn.LSTMCell(4), H, X, f"{PAIR}(2, 4). {CARRY}"),
     (nn.LSTMCell(4), (H, None), X, f"{PAIR}((2, 4), None). {CARRY}"),

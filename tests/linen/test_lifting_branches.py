@@ -206,3 +206,42 @@ def test_loops_of_branches_keep_what_these_write() -> None:
         name = "odd" if index % 2 == 0 else "even"
         x = nn.Dense(3).apply({"params": jax.tree.map(lambda leaf, i=index: leaf[i], variables["params"][name])}, x)
     assert_close(y, x)
+
+
+def test_methods_of_the_module_and_of_submodules_are_branches() -> None:
+    """They need no module as an argument; one that asks for it is given it."""
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.deep, self.wide = nn.Dense(3), nn.Dense(3)
+
+        def own(self, x: Any) -> Any:
+            return 2 * self.deep(x)
+
+        def asking(self, mdl: Any, x: Any) -> Any:
+            return 2 * mdl.wide(x)
+
+        def __call__(self, x: Any, index: Any, lifted: bool = True) -> Any:
+            if lifted:
+                return nn.switch(index, [self.own, self.asking, self.deep.__call__], self, x)
+            return [self.own(x), self.asking(self, x), self.deep(x)][index]
+
+    variables = Model().init(KEY, X, 0)
+    assert sorted(variables["params"]) == ["deep", "wide"]
+    for index in range(3):
+        assert_close(Model().apply(variables, X, index), Model().apply(variables, X, index, lifted=False))
+
+
+def test_a_bound_method_lifted_by_itself_is_called_on_the_module_inside() -> None:
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(3)
+
+        def one(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def __call__(self, x: Any) -> Any:
+            return nn.vmap(self.one, variable_axes={"params": None}, split_rngs={"params": False})(self, x)
+
+    y, variables = Model().init_with_output(KEY, X)
+    assert_close(y, nn.Dense(3).apply({"params": variables["params"]["dense"]}, X))

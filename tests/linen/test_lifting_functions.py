@@ -482,3 +482,47 @@ def test_what_a_constructor_defines_gives_no_name_free(lift: Any) -> None:
 
     with pytest.raises(NameInUseError, match="dense"):
         Prepared().init(KEY, X)
+
+
+@pytest.mark.parametrize("again", ["submodule", "list", "parameter"])
+@lifts
+def test_setup_inside_a_lift_refuses_what_it_refuses_elsewhere(lift: Any, again: str) -> None:
+    """The same attribute twice would share one name between two layers."""
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            for _ in range(2):
+                if again == "parameter":
+                    self.a = self.param("a", nn.initializers.ones, ())
+                else:
+                    self.a = nn.Dense(3) if again == "submodule" else [nn.Dense(3)]
+
+        def __call__(self, x: Any, _: Any) -> Any:
+            return x, None
+
+        def run(self, x: Any, _: Any) -> Any:
+            return lift(lambda mdl, x, _: (x, None))(self, x, None)
+
+    class Lifted(Model):
+        __call__ = lift(lambda self, x, _: (x, None))
+
+    for model, method in ((Model(), "__call__"), (lift(Model)(), "__call__"), (Lifted(), "__call__"), (Model(), "run")):
+        with pytest.raises(NameInUseError, match=r'"a(_0)?" at /'):
+            model.init(RNGS, X, None, method=method)
+
+
+@lifts
+def test_setup_runs_inside_a_lifted_method_that_reads_no_attribute(lift: Any) -> None:
+    def call(self: Any, x: Any, _: Any) -> Any:
+        return x, None
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            self.scale = self.param("scale", nn.initializers.normal(), (3,))
+
+        __call__ = lift(call)
+
+    class Used(Model):
+        __call__ = lift(lambda self, x, _: (x * self.scale, None))
+
+    assert_same(Model().init(RNGS, X, None), Used().init(RNGS, X, None))

@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like.errors import ScopeVariableNotFoundError, UnboundModuleError, UnliftedCollectionError
+from linen_like.errors import (
+    ScopeCollectionNotFound,
+    ScopeVariableNotFoundError,
+    UnboundModuleError,
+    UnliftedCollectionError,
+)
 from tests.linen.lifted import KEY, X, assert_close, assert_same
 
 
@@ -78,3 +83,16 @@ def test_perturbations_lie_along_an_axis_of_their_own_unless_it_is_said_which(li
     with pytest.raises(UnliftedCollectionError, match=r'collection "shifts".*variable_axes=\{"shifts": 0\}'):
         model("shifts").init(KEY, *args)
     assert "shifts" in model("shifts", shifts=0).init(KEY, *args)
+
+
+def test_a_collection_that_is_given_without_the_perturbation_is_an_error() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.perturb("h", x)
+
+    assert Model().apply({}, 1.0) == 1.0
+    with pytest.raises(ScopeCollectionNotFound, match=r'"perturbations/h" at /: the collection .* is empty'):
+        Model().apply({"perturbations": {}}, 1.0)
+    with pytest.raises(ScopeVariableNotFoundError, match=r"available there: \['other'\]"):
+        Model().apply({"perturbations": {"other": 1.0}}, 1.0)

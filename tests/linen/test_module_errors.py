@@ -268,3 +268,34 @@ def test_error_in_setup_is_not_taken_for_a_missing_attribute() -> None:
 
     with pytest.raises(ValueError, match="in setup"):
         hasattr(InSetup(fail).bind({}), "layers")
+
+
+class Faulty:
+    """A descriptor that asks for what is not there."""
+
+    def __get__(self, module: Any, cls: Any = None) -> Any:
+        return self if module is None else module.missing
+
+
+class Mixin:
+    """No module: its property is that of a plain class."""
+
+    @property
+    def size(self) -> Any:
+        return self.missing  # type: ignore[attr-defined]
+
+
+class WithDescriptors(Mixin, nn.Module):
+    """Has a faulty descriptor of its own, and one from a class that is no module."""
+
+    own = Faulty()
+
+    @nn.compact
+    def __call__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+@pytest.mark.parametrize("name", ["own", "size"])
+def test_a_descriptor_that_raises_is_told_as_such_with_what_it_missed(name: str) -> None:
+    with pytest.raises(errors.DescriptorAttributeError, match=rf'descriptor "{name}" of .* at /: .*"missing"'):
+        WithDescriptors().apply({}, name)

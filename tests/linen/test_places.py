@@ -252,3 +252,30 @@ def test_a_name_that_a_lift_took_is_taken_for_the_other_module() -> None:
 
     with pytest.raises(NameInUseError):
         Around(Base()).init(jax.random.key(0), jnp.ones(3))
+
+
+def test_submodules_that_a_module_brings_move_with_it() -> None:
+    class Deep(nn.Module):
+        inner: Any
+
+        def __call__(self, x: Any) -> Any:
+            return self.inner(x)
+
+    class Around(nn.Module):
+        child: Any
+
+        def setup(self) -> None:
+            nn.share_scope(self, self.child)
+
+        def __call__(self, x: Any) -> Any:
+            return self.child(x)
+
+    assert shapes(Around(Deep(Deep(nn.Dense(3)))).init(KEY, X)) == {"params": {"inner": {"inner": DENSE}}}
+
+    class Taken(Around):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.child(nn.Dense(3, name="inner")(x))
+
+    with pytest.raises(NameInUseError, match='"inner" at /'):
+        Taken(Deep(nn.Dense(3))).init(KEY, X)

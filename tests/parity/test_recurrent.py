@@ -166,3 +166,38 @@ def test_parameters_of_each_step_are_those_of_linen() -> None:
         return variables, model.apply(variables, x)
 
     assert_same_bits(*quick(lambda x: (results(linen_like, x), results(linen, x)))(array(2, 3, 4)))
+
+
+CELLS = {
+    "LSTMCell": 2,
+    "OptimizedLSTMCell": 2,
+    "GRUCell": 1,
+    "MGUCell": 1,
+    "SimpleCell": 1,
+}
+"""The cells that carry vectors, and how many."""
+
+
+@pytest.mark.parametrize("width", [3, 6])
+@pytest.mark.parametrize("name", CELLS)
+def test_cell_takes_its_size_from_the_carry(name: str, width: int) -> None:
+    states = tuple(array(2, width) + number for number in range(CELLS[name]))
+    carry = states if len(states) > 1 else states[0]
+
+    def results(nn: Any, x: Any) -> Any:
+        cell = getattr(nn, name)(4, **WAVES)
+        (after, y), variables = cell.init_with_output(RNGS, carry, x)
+        params = {"params": {"cell": variables["params"]}}
+        whole = nn.RNN(cell, return_carry=True).apply(params, x[:, None], initial_carry=carry)
+        return after, y, variables, cell.apply(variables, carry, x), whole
+
+    assert_same_bits(*quick(lambda x: (results(linen_like, x), results(linen, x)))(X))
+
+
+def test_convolutional_cell_takes_an_output_of_any_width() -> None:
+    carry = (array(2, 5, 4), array(2, 5, 3))
+
+    def results(nn: Any, x: Any) -> Any:
+        return nn.ConvLSTMCell(4, kernel_size=(2,)).init_with_output(RNGS, carry, x)
+
+    assert_same_bits(*quick(lambda x: (results(linen_like, x), results(linen, x)))(array(2, 5, 2)))
