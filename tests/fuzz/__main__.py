@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --fresh 300`: runs new random programs; those that fail are printed, small, as Python source."""
+"""`python -m tests.fuzz --fresh 300`: runs new random programs; it prints small ones that fail, as source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fuzz.runs import attempt
 
 
 def tree_seed() -> int:
-    """A seed from the tree of the commit, so that each change is tried with other programs, and each run with the same."""
+    """A seed from the tree of the commit: each change is tried with other programs, each run of it with the same."""
     found = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=False)
     return zlib.crc32(found.stdout.strip().encode()) if found.returncode == 0 else 0
 

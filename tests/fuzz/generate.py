@@ -46,6 +46,7 @@ FEATURES = (
     *KINDS,
     "scalars",
     "trees",
+    "frozen",
     "bfloat16",
     "paths",
     "branches_share",
@@ -125,7 +126,7 @@ class Generator:
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
         if not depth and self.may("trees", 0.15):
-            kind = self.random.choice(["dict", "frozen", "tuple"])
+            kind = self.random.choice(["dict", "tuple"] + ["frozen"] * ("frozen" not in self.without))
             return Tree(kind, tuple(self.init(made, names, 1) for _ in range(self.random.choice([0, 1, 2]))))
         if self.may("draws", 0.25):
             return Key(self.sequence())

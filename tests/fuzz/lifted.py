@@ -118,7 +118,7 @@ def _map_variables(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
 
 def negated(tree: Any) -> Any:
     """What `map_variables` maps with, both ways."""
-    return jax.tree.map(lambda leaf: leaf if jnp.result_type(leaf) == bool else -leaf, tree)
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(jnp.result_type(leaf), jnp.bool_) else -leaf, tree)
 
 
 def _branches(lift: Lift, bodies: Any, scope: Any, pred: Any, x: Any) -> Any:
