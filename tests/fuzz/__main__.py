@@ -44,7 +44,7 @@ def main() -> int:
             kind = "illegal" if found.startswith("illegal") else "failed" if found else "passed"
             counts[kind] += 1
             if kind == "failed":
-                print(f"\n--fresh 1 --seed {number}\n{source}\n  {found}", flush=True)
+                print(f"\n--fresh 1 --seed {number}\n{source}{found}", flush=True)
     print(f"{dict(counts)} in {time.time() - began:.0f} s")
     return bool(counts["failed"])
 

@@ -56,8 +56,8 @@ def rngs(first: int) -> dict[str, Any]:
     return {name: key(first + number) for number, name in enumerate(("params", "dropout", "noise"))}
 
 
-def mismatches(program: Program, ways: Iterable[Way] = WAYS) -> list[str]:
-    """What differs, way by way.
+def mismatches(program: Program, ways: Iterable[Way] = WAYS) -> dict[Way, str]:
+    """What differs, by way.
 
     Raises:
         IllegalError: where the program has no meaning.
@@ -65,7 +65,7 @@ def mismatches(program: Program, ways: Iterable[Way] = WAYS) -> list[str]:
     x = INPUTS[program.input]()
     made = run_plain(program.body, {}, rngs(0), COLLECTIONS, x)
     held = {path: value for path, value in made[1].items() if path[0] != "intermediates"}
-    found = []
+    found = {}
     for way in ways:
         given = {path: value for path, value in held.items() if way.act == "apply" or path[0] not in MUTABLE}
         if way.act == "init":
@@ -74,7 +74,7 @@ def mismatches(program: Program, ways: Iterable[Way] = WAYS) -> list[str]:
             expected = run_plain(program.body, given, rngs(7), way.mutable, x)
         difference = against(program, way, given, expected, x)
         if difference:
-            found.append(f"{way}: {difference}")
+            found[way] = difference
     return found
 
 

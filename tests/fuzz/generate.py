@@ -47,6 +47,7 @@ FEATURES = (
     "scalars",
     "trees",
     "frozen",
+    "empty",
     "bfloat16",
     "paths",
     "branches_share",
@@ -126,8 +127,9 @@ class Generator:
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
         if not depth and self.may("trees", 0.15):
+            sizes = [1, 2] if "empty" in self.without else [0, 1, 2]
             kind = self.random.choice(["dict", "tuple"] + ["frozen"] * ("frozen" not in self.without))
-            return Tree(kind, tuple(self.init(made, names, 1) for _ in range(self.random.choice([0, 1, 2]))))
+            return Tree(kind, tuple(self.init(made, names, 1) for _ in range(self.random.choice(sizes))))
         if self.may("draws", 0.25):
             return Key(self.sequence())
         if self.may("scalars", 0.15):

@@ -158,9 +158,12 @@ def sliced(lift: Lift, values: Mapping[Path, Any], below: Path, i: int) -> dict[
 
 
 def stack(values: list[Any], axis: int = 0) -> Any:
-    """Pytrees of one structure as one."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) if not isinstance(leaf, int | float)
-        else jnp.add(leaf, 0) for leaf in leaves], axis), *values)  # fmt: skip
+    """Pytrees of one structure as one; Python numbers stay weakly typed."""
+
+    def array(leaf: Any) -> Any:
+        return jnp.add(leaf, 0) if type(leaf) in (int, float) else jnp.asarray(leaf)
+
+    return jax.tree.map(lambda *leaves: jnp.stack([*map(array, leaves)], axis), *values)
 
 
 def joined(lift: Lift, worlds: list[World], of: Callable[[World], dict[Path, Any]]) -> dict[Path, Any]:
