@@ -51,6 +51,7 @@ FEATURES = (
     "bfloat16",
     "paths",
     "branches_share",
+    "chain",
     "sow",
     "draws",
     "closures",
@@ -71,6 +72,7 @@ class Generator:
 
     def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
         self.random, self.without, self.count = random.Random(seed), without, 0
+        self.sequences = self.random.sample(["params", "dropout", "noise"], 2)
 
     def may(self, feature: str, chance: float) -> bool:
         return feature not in self.without and self.random.random() < chance
@@ -94,8 +96,35 @@ class Generator:
         size = self.random.choice([2, 3, 4])
         calls = {self.random.randrange(size)} if depth else set()
         for index in range(size):
-            statements.append(self.call(depth, made, names) if index in calls else self.simple(made, names))
+            if index in calls:
+                statements.append(self.call(depth, made, names))
+            elif self.may("chain", 0.2):
+                statements.extend(self.chain(made, names))
+            else:
+                statements.append(self.simple(made, names))
+        if calls and self.may("draws", 0.3):
+            # Draws that follow a lift show how many it counted.
+            statements.append(Draw(self.named(names), self.random.choice(self.sequences)))
+            return Body(tuple(statements), Op("add", (Local(names[-1]), Local("x"))), self.expr(made, names, 1))
         return Body(tuple(statements), Op("tanh", (self.expr(made, names, 2),)), self.expr(made, names, 1))
+
+    def chain(self, made: list[tuple[str, str]], names: list[str]) -> list[Any]:
+        """A variable, written or not, and another one that is made from it."""
+        kind = self.random.choice(["state", "cache"])
+        first, then = (kind, self.fresh("v")), (self.random.choice([kind, kind, "params", "consts"]), self.fresh("v"))
+        begins = [self.expr(made, names, 1), Op("float32", (Num(0),)), Key(self.random.choice(self.sequences))]
+        if "scalars" not in self.without:
+            begins.append(Num(self.random.choice([0, 0.0])))
+        if "draws" in self.without:
+            del begins[2]
+        found = [Make(self.named(names), *first, self.random.choice(begins))]
+        if self.random.random() < 0.7:
+            found.append(Write(*first, Num(1), "raw" not in self.without))
+        read: Any = Read(*first)
+        if self.random.random() < 0.5:
+            read = Op("add", (read, self.expr(made, names, 1)))
+        made += [first, then]
+        return [*found, Make(self.named(names), *then, read)]
 
     def simple(self, made: list[tuple[str, str]], names: list[str]) -> Any:
         kinds = ["make"] * 5 + ["write"] * 3 + ["let"]
@@ -123,7 +152,7 @@ class Generator:
         return names[-1]
 
     def sequence(self) -> str:
-        return "other" if self.may("fallback", 0.1) else self.random.choice(["params", "dropout", "noise"])
+        return "other" if self.may("fallback", 0.1) else self.random.choice(self.sequences)
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
         if not depth and self.may("trees", 0.15):
@@ -180,10 +209,10 @@ class Generator:
         """Branches that make variables of the same names, and derive others from them."""
         shared, derived = ("state", self.fresh("v")), ("state", self.fresh("v"))
         found = []
-        for body in bodies:
-            first = Make(self.fresh("a"), *shared, Op("vector", (self.expr([], ["x"], 1),)))
+        for number, body in enumerate(bodies):
+            first = Make(self.fresh("a"), *shared, Op("vector", (Op("add", (Local("x"), Num(number))),)))
             then = Make(self.fresh("a"), *derived, Op("vector", (Op("add", (Read(*shared), Num(0.5))),)))
-            new = [first, then][: self.random.choice([1, 2, 2])]
+            new = [first, then][: 2 if number else self.random.choice([1, 1, 2])]
             found.append(Body((*new, *body.statements), Op("add", (Local(new[-1].into), body.result)), body.stacked))
         return tuple(found)
 
