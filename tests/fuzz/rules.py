@@ -197,7 +197,9 @@ def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Ca
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
     else:
         own = frozenset([number]) if lift.kind in GROUPED else NONE
-        held = {"x": args[0] | own, "y": (args[1] if len(args) > 1 else NONE) | (own if lift.kind in LOOPS else NONE)}
+        held = {"x": args[0] | own}
+        if lift.kind in GROUPED:
+            held["y"] = NONE.union(*args[1:]) | (own if lift.kind in LOOPS else NONE)
         bodies, deps = of_runs(statement, below, {**env, **held}, inner, state)
     if lift.kind == "grad" and not any(
         isinstance(each, Make) and each.collection == "params" and not isinstance(each.init, Tree)
