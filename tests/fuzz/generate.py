@@ -37,6 +37,7 @@ KINDS = {
     "fori_loop": 2,
     "while_loop": 2,
     "named_call": 1,
+    "pack": 1,
     "map_variables": 1,
     "vjp": 1,
     "grad": 1,
@@ -58,6 +59,7 @@ FEATURES = (
     "raw",
     "has",
     "fallback",
+    "again",
 )
 """What can be left out."""
 
@@ -72,6 +74,7 @@ class Generator:
 
     def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
         self.random, self.without, self.count = random.Random(seed), without, 0
+        self.before = 0
         self.sequences = self.random.sample(["params", "dropout", "noise"], 2)
 
     def may(self, feature: str, chance: float) -> bool:
@@ -142,6 +145,9 @@ class Generator:
             return Let(self.named(names), self.expr(made, names, 2))
         if kind == "draw":
             return Draw(self.named(names), self.sequence())
+        before = [one for one in made[: self.before] if one[0] != "params"]
+        if before and self.may("again", 0.15):  # inside a lift: what was made outside is declared again
+            return Make(self.named(names), *self.random.choice(before), Num(0))
         collection = self.random.choice(["params", "consts", "state", "state", "cache"])
         init = self.init(made, names)
         made.append((collection, self.fresh("v")))
@@ -190,7 +196,9 @@ class Generator:
             kind in ("vmap", "scan", "fori_loop")
         )
         count = {"cond": 2, "switch": 3}.get(kind, 1)
-        bodies = tuple(self.body(depth - 1, seen, inner) for _ in range(count))
+        before, self.before = self.before, len(seen)
+        bodies = tuple(self.body(depth - 1, list(seen), inner) for _ in range(count))
+        self.before = before
         if kind in BRANCHES and self.may("branches_share", 0.6):
             bodies = self.sharing(bodies)
         if kind == "grad":

@@ -107,6 +107,16 @@ def _one(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
     return getattr(liftcore, lift.kind)(body)(scope, x)
 
 
+def _pack(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    """A lift of one's own, which changes nothing."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
+        inner = scope_fn(variable_groups, rng_groups)
+        return bodies[0](inner, x=x)[0], repack_fn(inner)
+
+    return liftcore.pack(transform, [True], [True, liftcore.Captured(all=True)], [True], "own")(scope, x)
+
+
 def _map_variables(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
     mapped = [to_filter(found) for found, _ in lift.groups]
 
@@ -165,6 +175,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {
     "remat": _one,
     "jit": _one,
     "named_call": _one,
+    "pack": _pack,
     "map_variables": _map_variables,
     "cond": _branches,
     "switch": _branches,

@@ -423,6 +423,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {
     "remat": _one,
     "jit": _one,
     "named_call": _one,
+    "pack": _one,
     "map_variables": _map_variables,
     "cond": _branches,
     "switch": _branches,

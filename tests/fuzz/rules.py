@@ -47,12 +47,14 @@ class State:
         around: the lifts around, with their numbers.
         control: what it depends on whether this is run.
         number: of the last lift.
+        before: the variables that were there before the innermost lift, and are not declared again in it yet.
     """
 
     variables: dict[Path, Deps] = dataclasses.field(default_factory=dict)
     around: tuple[tuple[int, Lift], ...] = ()
     control: Deps = NONE
     number: int = 0
+    before: frozenset[Path] = frozenset()
 
     def has(self, *kinds: str) -> bool:
         return any(lift.kind in kinds for _, lift in self.around)
@@ -145,9 +147,12 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
 
 
 def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
-    if path in state.variables:
-        raise IllegalError(f"{path} exists")
     mapped = state.mapped(path)
+    if path in state.variables:
+        if path not in state.before or path[0] == "params":
+            raise IllegalError(f"{path} exists")
+        state.before -= {path}
+        return state.variables[path] | mapped
     if deps & state.shared(path, GROUPED):
         raise IllegalError(f"{path} is shared and depends on the iteration")
     if path[0] == "params" and state.has(*DERIVATIVES) and not is_float(init):
@@ -191,7 +196,8 @@ def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Ca
     state.number += 1
     number = state.number
     below = at if place is None else (*at, place)
-    inner = State(dict(state.variables), (*state.around, (number, lift)), state.control, number)
+    known = frozenset(state.variables)
+    inner = State(dict(state.variables), (*state.around, (number, lift)), state.control, number, known)
     if lift.kind in BRANCHES:
         inner.control |= args[0]
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
@@ -218,7 +224,7 @@ def of_branches(
     """Each branch begins with what exists before; afterwards there is what any of them made."""
     bodies, deps, after = [], NONE, dict(inner.variables)
     for body in statement.bodies:
-        inner.variables = dict(outer.variables)
+        inner.variables, inner.before = dict(outer.variables), frozenset(outer.variables)
         body, found, _ = of_body(body, at, env, inner)
         bodies.append(body)
         deps |= found
@@ -235,6 +241,7 @@ def of_runs(
     (body,) = statement.bodies
     while True:
         looked, known, before = dict(inner.variables), dict(env), body
+        inner.before = frozenset(outer.variables)
         body, deps, stacked = of_body(body, at, env, inner)
         carries = inner.around[-1][1].kind in LOOPS
         env = {**env, "x": env["x"] | (deps if carries else NONE)}
