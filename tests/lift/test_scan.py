@@ -730,3 +730,18 @@ def test_an_output_without_an_axis_is_given_once_whether_anything_is_written_or_
     found = liftcore.apply(looped, mutable=mutable)({}, 1.0, jnp.ones(4))
     carry, (constant, stacked) = found[0] if mutable else found
     assert (float(carry), constant.tolist(), stacked.shape) == (5.0, [0.0, 1.0, 2.0], (4,))
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_carry_with_a_type_of_its_own_is_not_promoted(carried: bool) -> None:
+    def body(scope: Scope, carry: Any, x: Any) -> Any:
+        total = scope.variable("state", "total", lambda: jnp.int32(0) if carried else jnp.float32(0))
+        total.value = total.value + x
+        return carry if carried else carry * 1.5, None
+
+    loop = liftcore.scan(body, variable_carry="state")
+    with pytest.raises(CarryTypeError, match="int32"):
+        liftcore.init(loop)(KEY, jnp.int32(1), jnp.ones(3))
+    state = {"total": jnp.int32(0) if carried else jnp.float32(0)}
+    with pytest.raises(CarryTypeError, match="int32"):
+        liftcore.apply(loop, mutable=True)({"state": state}, jnp.int32(1), jnp.ones(3))
