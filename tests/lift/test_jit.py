@@ -380,6 +380,20 @@ def test_values_names_and_captures_are_those_of_the_function() -> None:
         same((ours[0], first), (theirs[0], second))
 
 
+def scaling(scope: Scope, x: Any) -> Any:
+    return x * scope.param("w", jax.random.normal, ())
+
+
+def test_a_compiled_body_is_not_shared_by_places_that_a_filter_tells_apart() -> None:
+    lifted = liftcore.jit(scaling, variables=PathContains("a"))
+
+    def model(scope: Scope, x: Any) -> Any:
+        return lifted(scope.push("b"), lifted(scope.push("a"), x))
+
+    with pytest.raises(UnliftedCollectionError, match="/b/jit"):
+        liftcore.init(model)(KEY, jnp.float32(1))
+
+
 def test_it_is_transparent_under_gradients_and_an_outer_jit() -> None:
     variables = liftcore.init(tower)(RNGS, X)[1]
 

@@ -419,3 +419,16 @@ def test_the_function_runs_once_when_it_is_computed(kind: str, mutable: Any) -> 
     given = {"params": {"w": jnp.float32(2)}, "state": {"n": jnp.float32(0)}}
     result(along(kind, body), mutable, (jnp.float32(1),), (jnp.float32(1),), given=given)
     assert body.since() == 1
+
+
+def test_of_tangents_that_are_given_for_one_variable_through_several_scopes_the_first_counts() -> None:
+    def product(scopes: Any, x: Any) -> Any:
+        return x * scopes["a"].get_variable("params", "w")
+
+    def model(scope: Scope, x: Any) -> Any:
+        tangents = {name: {"params": {"w": jnp.float32(tangent)}} for name, tangent in (("a", 2), ("b", 100))}
+        return liftcore.jvp(product)({"a": scope, "b": scope}, (x,), (jnp.zeros(()),), tangents)
+
+    for mutable in (False, True):
+        found = liftcore.apply(model, mutable=mutable)({"params": {"w": jnp.float32(5)}}, jnp.float32(3))
+        assert (found[0] if mutable else found) == (15, 6)

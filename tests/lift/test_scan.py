@@ -761,3 +761,18 @@ def test_what_is_mapped_comes_after_the_carry() -> None:
         AxisSizeError, match=r"`length=…`\. The first argument is the carry; what is mapped comes after"
     ):
         liftcore.apply(loop)({}, jnp.ones(3))
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_carry_with_a_type_of_its_own_is_not_promoted(carried: bool) -> None:
+    def body(scope: Scope, carry: Any, x: Any) -> Any:
+        total = scope.variable("state", "total", lambda: jnp.int32(0) if carried else jnp.float32(0))
+        total.value = total.value + x
+        return carry if carried else carry * 1.5, None
+
+    loop = liftcore.scan(body, variable_carry="state")
+    with pytest.raises(CarryTypeError, match="int32"):
+        liftcore.init(loop)(KEY, jnp.int32(1), jnp.ones(3))
+    state = {"total": jnp.int32(0) if carried else jnp.float32(0)}
+    with pytest.raises(CarryTypeError, match="int32"):
+        liftcore.apply(loop, mutable=True)({"state": state}, jnp.int32(1), jnp.ones(3))

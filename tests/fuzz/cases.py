@@ -1,0 +1,96 @@
+"""Programs that once failed, each of the least size: what a run of `python -m tests.fuzz` finds is pasted here."""
+
+from __future__ import annotations
+
+from tests.fuzz.programs import CARRY, Body, Call, Draw, Lift, Local, Make, Num, Op, Program, Read, Tree, Write
+
+X = Local("x")
+SPLITS = (("params", False), ("dropout", False), ("noise", False))
+
+
+def carrying(*statements: object) -> Program:
+    """A scan of three iterations that carries the state, round statements."""
+    groups = (("params", None), ("consts", 0), ("state", CARRY), ("cache", CARRY))
+    lift = Lift("scan", 3, groups, SPLITS)
+    return Program(Body((Call("a", lift, (Body(statements, X),), (X, X), "outer"),), X))
+
+
+def one(kind: str, *statements: object, place: str | None = None) -> Call:
+    """A lift without options, round statements."""
+    return Call("b", Lift(kind), (Body(statements, X),), (X,), place)
+
+
+COUNTED = (
+    Make("n", "state", "n", Num(0)),
+    Write("state", "n", Num(1), raw=True),
+    Make("w", "state", "w", Read("state", "n")),
+)
+"""A variable that is made from a carried one after that was written."""
+
+CASES: dict[str, Program] = {
+    "an initial value reads a carried variable": carrying(*COUNTED),
+    **{
+        f"an initial value reads a carried variable under {kind}": carrying(one(kind, *COUNTED, place=place))
+        for kind in ("remat", "jit", "named_call", "map_variables")
+        for place in (None, "inner")
+    },
+    "a later branch derives from what an earlier one makes": Program(
+        Body(
+            (
+                Call(
+                    "a",
+                    Lift("switch"),
+                    (
+                        Body((Make("b", "state", "w", Op("vector", (X,))),), X),
+                        Body(
+                            (
+                                Make("b", "state", "w", Op("vector", (Num(5),))),
+                                Make("c", "state", "v", Op("add", (Read("state", "w"), Num(0.5)))),
+                            ),
+                            X,
+                        ),
+                    ),
+                    (Op("int32", (Op("sum", (X,)),)), X),
+                ),
+            ),
+            X,
+        )
+    ),
+    "draws after branches of which the longest is the first": Program(
+        Body(
+            (
+                Call(
+                    "a",
+                    Lift("switch"),
+                    (
+                        Body((Draw("b", "noise"), Draw("c", "noise")), Op("add", (Local("b"), Local("c")))),
+                        Body((Draw("b", "noise"),), Local("b")),
+                        Body((), X),
+                    ),
+                    (Num(2), X),
+                ),
+                Draw("d", "noise"),
+            ),
+            Local("d"),
+        )
+    ),
+    "a Python number under remat meets bfloat16": Program(
+        Body(
+            (
+                one(
+                    "remat",
+                    Make("w", "params", "w", Num(1.5)),
+                    Make("v", "state", "v", Op("mul", (X, Read("params", "w")))),
+                ),
+            ),
+            X,
+        ),
+        "bfloat16",
+    ),
+    "a carried Python number becomes a float": carrying(
+        Make("n", "state", "n", Num(0)), Write("state", "n", Op("sum", (Op("float32", (X,)),)), raw=True)
+    ),
+    "a tree as a parameter of a jitted body": Program(
+        Body((one("jit", Make("w", "params", "w", Tree("dict", (X, Op("sum", (X,)))))),), Read("params", "w"))
+    ),
+}

@@ -1,0 +1,185 @@
+"""What a lift of a program means to liftcore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import liftcore
+from liftcore import filters
+from tests.fuzz.programs import CARRY, Call, Filter, Lift, like, run, spread
+
+
+def call(statement: Call, scope: Any, env: Mapping[str, Any], args: list[Any]) -> Any:
+    """Runs a lift."""
+    bodies = [body_of(statement, index, env) for index in range(len(statement.bodies))]
+    return KINDS[statement.lift.kind](statement.lift, bodies, scope, *args)
+
+
+def body_of(statement: Call, index: int, env: Mapping[str, Any]) -> Callable[..., Any]:
+    """A body as a function of a scope and its local values."""
+
+    def body(scope: Any, **given: Any) -> Any:
+        return run(statement.bodies[index], scope, {**env, **given}, call)
+
+    return body
+
+
+def to_filter(found: Filter) -> Any:
+    """A filter in the language of the library."""
+    if isinstance(found, str):
+        return found
+    return filters.All(found[0], filters.PathContains(found[1]))
+
+
+def chosen(lift: Lift, wanted: Callable[[Any], bool]) -> list[Any]:
+    """The filters with some treatment."""
+    return [to_filter(found) for found, axis in lift.groups if wanted(axis)]
+
+
+def axes(lift: Lift) -> dict[Any, Any]:
+    return {to_filter(found): axis for found, axis in lift.groups}
+
+
+def _vmap(lift: Lift, bodies: Any, scope: Any, x: Any, y: Any = 0) -> Any:
+    lifted = liftcore.vmap(
+        lambda scope, x, y: bodies[0](scope, x=x, y=y)[0],
+        in_axes=(0, None),
+        variable_axes=axes(lift),
+        split_rngs=dict(lift.splits),
+    )
+    return jnp.sum(lifted(scope, spread(x, lift.size), y), 0)
+
+
+def _scan(lift: Lift, bodies: Any, scope: Any, x: Any, y: Any = 0) -> Any:
+    def body(scope: Any, carry: Any, y: Any) -> Any:
+        result, stacked = bodies[0](scope, x=carry, y=y)
+        return like(result, carry), stacked
+
+    lifted = liftcore.scan(
+        body,
+        variable_broadcast=chosen(lift, lambda axis: axis is None),
+        variable_carry=chosen(lift, lambda axis: axis == CARRY),
+        variable_axes={to_filter(found): axis for found, axis in lift.groups if isinstance(axis, int)},
+        split_rngs=dict(lift.splits),
+        reverse="reverse" in lift.flags,
+    )
+    carry, stacked = lifted(scope, x, spread(y, lift.size))
+    return jnp.add(carry, jnp.sum(stacked, 0))
+
+
+def _fori_loop(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    lifted = liftcore.fori_loop(
+        lambda scope, i, x: like(bodies[0](scope, x=x, y=jnp.asarray(i, jnp.int32))[0], x),
+        variable_carry=chosen(lift, lambda axis: axis == CARRY),
+        variable_broadcast=chosen(lift, lambda axis: axis is None),
+        split_rngs=dict(lift.splits),
+    )
+    bounds = (jnp.int32(0), jnp.int32(lift.size)) if "traced" in lift.flags else (0, lift.size)
+    if "traced" in lift.flags:
+        bounds = jax.lax.optimization_barrier(bounds)
+    return lifted(scope, *bounds, x)
+
+
+def _while_loop(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    def body(scope: Any, state: Any) -> Any:
+        return state[0] + 1, like(bodies[0](scope, x=state[1], y=state[0])[0], state[1])
+
+    lifted = liftcore.while_loop(
+        lambda scope, state: state[0] < lift.size,
+        body,
+        variable_carry=chosen(lift, lambda axis: axis == CARRY),
+        variable_broadcast=chosen(lift, lambda axis: axis is None),
+        split_rngs=dict(lift.splits),
+    )
+    return lifted(scope, (jnp.int32(0), x))[1]
+
+
+def _one(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    """A transformation that changes nothing."""
+
+    def body(scope: Any, x: Any) -> Any:
+        return bodies[0](scope, x=x)[0]
+
+    return getattr(liftcore, lift.kind)(body)(scope, x)
+
+
+def _pack(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    """A lift of one's own, which changes nothing."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, x: Any) -> Any:
+        inner = scope_fn(variable_groups, rng_groups)
+        return bodies[0](inner, x=x)[0], repack_fn(inner)
+
+    return liftcore.pack(transform, [True], [True, liftcore.Captured(all=True)], [True], "own")(scope, x)
+
+
+def _map_variables(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    mapped = [to_filter(found) for found, _ in lift.groups]
+
+    def body(scope: Any, x: Any) -> Any:
+        return bodies[0](scope, x=x)[0]
+
+    return liftcore.map_variables(body, mapped, negated, negated, init=True, mutable=True)(scope, x)
+
+
+def negated(tree: Any) -> Any:
+    """What `map_variables` maps with, both ways."""
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(jnp.result_type(leaf), jnp.bool_) else -leaf, tree)
+
+
+def _branches(lift: Lift, bodies: Any, scope: Any, pred: Any, x: Any) -> Any:
+    functions = [lambda scope, x, body=body: like(body(scope, x=x)[0], x) for body in bodies]
+    if lift.kind == "cond":
+        return liftcore.cond(*functions)(scope, pred, x)
+    return liftcore.switch(functions)(scope, pred, x)
+
+
+def _vjp(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    y, pullback = liftcore.vjp(lambda scope, x: like(bodies[0](scope, x=x)[0], x))(scope, floating(x))
+    variables, dx = pullback(jnp.ones_like(y))
+    return y + dx + total(variables)
+
+
+def _grad(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    lifted = liftcore.value_and_grad(lambda scope, x: like(bodies[0](scope, x=x)[0], x.sum()), argnums=(0, 1))
+    y, (variables, dx) = lifted(scope, floating(x))
+    return y + dx + total(variables)
+
+
+def _jvp(lift: Lift, bodies: Any, scope: Any, x: Any) -> Any:
+    x = floating(x)
+    y, dy = liftcore.jvp(lambda scope, x: like(bodies[0](scope, x=x)[0], x))(scope, (x,), (jnp.ones_like(x),))
+    return y + dy
+
+
+def floating(x: Any) -> Any:
+    """Something that one can differentiate by."""
+    x = jnp.asarray(x)
+    return jnp.asarray(x, x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
+
+
+def total(tree: Any) -> Any:
+    """The sum of all numbers in a gradient."""
+    return sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
+
+
+KINDS: Mapping[str, Callable[..., Any]] = {
+    "vmap": _vmap,
+    "scan": _scan,
+    "fori_loop": _fori_loop,
+    "while_loop": _while_loop,
+    "remat": _one,
+    "jit": _one,
+    "named_call": _one,
+    "pack": _pack,
+    "map_variables": _map_variables,
+    "cond": _branches,
+    "switch": _branches,
+    "vjp": _vjp,
+    "grad": _grad,
+    "jvp": _jvp,
+}

@@ -1,0 +1,253 @@
+"""The documented rules, asked of a program without running it: what breaks one is taken out.
+
+For each value the rules follow what it depends on: the batch elements and iterations around it (each lift is a number).
+A shared variable may be made from, and written with, what is the same for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tests.fuzz.plain import GIVEN, IllegalError, Path, treatment
+from tests.fuzz.programs import (
+    Body,
+    Call,
+    Draw,
+    Has,
+    Key,
+    Let,
+    Lift,
+    Local,
+    Make,
+    Num,
+    Op,
+    Program,
+    Read,
+    Sow,
+    Tree,
+    Write,
+)
+
+Deps = frozenset[int]
+NONE: Deps = frozenset()
+WRITTEN = ("state", "cache")
+LOOPS = ("scan", "fori_loop", "while_loop")
+GROUPED = ("vmap", *LOOPS)
+DERIVATIVES = ("vjp", "grad", "jvp")
+BRANCHES = ("cond", "switch")
+
+
+@dataclasses.dataclass
+class State:
+    """What is known at one place of a program.
+
+    Attributes:
+        variables: what each variable depends on.
+        around: the lifts around, with their numbers.
+        control: what it depends on whether this is run.
+        number: of the last lift.
+        before: the variables that were there before the innermost lift, and are not declared again in it yet.
+    """
+
+    variables: dict[Path, Deps] = dataclasses.field(default_factory=dict)
+    around: tuple[tuple[int, Lift], ...] = ()
+    control: Deps = NONE
+    number: int = 0
+    before: frozenset[Path] = frozenset()
+
+    def has(self, *kinds: str) -> bool:
+        return any(lift.kind in kinds for _, lift in self.around)
+
+    def mapped(self, path: Path) -> Deps:
+        """The lifts around that treat a variable as one of many."""
+        deps = set()
+        for number, lift in self.around:
+            if lift.kind in GROUPED:
+                axis = treatment(lift, path)
+                if axis == "unlifted":
+                    raise IllegalError(f"{path} is not lifted")
+                if axis is not None:
+                    deps.add(number)
+        return frozenset(deps)
+
+    def shared(self, path: Path, kinds: tuple[str, ...]) -> Deps:
+        """The lifts around, of some kinds, that share a variable."""
+        return frozenset(n for n, lift in self.around if lift.kind in kinds and treatment(lift, path) is None)
+
+
+def legal(program: Program) -> Program:
+    """The program without what breaks a rule."""
+    body, *_ = of_body(program.body, (), {"x": NONE}, State())
+    return dataclasses.replace(program, body=body)
+
+
+def of_body(body: Body, at: Path, env: dict[str, Deps], state: State) -> tuple[Body, Deps, Deps]:
+    """A body without what breaks a rule; what its result and what it stacks depend on."""
+    env, kept = dict(env), []
+    for statement in body.statements:
+        try:
+            kept.append(of_statement(statement, at, env, state))
+        except IllegalError:
+            continue
+    result, deps = or_nothing(body.result, Local("x"), at, env, state)
+    stacked, more = or_nothing(body.stacked, Num(0), at, env, state)
+    return Body(tuple(kept), result, stacked), deps, more
+
+
+def or_nothing(expr: Any, instead: Any, at: Path, env: dict[str, Deps], state: State) -> tuple[Any, Deps]:
+    try:
+        return expr, of_expr(expr, at, env, state)
+    except IllegalError:
+        return instead, of_expr(instead, at, env, state)
+
+
+def of_expr(expr: Any, at: Path, env: dict[str, Deps], state: State) -> Deps:
+    """What an expression, or an initial value, depends on."""
+    match expr:
+        case Num():
+            return NONE
+        case Local(name):
+            if name not in env:
+                raise IllegalError(f"no local {name}")
+            return env[name]
+        case Read(collection, name):
+            path = (collection, *at, name)
+            if path not in state.variables:
+                raise IllegalError(f"no variable {path}")
+            return state.variables[path] | state.mapped(path)
+        case Op(_, args) | Tree(_, args):
+            return NONE.union(*(of_expr(arg, at, env, state) for arg in args))
+        case Key(sequence):
+            name = sequence if sequence in GIVEN else "params"
+            return frozenset(n for n, lift in state.around if lift.kind in GROUPED and dict(lift.splits)[name])
+    raise TypeError(expr)
+
+
+def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -> Any:
+    """The statement, or what is left of it."""
+    match statement:
+        case Make(into, collection, name, init):
+            env[into] = made((collection, *at, name), init, of_expr(init, at, env, state), state)
+        case Write(collection, name, value, _):
+            wrote((collection, *at, name), of_expr(value, at, env, state), state)
+        case Let(into, value):
+            env[into] = of_expr(value, at, env, state)
+        case Draw(into, sequence):
+            env[into] = of_expr(Key(sequence), at, env, state)
+        case Sow(_, value):
+            of_expr(value, at, env, state)
+            if state.has("while_loop") or any("traced" in lift.flags for _, lift in state.around):
+                raise IllegalError("a loop of unknown length cannot stack what is sown")
+        case Has(into):
+            env[into] = NONE
+        case Call():
+            return of_call(statement, at, env, state)
+    return statement
+
+
+def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
+    mapped = state.mapped(path)
+    if path in state.variables:
+        if path not in state.before or path[0] == "params":
+            raise IllegalError(f"{path} exists")
+        state.before -= {path}
+        return state.variables[path] | mapped
+    if deps & state.shared(path, GROUPED):
+        raise IllegalError(f"{path} is shared and depends on the iteration")
+    if path[0] == "params" and state.has(*DERIVATIVES) and not is_float(init):
+        raise IllegalError(f"one cannot differentiate by {path}")
+    state.variables[path] = deps | mapped
+    return state.variables[path]
+
+
+def wrote(path: Path, deps: Deps, state: State) -> None:
+    if path[0] not in WRITTEN or path not in state.variables:
+        raise IllegalError(f"{path} cannot be written")
+    deps |= state.control | state.variables[path]
+    if state.shared(path, LOOPS) or deps & state.shared(path, ("vmap",)):
+        raise IllegalError(f"{path} is shared")
+    state.variables[path] = deps
+
+
+def is_float(init: Any) -> bool:
+    """Whether an initial value is of floating point for sure."""
+    match init:
+        case Key():
+            return True
+        case Num(value):
+            return isinstance(value, float)
+        case Tree(_, values):
+            return all(map(is_float, values))
+        case Op(name, _):
+            return name in ("tanh", "vector", "bfloat16", "float32")
+    return False
+
+
+def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Call:
+    """A lift without what breaks a rule."""
+    lift, place = statement.lift, statement.place
+    axes = [axis for _, axis in lift.groups if isinstance(axis, int)]
+    if place is None and (axes or lift.kind in DERIVATIVES):
+        raise IllegalError("what is in this scope is no slice")
+    if state.has("vjp", "grad") and (lift.kind == "while_loop" or "traced" in lift.flags):
+        raise IllegalError("a loop of unknown length has no reverse")
+    args = [of_expr(arg, at, env, state) for arg in statement.args]
+    state.number += 1
+    number = state.number
+    below = at if place is None else (*at, place)
+    known = frozenset(state.variables)
+    inner = State(dict(state.variables), (*state.around, (number, lift)), state.control, number, known)
+    if lift.kind in BRANCHES:
+        inner.control |= args[0]
+        bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
+    else:
+        own = frozenset([number]) if lift.kind in GROUPED else NONE
+        held = {"x": args[0] | own}
+        if lift.kind in GROUPED:
+            held["y"] = NONE.union(*args[1:]) | (own if lift.kind in LOOPS else NONE)
+        bodies, deps = of_runs(statement, below, {**env, **held}, inner, state)
+    if lift.kind == "grad" and not any(
+        isinstance(each, Make) and each.collection == "params" and not isinstance(each.init, Tree)
+        for each in bodies[0].statements
+    ):
+        raise IllegalError("there is nothing to differentiate by")
+    state.number = inner.number
+    state.variables = {path: found - {number} for path, found in inner.variables.items()}
+    env[statement.into] = deps - {number} | NONE.union(*args)
+    return dataclasses.replace(statement, bodies=bodies)
+
+
+def of_branches(
+    statement: Call, at: Path, env: dict[str, Deps], inner: State, outer: State
+) -> tuple[tuple[Body, ...], Deps]:
+    """Each branch begins with what exists before; afterwards there is what any of them made."""
+    bodies, deps, after = [], NONE, dict(inner.variables)
+    for body in statement.bodies:
+        inner.variables, inner.before = dict(outer.variables), frozenset(outer.variables)
+        body, found, _ = of_body(body, at, env, inner)
+        bodies.append(body)
+        deps |= found
+        for path, reads in inner.variables.items():
+            after[path] = after.get(path, NONE) | reads
+    inner.variables = after
+    return tuple(bodies), deps | inner.control
+
+
+def of_runs(
+    statement: Call, at: Path, env: dict[str, Deps], inner: State, outer: State
+) -> tuple[tuple[Body, ...], Deps]:
+    """A body is looked at until nothing is left that depends on an iteration before in a way that breaks a rule."""
+    (body,) = statement.bodies
+    while True:
+        looked, known, before = dict(inner.variables), dict(env), body
+        inner.before = frozenset(outer.variables)
+        body, deps, stacked = of_body(body, at, env, inner)
+        carries = inner.around[-1][1].kind in LOOPS
+        env = {**env, "x": env["x"] | (deps if carries else NONE)}
+        after = inner.variables
+        inner.variables = {path: after.get(path, found) | found for path, found in looked.items()}
+        inner.number = outer.number
+        if env == known and inner.variables == looked and body == before:
+            inner.variables = after
+            return (body,), deps | stacked
