@@ -892,3 +892,23 @@ def test_stacked_parameters_of_a_branch_in_a_loop_that_depend_on_the_carry() -> 
         (y, xs), variables = liftcore.init(model)(KEY, jnp.float32(1))
         np.testing.assert_allclose(variables["params"]["start"], jnp.sin(xs), rtol=1e-6)
         assert_same(liftcore.apply(model)(variables, jnp.float32(1)), (y, xs))
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+@pytest.mark.parametrize("counts", [(2, 1, 0), (1, 2, 0), (0, 1, 2)])
+def test_draws_that_follow_go_on_after_the_branch_that_drew_most_wherever_it_stands(
+    counts: tuple[int, ...], chosen: int
+) -> None:
+    def drawing(count: int) -> Callable[..., Any]:
+        return lambda scope: sum((jax.random.normal(scope.make_rng("dropout")) for _ in range(count)), jnp.zeros(()))
+
+    def model(scope: Scope) -> Any:
+        liftcore.switch([drawing(count) for count in counts])(scope, chosen)
+        return jax.random.key_data(scope.make_rng("dropout"))
+
+    def straight(scope: Scope) -> Any:
+        return [jax.random.key_data(scope.make_rng("dropout")) for _ in range(3)][-1]
+
+    for mutable in (False, True):
+        ours, expected = (liftcore.apply(fn, mutable=mutable)({}, rngs=RNGS) for fn in (model, straight))
+        assert_same(ours, expected, exact=True)
