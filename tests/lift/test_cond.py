@@ -413,6 +413,20 @@ def test_a_lifted_branch_has_the_name_of_its_function() -> None:
     assert list(variables["params"]) == ["scaled_0"]
 
 
+def test_a_later_branch_derives_from_what_the_first_one_made() -> None:
+    def first(scope: Scope, x: Any) -> Any:
+        return x * scope.variable("state", "w", lambda: jnp.float32(1)).value
+
+    def second(scope: Scope, x: Any) -> Any:
+        w = scope.variable("state", "w", lambda: jnp.float32(5))
+        return x * scope.variable("state", "v", lambda: 10 * w.value).value
+
+    for index in (0, 1):
+        y, variables = liftcore.init(liftcore.switch([first, second]))(KEY, index, X)
+        assert_same(variables, {"state": {"w": jnp.float32(1), "v": jnp.float32(10)}})
+        assert_same(y, X * (1, 10)[index])
+
+
 # -- sown values -------------------------------------------------------------------------------------------------------
 
 
