@@ -176,6 +176,18 @@ def test_other_lifts_inside_equal_jitted_blocks_draw_different_keys(lift: Callab
     assert not np.allclose(ours[0], ours[1])
 
 
+def test_draws_go_on_from_those_before_it_in_the_same_scope() -> None:
+    def noise(scope: Scope) -> Any:
+        return jax.random.normal(scope.make_rng("dropout"))
+
+    def model(lift: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda scope: [noise(scope), noise(scope), lift(noise)(scope), noise(scope)]
+
+    drawn = liftcore.apply(model(liftcore.jit))({}, rngs=RNGS)
+    assert drawn == liftcore.apply(model(lambda fn: fn))({}, rngs=RNGS)
+    assert len({float(one) for one in drawn}) == 4
+
+
 def test_draws_go_on_counting_over_cached_calls() -> None:
     def draw(scope: Scope) -> Any:
         return jax.random.key_data(scope.make_rng("dropout"))
