@@ -727,3 +727,21 @@ def test_groups_may_be_changed_before_they_are_returned(writes: bool) -> None:
     result, mutated = liftcore.apply(with_seven(model), mutable=True)(variables)
     assert result == (3.0 if writes else 1.0)
     assert mutated == {"state": {"n": 7.0}, "other": {"m": 2.0}}
+
+
+def test_a_body_knows_the_names_that_were_taken_before_the_lift() -> None:
+    paths: list[tuple[str, ...]] = []
+
+    def body(scope: Scope) -> None:
+        paths.append(scope.push(prefix="layer_").path)
+        scope.push("taken")
+
+    def model(scope: Scope, name: str) -> None:
+        scope.push(prefix="layer_")
+        scope.push(name)
+        liftcore.remat(body)(scope)
+
+    liftcore.apply(model)({}, "free")
+    assert paths == [("layer_1",)]
+    with pytest.raises(NameInUseError, match="taken"):
+        liftcore.apply(model)({}, "taken")

@@ -413,6 +413,20 @@ def test_a_lifted_branch_has_the_name_of_its_function() -> None:
     assert list(variables["params"]) == ["scaled_0"]
 
 
+def test_a_later_branch_derives_from_what_the_first_one_made() -> None:
+    def first(scope: Scope, x: Any) -> Any:
+        return x * scope.variable("state", "w", lambda: jnp.float32(1)).value
+
+    def second(scope: Scope, x: Any) -> Any:
+        w = scope.variable("state", "w", lambda: jnp.float32(5))
+        return x * scope.variable("state", "v", lambda: 10 * w.value).value
+
+    for index in (0, 1):
+        y, variables = liftcore.init(liftcore.switch([first, second]))(KEY, index, X)
+        assert_same(variables, {"state": {"w": jnp.float32(1), "v": jnp.float32(10)}})
+        assert_same(y, X * (1, 10)[index])
+
+
 # -- sown values -------------------------------------------------------------------------------------------------------
 
 
@@ -884,3 +898,23 @@ def test_stacked_parameters_of_a_branch_in_a_loop_that_depend_on_the_carry() -> 
         (y, xs), variables = liftcore.init(model)(KEY, jnp.float32(1))
         np.testing.assert_allclose(variables["params"]["start"], jnp.sin(xs), rtol=1e-6)
         assert_same(liftcore.apply(model)(variables, jnp.float32(1)), (y, xs))
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+@pytest.mark.parametrize("counts", [(2, 1, 0), (1, 2, 0), (0, 1, 2)])
+def test_draws_that_follow_go_on_after_the_branch_that_drew_most_wherever_it_stands(
+    counts: tuple[int, ...], chosen: int
+) -> None:
+    def drawing(count: int) -> Callable[..., Any]:
+        return lambda scope: sum((jax.random.normal(scope.make_rng("dropout")) for _ in range(count)), jnp.zeros(()))
+
+    def model(scope: Scope) -> Any:
+        liftcore.switch([drawing(count) for count in counts])(scope, chosen)
+        return jax.random.key_data(scope.make_rng("dropout"))
+
+    def straight(scope: Scope) -> Any:
+        return [jax.random.key_data(scope.make_rng("dropout")) for _ in range(3)][-1]
+
+    for mutable in (False, True):
+        ours, expected = (liftcore.apply(fn, mutable=mutable)({}, rngs=RNGS) for fn in (model, straight))
+        assert_same(ours, expected, exact=True)

@@ -176,6 +176,18 @@ def test_other_lifts_inside_equal_jitted_blocks_draw_different_keys(lift: Callab
     assert not np.allclose(ours[0], ours[1])
 
 
+def test_draws_go_on_from_those_before_it_in_the_same_scope() -> None:
+    def noise(scope: Scope) -> Any:
+        return jax.random.normal(scope.make_rng("dropout"))
+
+    def model(lift: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda scope: [noise(scope), noise(scope), lift(noise)(scope), noise(scope)]
+
+    drawn = liftcore.apply(model(liftcore.jit))({}, rngs=RNGS)
+    assert drawn == liftcore.apply(model(lambda fn: fn))({}, rngs=RNGS)
+    assert len({float(one) for one in drawn}) == 4
+
+
 def test_draws_go_on_counting_over_cached_calls() -> None:
     def draw(scope: Scope) -> Any:
         return jax.random.key_data(scope.make_rng("dropout"))
@@ -457,3 +469,27 @@ def test_methods_and_partials_may_be_jitted() -> None:
     assert [liftcore.apply(liftcore.jit(model.run))({}, 1.0) for model in models] == [2.0, 3.0]
     part = functools.partial(block, x=X)
     same(liftcore.init(liftcore.jit(part))(RNGS), liftcore.init(block)(RNGS, X))
+
+
+def initializing(scope: Scope, x: Any) -> Any:
+    return x + scope.is_initializing()
+
+
+def test_a_compiled_body_is_not_shared_by_init_and_by_an_apply_that_may_make_the_same() -> None:
+    model = liftcore.jit(initializing)
+    assert liftcore.init(model)(KEY, 1.0)[0] == 2
+    assert liftcore.apply(model, mutable=True)({}, 1.0, rngs=KEY)[0] == 1
+
+
+def asking(scope: Scope, x: Any) -> Any:
+    return x + scope.get_variable("consts", "c", 1.0)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_compiled_body_is_not_shared_where_a_lift_around_it_leaves_out_what_it_asks_for(depth: int) -> None:
+    model = liftcore.jit(asking)
+    for level in range(depth):
+        model = liftcore.remat(model, variables=True if level + 1 < depth else "params")
+    assert liftcore.apply(model)({}, X).tolist() == [1, 2, 3]
+    with pytest.raises(UnliftedCollectionError, match="consts"):
+        liftcore.apply(model)({"consts": {"c": jnp.float32(5)}}, X)

@@ -44,6 +44,17 @@ AXES: dict[str, Any] = {"variable_axes": {"params": 1, "shared": None, "state": 
 # -- the values of vmap ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lift", [pmap, vmap])
+def test_arguments_stay_weakly_typed(lift: Callable[..., Any]) -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        return x * scope.param("w", lambda key: jnp.bfloat16(1.5))
+
+    weak = jax.lax.broadcast(2.0, (2,))  # as a Python number is, it takes the dtype of what it is computed with
+    lifted = lift(fn, variable_axes={"params": 0}, split_rngs={"params": True})
+    y, variables = liftcore.init(lifted)(keys(), weak)
+    assert y.dtype == liftcore.apply(lifted)(variables, weak).dtype == jnp.bfloat16
+
+
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_it_equals_vmap(size: int) -> None:
     xs = jnp.arange(3.0 * size).reshape(size, 3) / 10

@@ -277,6 +277,16 @@ def test_names_and_draws_go_on_after_it() -> None:
     assert_same(ours, liftcore.init(model(lambda fn: fn))(keys(), X))
 
 
+def test_names_that_were_taken_before_it_are_taken_inside() -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        return x * scope.push(prefix="dense_").param("w", uniform, ())
+
+    def model(scope: Scope, x: Any) -> Any:
+        return over_x(fn, variable_specs={...: P()})(scope, fn(scope, x))
+
+    assert sorted(liftcore.init(model)(keys(), X)[1]["params"]) == ["dense_0", "dense_1"]
+
+
 # -- nests -------------------------------------------------------------------------------------------------------------
 
 

@@ -120,6 +120,24 @@ def test_sizes_that_disagree_name_each_argument() -> None:
         liftcore.apply(liftcore.vmap(lambda scope, x: x, axis_size=3))({}, jnp.ones(2))
 
 
+def test_sizes_that_disagree_number_arguments_without_a_name() -> None:
+    def fn(scope: Scope, x: Any, *more: Any) -> Any:
+        first = more[0]  # a local value of the function is no parameter of it
+        return x + first
+
+    with pytest.raises(AxisSizeError, match=r"\(x: 2, args\[1\]: 3, args\[2\]: 4\)"):
+        liftcore.apply(liftcore.vmap(fn))({}, jnp.ones(2), jnp.ones(3), jnp.ones(4))
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (3, 4, 5)), (1, (4, 3, 5)), (-1, (4, 5, 3))])
+def test_a_body_that_creates_sees_the_shape_of_a_slice(axis: int, shape: tuple[int, ...]) -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        return scope.variable("state", "seen", lambda: jnp.zeros(x.shape)).value.sum() + x.sum()
+
+    _, variables = liftcore.init(liftcore.vmap(fn, axis, variable_axes={"state": 0}))(KEY, jnp.ones(shape))
+    assert variables["state"]["seen"].shape == (3, 4, 5)
+
+
 def test_a_value_without_the_axis_says_so() -> None:
     with pytest.raises(AxisSizeError, match=r"x has shape \(\) and no axis 0 to map over") as caught:
         liftcore.apply(liftcore.vmap(lambda scope, x: x))({}, 1.0)
