@@ -12,16 +12,16 @@ from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
+from .declaring import check_creatable, check_lifted, check_one, check_shape
 from .errors import misfit, no_function
 from .filters import partition, to_predicate
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .typing import Collection, Filter, Path, RNGs, Variables
-from .values import cast, copied, shapes, unwrapped, wrapped
+from .values import cast, copied, unwrapped, wrapped
 from .variable import Variable
 
 __all__ = ["PERTURBATIONS", "Scope"]
@@ -225,7 +225,7 @@ class Scope(Naming):
         held = self.tree.variables
         if name in self.node.children or (any(held.values()) and not self.is_mutable_collection("params")):
             return True
-        return any(isinstance(self._read(collection).get(name), Mapping) for collection in held)
+        return any(isinstance(self.dicts(collection).get(name), Mapping) for collection in held)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Scope(Naming):
     def collections_below(self) -> Variables:
         """The variables here and below, not copied: only to be read."""
         self.check_valid()
-        return {name: self._read(name) for name in self.tree.variables}
+        return {name: self.dicts(name) for name in self.tree.variables}
 
     def variables(self) -> Variables:
         """The variables here and below, as plain dicts, without empty collections."""
@@ -245,7 +245,7 @@ class Scope(Naming):
 
     def value_at(self, path: Path) -> Any:
         """The value at `(collection, *modules below this scope, name)`."""
-        value: Any = self._read(path[0])
+        value: Any = self.dicts(path[0])
         for name in path[1:]:
             value = unwrapped(value)[name]
         return value
@@ -274,9 +274,9 @@ class Scope(Naming):
             UnliftedCollectionError: inside a lift, where it exists outside only.
         """
         self.check_valid()
-        if name in self._read(collection):
+        if name in self.dicts(collection):
             return True
-        self._check_lifted(collection, name)
+        check_lifted(self, collection, name)
         return False
 
     def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
@@ -286,9 +286,9 @@ class Scope(Naming):
             UnliftedCollectionError: inside a lift, where it exists outside only.
         """
         self.check_valid()
-        value = self._read(collection).get(name, _MISSING)
+        value = self.dicts(collection).get(name, _MISSING)
         if value is _MISSING:
-            self._check_lifted(collection, name)
+            check_lifted(self, collection, name)
             return default
         return unwrapped(value)
 
@@ -310,7 +310,7 @@ class Scope(Naming):
 
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
         """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
-        self.put_variable(collection, name, meta.replace_boxed(unwrapped(self._read(collection).get(name)), value))
+        self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
     def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
         """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
@@ -351,14 +351,14 @@ class Scope(Naming):
         """
         self.reserve(name, "params")
         found = self.node.dicts.get("params")
-        value = (self._read("params") if found is None else found).get(name, _MISSING)
+        value = (self.dicts("params") if found is None else found).get(name, _MISSING)
         if value is _MISSING:
-            self._check_creatable("params", name)
+            check_creatable(self, "params", name)
             value = self._make("params", name, init_fn, True, *init_args, **init_kwargs)
             if value is None or isinstance(value, FunctionType):
                 raise problems.made_no_value(self, name, init_fn, value)
             self.create_variable("params", name, value)
-            value = unwrapped(self._read("params")[name])
+            value = unwrapped(self.dicts("params")[name])
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
@@ -366,11 +366,11 @@ class Scope(Naming):
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
-                self._check_one("params", name)
+                check_one(self, "params", name)
             value = meta.unbox(unwrapped(value)) if unbox else unwrapped(value)
         wanted = init_args[0] if init_args else init_kwargs.get("shape")
         if type(wanted) is not tuple or getattr(value, "shape", None) != wanted:
-            self._check_shape(name, value, init_fn, init_args, init_kwargs)
+            check_shape(self, name, value, init_fn, init_args, init_kwargs)
         return value
 
     def variable(
@@ -397,14 +397,14 @@ class Scope(Naming):
             NameInUseError: where the name is taken.
         """
         self.reserve(name, collection)
-        if name not in self._read(collection):
-            self._check_creatable(collection, name, made=init_fn is not None)
+        if name not in self.dicts(collection):
+            check_creatable(self, collection, name, made=init_fn is not None)
             if init_fn is not None:
                 value = self._make(collection, name, init_fn, False, *init_args, **init_kwargs)
                 self.create_variable(collection, name, value)
         else:
-            if isinstance(self._read(collection)[name], Mapping):
-                self._check_one(collection, name)
+            if isinstance(self.dicts(collection)[name], Mapping):
+                check_one(self, collection, name)
             if init_fn is not None and (collection, *self.path, name) in self.tree.remade:
                 init_fn(*init_args, **init_kwargs)
         self.check_valid()
@@ -466,7 +466,7 @@ class Scope(Naming):
         if captured:
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
-        current = unwrapped(self._read(collection).get(name, _MISSING))
+        current = unwrapped(self.dicts(collection).get(name, _MISSING))
         new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, all is as before
         if current is _MISSING:
             self.reserve(name, collection)
@@ -524,11 +524,11 @@ class Scope(Naming):
 
     # -- the dicts behind it -----------------------------------------------------------------------------------------
 
-    def _read(self, collection: str) -> Mapping[str, Any]:
+    def dicts(self, collection: str) -> Mapping[str, Any]:
         """This scope's dict of a collection, shared with the caller as long as nothing was written there."""
         found = self.node.dicts.get(collection)
         if found is None:
-            above = self.tree.variables if self.parent is None else self.parent._read(collection)
+            above = self.tree.variables if self.parent is None else self.parent.dicts(collection)
             found = unwrapped(above.get(collection if self.parent is None else self.path[-1]))
             if type(found) is not dict and not isinstance(found, Mapping):
                 return _EMPTY
@@ -539,7 +539,7 @@ class Scope(Naming):
         """This scope's dict of a collection, as a copy that may be written."""
         node = self.node
         if collection not in node.owned:
-            mine = dict(self._read(collection))
+            mine = dict(self.dicts(collection))
             if self.parent is None:
                 self.tree.variables[collection] = mine
             else:
@@ -576,7 +576,7 @@ class Scope(Naming):
     def check_put(self, collection: str, name: str, value: Any) -> None:
         """Checks that a value may be written here."""
         if isinstance(value, Mapping):
-            self._check_one(collection, name)
+            check_one(self, collection, name)
         self.check_writable(collection, name, value, "written")
 
     def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
@@ -591,51 +591,3 @@ class Scope(Naming):
         if inside is not None:
             raise problems.not_taken(self, collection, name, inside, done)
         raise problems.immutable(self, collection, name)
-
-    def _check_lifted(self, collection: str, name: str) -> None:
-        """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
-        scope, path = self, (collection, *self.path, name)
-        while (lift := scope.tree.lift) is not None:
-            outside = lift.outer.below(scope.relative_path)
-            found = outside._read(collection)
-            if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
-                raise problems.not_lifted(self, collection, name, scope.tree)
-            scope = outside
-
-    def _check_one(self, collection: str, name: str) -> None:
-        """Raises where a variable is a dict of which lifts around take parts in several groups.
-
-        Where the dict was given to `apply`, only a body that declares the variable tells that it is one.
-        """
-        scope = self
-        while scope.tree.lift is not None:
-            lift = scope.tree.lift
-            scope = lift.outer.below(scope.relative_path)
-            value = scope._read(collection).get(name)
-            if isinstance(value, Mapping):
-                problems.check_in_one_group(scope, (collection, *scope.path, name), value, lift)
-
-    def _check_creatable(self, collection: str, name: str, made: bool = True) -> None:
-        self.check_valid()
-        self._check_lifted(collection, name)
-        if self.is_mutable_collection(collection) and made:
-            return
-        inside = self.tree.without_output((collection, *self.path, name), None) if made else None
-        if inside is not None:
-            raise problems.not_taken(self, collection, name, inside, "created")
-        raise problems.not_found(self, collection, name, list(self._read(collection)))
-
-    def _check_shape(self, name: str, value: Any, init_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if init_fn is None:  # it is only read: there is nothing but the shape asked for that it might differ from
-            wanted = args[0] if args else kwargs.get("shape")
-            if type(wanted) is tuple and np.shape(meta.unbox(value)) != wanted:
-                raise problems.wrong_shape(self, name, meta.unbox(value), wanted, asked=True)
-            return
-        if not callable(init_fn):
-            raise problems.no_initializer(self, "params", name, init_fn)
-        value, expected = (
-            meta.unbox(value),
-            meta.unbox(jax.eval_shape(lambda: init_fn(jax.random.key(0), *args, **kwargs))),
-        )
-        if shapes(value) != shapes(expected):
-            raise problems.wrong_shape(self, name, value, expected)

@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import NotSharedWarning, shown
 
-__all__ = ["Undescribed", "static_key", "warn_not_shared"]
+__all__ = ["WITHOUT_KEY", "Undescribed", "static_key", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 WITHOUT_KEY = "without a key"

@@ -16,7 +16,7 @@ from tests.architecture.sources import Source, imports, offers, public_definitio
 LEVELS = (
     {"errors", "typing", "values", "lazy", "_compat"},
     {"filters", "rng", "meta", "statics", "struct", "traverse_util", "frozen_dict"},
-    {"groups", "naming", "problems", "tree", "scope", "variable"},
+    {"declaring", "groups", "naming", "problems", "tree", "scope", "variable"},
     {
         "committing", "encoding", "entry", "equations", "explanation", "facts", "hoist", "layout", "packing", "pure",
         "retrace", "sequences", "serialization", "split", "wire",

@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         "scope.py",
-        "            mine = dict(self._read(collection))",
-        "            mine = self._read(collection)",
+        "            mine = dict(self.dicts(collection))",
+        "            mine = self.dicts(collection)",
         "a write changes the dicts that the caller gave",
         ("core/test_scope.py", "core/test_entry.py"),
     ),
