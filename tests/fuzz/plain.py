@@ -346,6 +346,12 @@ def _branches(statement: Call, scope: Plain, body: Any, pred: Any, x: Any) -> An
         if any(kind_ != kinds[0] for kind_ in kinds):
             outer.loose.append("branches")
     outer.after({**made, **written(ran)}, made)
+    after_branches(outer, worlds, chosen)
+    return results[chosen]
+
+
+def after_branches(outer: World, worlds: list[World], chosen: int) -> None:
+    """Captured values, which are zeros of the branches that do not run, and the counts of the longest."""
     if any(world.sown for world in worlds):
         outer.loose.append("zeros where nothing was sown")
     for index, world in enumerate(worlds):
@@ -353,7 +359,6 @@ def _branches(statement: Call, scope: Plain, body: Any, pred: Any, x: Any) -> An
             outer.sow(path, values if index == chosen else jax.tree.map(jnp.zeros_like, values))
         for place, counted in world.counts.items():
             outer.counts[place] = max(counted, outer.counts.get(place, 0))
-    return results[chosen]
 
 
 def _differentiated(scope: Plain, body: Body | Any, x: Any, derive: Callable[..., Any]) -> Any:
