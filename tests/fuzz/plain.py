@@ -169,11 +169,11 @@ def stack(values: list[Any], axis: int = 0) -> Any:
 def joined(lift: Lift, worlds: list[World], of: Callable[[World], dict[Path, Any]]) -> dict[Path, Any]:
     """Stacks what has an axis; of what has none it takes the first."""
     found: dict[Path, Any] = {}
-    for path in of(worlds[0]):
+    for path in dict.fromkeys(path for world in worlds for path in of(world)):  # lanes may take other branches
         axis = treatment(lift, path)
         if axis == "unlifted":
             raise IllegalError(f"{path} is not lifted")
-        parts = [of(world)[path] for world in worlds]
+        parts = [of(world).get(path, world.values[path]) for world in worlds]
         found[path] = stack(parts, axis) if isinstance(axis, int) else parts[0]
     return found
 
@@ -346,12 +346,19 @@ def _branches(statement: Call, scope: Plain, body: Any, pred: Any, x: Any) -> An
         if any(kind_ != kinds[0] for kind_ in kinds):
             outer.loose.append("branches")
     outer.after({**made, **written(ran)}, made)
+    after_branches(outer, worlds, chosen)
+    return results[chosen]
+
+
+def after_branches(outer: World, worlds: list[World], chosen: int) -> None:
+    """Captured values, which are zeros of the branches that do not run, and the counts of the longest."""
+    if any(world.sown for world in worlds):
+        outer.loose.append("zeros where nothing was sown")
     for index, world in enumerate(worlds):
         for path, values in world.sown.items():
             outer.sow(path, values if index == chosen else jax.tree.map(jnp.zeros_like, values))
         for place, counted in world.counts.items():
             outer.counts[place] = max(counted, outer.counts.get(place, 0))
-    return results[chosen]
 
 
 def _differentiated(scope: Plain, body: Body | Any, x: Any, derive: Callable[..., Any]) -> Any:
