@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from .errors import NotSharedWarning, shown
+from .frozen_dict import FrozenDict
 
-__all__ = ["WITHOUT_KEY", "Undescribed", "static_key", "warn_not_shared"]
+__all__ = ["WITHOUT_KEY", "Undescribed", "snapshot", "static_key", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 WITHOUT_KEY = "without a key"
@@ -82,6 +83,33 @@ def static_key(value: Any) -> Hashable:
     """
     key: Hashable = _Walk().key(value)
     return key
+
+
+def snapshot(value: Any) -> Any:
+    """The same value, with copies of what may change in place: lists, dicts, sets and NumPy arrays.
+
+    What is kept under a key must stay what the key says: it may be traced again after the original has changed, and
+    JAX takes a NumPy array that it has seen in one trace for unchanged in the next.
+
+    Args:
+        value: any Python value. An object with a method `snapshot` makes its own.
+    """
+    kind: Any = type(value)
+    if kind is np.ndarray:
+        return value.copy()
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(snapshot, value))
+    if isinstance(value, dict | FrozenDict):
+        return kind({name: snapshot(below) for name, below in value.items()})
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make(map(snapshot, value))
+    if isinstance(value, functools.partial):
+        return kind(value.func, *snapshot(value.args), **snapshot(value.keywords))
+    if _is_frozen(kind) and hasattr(value, "__dict__"):
+        made = object.__new__(kind)
+        made.__dict__.update({name: snapshot(below) for name, below in value.__dict__.items()})
+        return made
+    return value.snapshot() if hasattr(kind, "snapshot") else value
 
 
 _warned: set[str] = set()
@@ -167,9 +195,13 @@ def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
     if hasattr(kind, "__static_fields__"):
         found: dict[str, Any] = value.__static_fields__()
         return found
-    if dataclasses.is_dataclass(kind) and cast(Any, kind).__dataclass_params__.frozen:
+    if _is_frozen(kind):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
     return None
+
+
+def _is_frozen(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and bool(cast(Any, kind).__dataclass_params__.frozen)
 
 
 def _compares(kind: Any) -> bool:

@@ -29,6 +29,7 @@ from ..layout import Layout, Record
 from ..packing import Crossing, name_of
 from ..retrace import Known, note, recording
 from ..split import Split, with_created, without_created
+from ..statics import snapshot
 from ..typing import Path
 from .arguments import join_arguments
 from .shardings import Shardings
@@ -102,8 +103,8 @@ class Kept:
 jax.tree_util.register_static(Kept)
 
 
-class TooFewWords(Exception):
-    """A body drew more keys than there was room for."""
+class TooFewWords(BaseException):
+    """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
 
 
 class Dealer:
@@ -135,6 +136,7 @@ class Body:
 
     Args:
         fn: the function of scopes.
+        key: its key; an object that equals no other where there is none.
         layout: what is static about the use of the lift.
         fixed: the static arguments: name, key and value of each.
         paths: the paths of what is lifted, where a filter may ask for them.
@@ -144,13 +146,14 @@ class Body:
     def __init__(
         self,
         fn: Callable[..., Any],
+        key: Hashable,
         layout: Layout,
         fixed: tuple[tuple[str, Hashable, Any], ...],
         paths: tuple[Path, ...],
         shardings: Shardings | None,
     ) -> None:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
-        self._key = fn, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
+        self._key = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
         self._hash = hash(self._key)
         self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
 
@@ -216,6 +219,8 @@ class Compiled:
     """
 
     def __init__(self, known: Found, body: Body, options: Options) -> None:
+        # It may be traced again when what the user holds is no longer as the key says.
+        body.fn, body.fixed = snapshot(body.fn), tuple([(name, key, snapshot(one)) for name, key, one in body.fixed])
         self.body = body
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})

@@ -85,8 +85,9 @@ def _type(leaf: Any) -> str:
     return f"{aval.dtype}{list(aval.shape)}"
 
 
-def _as_traced(leaf: Any, aval: Any) -> Any:
-    """A leaf that is weakly typed only where that which the body was traced with is."""
+def _as_traced(leaf: Any, like: Any) -> Any:
+    """A leaf that is weakly typed only where that which the body was traced with, a value or a type, is."""
+    aval = like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)
     weak = jax.typeof(leaf).weak_type and not aval.weak_type
     return jax.lax.convert_element_type(jnp.asarray(leaf), aval.dtype) if weak else leaf
 

@@ -103,7 +103,7 @@ def jit(
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
         all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
-        cache = _SHARED if _is_shareable(fn) else Cache()
+        cache, key = _SHARED if _is_shareable(fn) else Cache(), _key_of(fn)
 
         def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
             crossing, arguments = pure.crossing, name_arguments(args, kwargs)
@@ -117,7 +117,7 @@ def jit(
                 if placement is not None:
                     placed = placement.arrange(pure.where, crossing, gone, variable_groups, kept)
                 known, keys = _keys(pure.where, fn, fixed, cache)
-                body = Body(fn, crossing.layout, keys, _seen_paths(crossing, asked), placed)
+                body = Body(fn, key, crossing.layout, keys, _seen_paths(crossing, asked), placed)
                 return known.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
             except TypeError as error:
                 advise(error, pure.where, fn, {**kept, **gone})
@@ -151,6 +151,14 @@ def _is_shareable(fn: Callable[..., Any]) -> bool:
         return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
     by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
     return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
+
+
+def _key_of(fn: Callable[..., Any]) -> Hashable:
+    """The key of a function; an object that equals no other where there is none, or where it may be the lift's own."""
+    try:
+        return static_key(fn)
+    except Undescribed:
+        return object()
 
 
 def _options(**given: Any) -> tuple[tuple[str, Any], ...]:

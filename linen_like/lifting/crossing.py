@@ -17,7 +17,7 @@ import jax
 
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, no_function, shown
-from liftcore.statics import Undescribed, static_key, warn_not_shared
+from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
@@ -244,6 +244,12 @@ class EqualCall(Call):
     def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
         super().__init__(fn, inside, {})
         self._key = fn, key, context.captures[-1]
+
+    def snapshot(self) -> EqualCall:
+        """The same with copies of what its fields hold: what is kept under its key must stay as the key says."""
+        parts = self.inside.parts
+        kept = self.inside._replace(parts=parts._replace(templates=snapshot(parts.templates)))
+        return EqualCall(self.fn, kept, self._key[1])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key

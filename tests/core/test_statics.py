@@ -227,3 +227,27 @@ def test_an_object_that_may_change_is_no_key_and_one_is_told_so_once() -> None:
         assert run({}, 2.0) == 6.0
     config.size = 5.0
     assert run({}, 2.0) == 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    by: Any
+
+    def __call__(self, scope: Any, x: Any) -> Any:
+        return x * self.by
+
+
+def test_functions_that_compare_by_value_are_told_apart_by_types() -> None:
+    x = jnp.ones(2, int)
+    found = [liftcore.apply(liftcore.jit(Times(by)))({}, x).dtype.name for by in (1, 1.0, 1)]
+    assert found == ["int32", "float32", "int32"]
+
+
+def test_a_snapshot_stays_what_it_was() -> None:
+    value = {"a": [1, np.zeros(2)], "b": Config((Pair([2]),)), "c": functools.partial(double, [3])}
+    kept, key = liftcore.statics.snapshot(value), static_key(value)
+    value["a"].append(2)  # type: ignore[attr-defined]
+    value["a"][1][0] = 5  # type: ignore[index]
+    value["b"].size[0].first.append(1)  # type: ignore[attr-defined]
+    value["c"].args[0].append(1)  # type: ignore[attr-defined]
+    assert static_key(kept) == key != static_key(value)

@@ -93,6 +93,40 @@ def test_other_shapes_filters_and_names_are_traced_anew() -> None:
     assert len(RUNS) == 3
 
 
+@pytest.mark.parametrize("first", ["init", "apply"])
+def test_init_shares_no_trace_with_apply_of_the_same_types(first: str) -> None:
+    def told(scope: Scope, x: Any) -> Any:
+        return x + (1 if scope.is_initializing() else 2)
+
+    def run(entry: str) -> float:
+        if entry == "init":
+            return float(liftcore.init(liftcore.jit(told))(RNGS, 0.0)[0])
+        return float(liftcore.apply(liftcore.jit(told), mutable=True)({}, 0.0, rngs=RNGS)[0])
+
+    expected = {"init": 1.0, "apply": 2.0}
+    for entry in (first, *expected, first):
+        assert run(entry) == expected[entry]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_calls_that_leave_other_variables_unlifted_share_no_trace(first: int, nested: bool) -> None:
+    def told(scope: Scope, x: Any) -> Any:
+        try:
+            scope.get_variable("stats", "mean")
+        except UnliftedCollectionError:
+            return x + 1
+        return x + 2
+
+    def outer(scope: Scope, x: Any) -> Any:
+        return liftcore.jit(told)(scope, x)
+
+    lifted = liftcore.remat(outer, variables="params") if nested else liftcore.jit(told, variables="params")
+    cases = [({}, 2.0), ({"stats": {"mean": 0.0}}, 1.0), ({"stats": {"other": 0.0}}, 2.0)]
+    for variables, expected in (cases[first], *cases, cases[first]):
+        assert float(liftcore.apply(lifted)(variables, 0.0)) == expected
+
+
 def test_functions_that_compare_equal_share_a_trace() -> None:
     @dataclasses.dataclass(frozen=True)
     class Scaled:
@@ -211,6 +245,21 @@ def test_a_body_may_draw_any_number_of_keys(times: int) -> None:
     for _ in range(times - 1):
         bound.make_rng("dropout")
     np.testing.assert_array_equal(found, jax.random.key_data(bound.make_rng("dropout")))
+
+
+@pytest.mark.parametrize("times", [3, 300])
+def test_an_except_round_draws_takes_no_signal_of_the_library(times: int) -> None:
+    def careful(scope: Scope) -> Any:
+        drawn = []
+        for _ in range(times):
+            try:
+                drawn.append(jax.random.key_data(scope.make_rng("dropout")))
+            except Exception:
+                drawn.append(jnp.zeros(2, jnp.uint32))
+        return jnp.stack(drawn)
+
+    ours, theirs = (liftcore.apply(lift(careful))({}, rngs=RNGS) for lift in (liftcore.jit, bare))
+    np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("lift", [bare, liftcore.remat, liftcore.jit], ids=["bare", "remat", "jit"])

@@ -486,3 +486,20 @@ def test_a_loop_in_a_loop_with_a_map_between() -> None:
 
     ours, theirs = (liftcore.init(model(lift))(KEY, X[0], None) for lift in (lifting, lambda fn: fn))
     assert_same(ours, (theirs[0], halve(halve(theirs[1]))))
+
+
+def test_a_number_that_is_stored_may_stand_beside_a_variable_that_the_body_makes() -> None:
+    def negated(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: -leaf, tree)
+
+    def body(scope: Any, x: Any) -> Any:
+        scope.variable("state", "v", lambda: x)
+        return x
+
+    def model(scope: Any, x: Any) -> Any:
+        scope.param("w", lambda key: 1.5)
+        return liftcore.map_variables(body, ["state", "params"], negated, negated, init=True, mutable=True)(scope, x)
+
+    made = liftcore.init(model)(jax.random.key(0), jnp.ones(3))[1]
+    assert made["params"]["w"] == 1.5
+    assert made["state"]["v"].tolist() == [-1.0, -1.0, -1.0]

@@ -455,6 +455,35 @@ def test_jit_sees_what_was_changed_in_place() -> None:
     assert len(RUNS) == 2
 
 
+@pytest.mark.parametrize("hold", [lambda table: table, lambda table: [table], lambda table: Cfg(table)])
+def test_numbers_of_an_array_that_changed_in_place_are_those_of_now(hold: Any) -> None:
+    class Held(nn.Module):
+        held: Any
+
+        def __call__(self, x: Any) -> Any:
+            return x * (self.held.by if isinstance(self.held, Cfg) else jax.tree.leaves(self.held)[0])
+
+    table = np.ones(3)
+    assert nn.jit(Held)(hold(table)).apply({}, 1.0).tolist() == [1.0, 1.0, 1.0]
+    table[:] = 2
+    assert nn.jit(Held)(hold(table)).apply({}, 1.0).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_what_is_kept_is_traced_again_with_what_its_key_says() -> None:
+    sizes = [2]
+
+    class Sized(nn.Module):
+        cfg: Any
+
+        def __call__(self, x: Any) -> Any:
+            return x * self.cfg.by[0]
+
+    scaled = nn.jit(Sized)
+    assert scaled(Cfg(sizes)).apply({}, 1.0) == 2.0
+    sizes[0] = 3
+    assert scaled(Cfg([2])).apply({}, jnp.ones(2)).tolist() == [2.0, 2.0]
+
+
 def test_an_object_that_may_change_is_never_served_a_trace_and_is_named() -> None:
     settings = Settings(3.0)
     scaled = nn.jit(Scaled)(settings)
@@ -465,7 +494,7 @@ def test_an_object_that_may_change_is_never_served_a_trace_and_is_named() -> Non
             assert scaled.apply({}, 2.0) == 6.0
         settings.by = 5.0
         assert scaled.apply({}, 2.0) == 10.0  # and warns no more
-    assert "without a key: Scaled.cfg" in str(found)
+    assert "without a key: 'Scaled.cfg'" in str(found)
 
 
 def test_partials_in_fields_are_compared_by_value() -> None:
