@@ -68,18 +68,6 @@ def test_the_body_sees_what_map_in_makes_of_what_is_stored() -> None:
     assert_same(ours, jax.grad(lambda variables: by_hand(variables).sum())(variables))
 
 
-def test_what_the_body_made_is_as_strongly_typed_when_it_is_seen_again() -> None:
-    def weak(variables: Any) -> Any:
-        return jax.tree.map(lambda leaf: 2.0, variables)
-
-    def fn(scope: Scope, x: Any) -> Any:
-        return x * scope.param("w", lambda key: jnp.float32(2))
-
-    mapped = liftcore.map_variables(fn, "params", weak, init=True)
-    y, _ = liftcore.init(mapped)(KEY, jnp.ones(2, jnp.bfloat16))
-    assert y.dtype == jnp.float32
-
-
 def test_what_is_created_is_stored_as_map_out_makes_it() -> None:
     lifted = child(map_variables(linear, "params", transpose, transpose, init=True))
     y, variables = liftcore.init(lifted)(KEY, X)
