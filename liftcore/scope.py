@@ -252,8 +252,8 @@ class Scope(Naming):
 
     def mutable_variables(self) -> Variables:
         """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
-        trees, _ = partition(self.collections_below(), [self.tree.mutable], self.path)
-        return dict(copied(trees[0]))
+        trees, _ = partition(self.collections_below(), [self.tree.mutable], self.path, empty=True)
+        return {name: copied(found, empty=True) for name, found in trees[0].items()}
 
     def is_mutable_collection(self, collection: str) -> bool:
         """Whether variables of a collection may be written here."""

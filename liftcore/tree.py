@@ -218,7 +218,8 @@ class Tree:
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
         rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()))
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left
+        empty = tuple([name for name, found in self.outermost().variables.items() if not found])
+        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left, empty
 
     @property
     def above(self) -> str:

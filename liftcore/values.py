@@ -74,8 +74,9 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
     )
 
 
-def copied(value: Any) -> Any:
-    """Nested mappings as new plain dicts, without empty ones, and with values as a user sees them."""
+def copied(value: Any, empty: bool = False) -> Any:
+    """Nested mappings as new plain dicts, with values as a user sees them; with `empty` also those that hold nothing."""
     if not isinstance(value, Mapping):
         return unwrapped(value)
-    return {name: copied(below) for name, below in value.items() if not (isinstance(below, Mapping) and not below)}
+    kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
+    return {name: copied(below, empty) for name, below in kept.items()}

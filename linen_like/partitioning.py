@@ -71,7 +71,7 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
     """The names of the axes of one variable, as an entry of a collection such as `params_axes`.
 
     Attributes:
-        names: a name or None for each axis.
+        names: a name or None for each axis; for a pytree of arrays, a pytree of such.
     """
 
     names: Any = field(pytree_node=False)
@@ -86,13 +86,12 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
         """With the name of an axis more."""
-        names = list(self.names)
-        return AxisMetadata((*names[:index], params.get(PARTITION_NAME), *names[index:]))
+        new = params.get(PARTITION_NAME)
+        return AxisMetadata(_map_names(lambda names: (*names[:index], new, *names[index:]), self.names))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
         """With the name of an axis less."""
-        names = list(self.names)
-        return AxisMetadata((*names[:index], *names[index + 1 :]))
+        return AxisMetadata(_map_names(lambda names: (*names[:index], *names[index + 1 :]), self.names))
 
 
 class PartitionedVariable(Variable):
@@ -100,7 +99,7 @@ class PartitionedVariable(Variable):
 
     def __init__(self, variable: Variable, axes: Sequence[str | None], fallback: RulesFallback) -> None:
         super().__init__(variable.scope, variable.collection, variable.name)
-        self._axes, self._fallback = tuple(axes), fallback
+        self._axes, self._fallback = _as_names(axes), fallback
 
     @property
     def value(self) -> Any:
@@ -119,7 +118,7 @@ def param_with_axes(
     name: str,
     init_fn: Callable[..., Any],
     *init_args: Any,
-    axes: Sequence[str | None] | None = None,
+    axes: Any = None,
     module: Module | None = None,
     **init_kwargs: Any,
 ) -> Any:
@@ -139,7 +138,7 @@ def param_with_axes(
         name: the name of the parameter.
         init_fn: see `Module.param`.
         *init_args: see `Module.param`.
-        axes: a name or None for each axis; without them it is `Module.param`.
+        axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.param`.
         module: the module that it belongs to, by default the one whose method is running.
         **init_kwargs: see `Module.param`.
 
@@ -151,7 +150,7 @@ def param_with_axes(
     if axes is None:
         return value
     _keep_names(owner, "params", name, axes, value)
-    return with_logical_constraint(value, tuple(axes))
+    return with_logical_constraint(value, _as_names(axes))
 
 
 def variable_with_axes(
@@ -159,7 +158,7 @@ def variable_with_axes(
     name: str,
     init_fn: Callable[..., Any],
     *init_args: Any,
-    axes: Sequence[str | None] | None = None,
+    axes: Any = None,
     module: Module | None = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     **init_kwargs: Any,
@@ -171,7 +170,7 @@ def variable_with_axes(
         name: the name of the variable.
         init_fn: see `Module.variable`.
         *init_args: see `Module.variable`.
-        axes: a name or None for each axis; without them it is `Module.variable`.
+        axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.variable`.
         module: the module that it belongs to, by default the one whose method is running.
         fallback: what to do about a name without a rule.
         **init_kwargs: see `Module.variable`.
@@ -204,8 +203,7 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
                 f"expected AxisMetadata, given {shown(value)}.",
                 'Pass a collection of names, `variables["params_axes"]`.',
             )
-        names = value.names
-        spec = None if names is None else PartitionSpec(*names)
+        spec = None if value.names is None else _map_names(lambda names: PartitionSpec(*names), value.names)
         named[(*path[:-1], path[-1].removesuffix(_SUFFIX))] = spec
     return FrozenDict(unflatten_dict(named))
 
@@ -359,14 +357,32 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
     return owner
 
 
-def _keep_names(owner: Module, collection: str, name: str, axes: Sequence[str | None], value: PyTree) -> None:
-    ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(value)})
-    if ranks != [len(axes)] and ranks:
-        raise LiftArgumentError(
-            f'axes of "{name}" in {place(owner)}',
-            f"expected a name or None for each of {ranks} axes, given {tuple(axes)}.",
-            'Name each of them: `axes=("embed", None)`.',
-        )
+def _as_names(axes: Any) -> Any:
+    """Names as a tuple, and a pytree of names as it is."""
+    return tuple(axes) if isinstance(axes, list) and _is_names(tuple(axes)) else axes
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, tuple) and all(name is None or isinstance(name, str) for name in value)
+
+
+def _map_names(fn: Callable[[tuple[str | None, ...]], Any], names: Any) -> Any:
+    """The names of one array, or of each array of a pytree, through a function."""
+    return jax.tree.map(fn, _as_names(names), is_leaf=_is_names)
+
+
+def _keep_names(owner: Module, collection: str, name: str, axes: Any, value: PyTree) -> None:
+    def check(names: Any, part: PyTree) -> None:
+        ranks = sorted({jax.numpy.ndim(leaf) for leaf in jax.tree.leaves(part)})
+        if not _is_names(names) or (ranks != [len(names)] and ranks):
+            raise LiftArgumentError(
+                f'axes of "{name}" in {place(owner)}',
+                f"expected a name or None for each of {ranks} axes, given {names}.",
+                'Name each of them: `axes=("embed", None)`.',
+            )
+
+    axes = _as_names(axes)
+    jax.tree.map(check, axes, value, is_leaf=_is_names)
     kept = f"{collection}{_SUFFIX}"
     if owner.is_mutable_collection(kept):
-        owner.variable(kept, f"{name}{_SUFFIX}", lambda: AxisMetadata(tuple(axes)))
+        owner.variable(kept, f"{name}{_SUFFIX}", lambda: AxisMetadata(axes))

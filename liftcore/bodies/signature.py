@@ -83,11 +83,14 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
     yield "rngs", ", ".join(map(short_form, layout.groups.keys))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
     for index, surroundings in enumerate(layout.trees):
-        _, mutable, initializing, writes, _, rules, given, _, left = surroundings  # as `Tree.surroundings` has them
+        _, mutable, initializing, writes, _, rules, given, _, left, empty = (
+            surroundings  # as `Tree.surroundings` has them
+        )
         sown = writes and mutable == Nothing()
         yield _of_scope("mutable", index), "sown values" if sown else short_form(mutable)
         yield _of_scope("initializing", index), str(initializing)
         yield _of_scope("sequences given", index), str(given)
+        yield _of_scope("empty collections", index), ", ".join(empty)
         yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.left[index], *left))])
         yield _of_scope("rules of other sequences", index), ", ".join(map(short_form, rules))
     for index, names in enumerate(layout.names):

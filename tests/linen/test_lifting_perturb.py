@@ -96,3 +96,16 @@ def test_a_collection_that_is_given_without_the_perturbation_is_an_error() -> No
         Model().apply({"perturbations": {}}, 1.0)
     with pytest.raises(ScopeVariableNotFoundError, match=r"available there: \['other'\]"):
         Model().apply({"perturbations": {"other": 1.0}}, 1.0)
+
+
+@pytest.mark.parametrize("lift", [lambda cls: cls, nn.jit, nn.remat], ids=["plain", "jit", "remat"])
+def test_a_collection_that_is_given_empty_is_an_error_whatever_was_compiled_before(lift: Any) -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return self.perturb("h", x)
+
+    lifted = lift(Model)
+    assert lifted().apply({}, 1.0) == 1.0
+    with pytest.raises(ScopeCollectionNotFound, match=r'"perturbations/h" at /'):
+        lifted().apply({"perturbations": {}}, 1.0)

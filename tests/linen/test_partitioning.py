@@ -167,3 +167,25 @@ def test_static_arguments_of_remat_are_counted_without_the_module(static: Any) -
     layer = partitioning.remat(Twice, static_argnums=static)(name="layer")
     variables = layer.init(KEY, X, True)
     np.testing.assert_array_equal(layer.apply(variables, X, True), Twice().apply(variables, X, True))
+
+
+def test_a_pytree_of_arrays_has_a_pytree_of_names() -> None:
+    axes = {"k": ("a", None), "i": ()}
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            tree = {"k": jnp.ones((2, 3)), "i": jnp.ones(())}
+            w = partitioning.param_with_axes("w", lambda key: tree, axes=axes)
+            c = partitioning.variable_with_axes("cache", "c", lambda: tree, axes=axes)
+            s = partitioning.param_with_axes("s", nn.initializers.ones, (), axes=())
+            return x * w["i"] * c.value["i"] * s
+
+    variables = Model().init(jax.random.key(0), 1.0)
+    assert variables["params_axes"]["w_axes"].names == variables["cache_axes"]["c_axes"].names == axes
+    specs = partitioning.get_axis_names(variables["params_axes"])
+    assert specs == {"w": {"k": PartitionSpec("a", None), "i": PartitionSpec()}, "s": PartitionSpec()}
+    assert Model().apply(variables, 2.0) == 2.0
+    box = partitioning.AxisMetadata(axes).add_axis(0, {nn.spmd.PARTITION_NAME: "layers"})
+    assert box.names == {"k": ("layers", "a", None), "i": ("layers",)}
+    assert box.remove_axis(0, {}).names == axes
