@@ -75,7 +75,7 @@ def cast(value: Any, dtypes: Sequence[Any]) -> Any:
 
 
 def copied(value: Any, empty: bool = False) -> Any:
-    """Nested mappings as new plain dicts, with values as a user sees them; those that hold nothing only with `empty`."""
+    """Nested mappings as new plain dicts, with values as a user sees them; empty ones only with `empty`."""
     if not isinstance(value, Mapping):
         return unwrapped(value)
     kept = {name: below for name, below in value.items() if empty or not isinstance(below, Mapping) or below}
