@@ -19,10 +19,23 @@ from jax.core import ShapedArray
 from .filters import short_form
 from .scope import Scope
 
-__all__ = ["Facts", "differing", "of_call", "of_function", "of_named", "of_tree", "of_value", "type_text"]
+__all__ = [
+    "WITHOUT_KEY",
+    "Facts",
+    "differing",
+    "of_call",
+    "of_function",
+    "of_named",
+    "of_tree",
+    "of_value",
+    "type_text",
+]
 
 Facts: TypeAlias = dict[str, str]
 """From what is told, such as `argument x`, to its text."""
+
+WITHOUT_KEY = "without a key"
+"""The fact that tells for what there is no key, so that nothing that is compiled is kept: see `liftcore.statics`."""
 
 _DEPTH = 8
 """How far down into a value one looks; what lies deeper is told by its `repr`."""

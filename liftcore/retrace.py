@@ -18,10 +18,9 @@ import jax
 
 from . import facts
 from .errors import TooManyTracesError
-from .facts import Facts
+from .facts import WITHOUT_KEY, Facts
 from .filters import short_form, to_predicate
 from .scope import Scope
-from .statics import WITHOUT_KEY
 from .typing import Filter
 
 __all__ = [

@@ -21,12 +21,9 @@ import numpy as np
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 
-__all__ = ["WITHOUT_KEY", "Undescribed", "snapshot", "static_key", "warn_not_shared"]
+__all__ = ["Undescribed", "snapshot", "static_key", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
-WITHOUT_KEY = "without a key"
-"""The name of the fact that tells for what there is no key; a Module layer uses it in its `trace_facts`."""
-
 _THEMSELVES = (
     type,
     types.ModuleType,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from .. import facts
-from ..facts import Facts
+from ..facts import WITHOUT_KEY, Facts
 from ..filters import Nothing, short_form
 from ..layout import Layout
 from ..packing import Crossing
-from ..statics import WITHOUT_KEY
 from ..tree import Names
 from ..typing import PyTree
 from .arguments import parameter_names
