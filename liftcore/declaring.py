@@ -19,12 +19,12 @@ __all__ = ["check_creatable", "check_lifted", "check_one", "check_shape"]
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
     """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
-    path = (collection, *scope.path, name)
+    asking, path = scope, (collection, *scope.path, name)
     while (lift := scope.tree.lift) is not None:
         outside = lift.outer.below(scope.relative_path)
         found = outside.dicts(collection)
         if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
-            raise problems.not_lifted(scope, collection, name, scope.tree)
+            raise problems.not_lifted(asking, collection, name, scope.tree)
         scope = outside
 
 

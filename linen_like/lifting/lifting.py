@@ -83,10 +83,13 @@ class Options(dict[str, Any]):
     """The options of a lift, compared and hashed by value, type and order."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Options) and static_key(self) == static_key(other)
+        return isinstance(other, Options) and self._key() == other._key()
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(static_key(self))
+        return hash(self._key())
+
+    def _key(self) -> Any:
+        return static_key({name: _plain(option) for name, option in self.items()})
 
 
 def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tuple[str, Options], ...]:

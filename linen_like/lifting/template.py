@@ -65,6 +65,8 @@ class Held(Base):
 class Place(Base):
     """Stands among the arguments of a call for a module, by its number; to JAX it is a pytree without leaves."""
 
+    _field_names = ("index",)
+
     index: int
 
 

@@ -18,7 +18,6 @@ from liftcore import Scope
 from liftcore.errors import (
     InvalidScopeError,
     JaxTransformError,
-    LiftArgumentError,
     ModifyScopeVariableError,
     ScopeParamNotFoundError,
     UnliftedCollectionError,
@@ -695,7 +694,7 @@ def test_law_9_values_may_be_any_pytree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vmap", "scan", "remat", "jit", "vjp", "map"])
-def test_law_9_a_dictionary_may_gain_keys_and_loudly_not_lose_them(name: str) -> None:
+def test_law_9_a_dictionary_may_gain_keys_and_lose_them(name: str) -> None:
     def body(scope: Any, x: Any, drop: bool = False) -> Any:
         cache = scope.variable("state", "cache", lambda: {"old": x})
         cache.value = {"new": {"deep": x}} if drop else {"old": cache.value["old"] + x, "new": {"deep": x}}
@@ -708,8 +707,8 @@ def test_law_9_a_dictionary_may_gain_keys_and_loudly_not_lose_them(name: str) ->
     for cache in (made, mutated["state"]["cache"]):
         assert jax.tree.map(lambda leaf: 0, cache) == {"old": 0, "new": {"deep": 0}}
     drops = TABLE[name].lifted(lambda scope, x: body(scope, x, drop=True))
-    with pytest.raises(LiftArgumentError, match=rf'"state/cache" at /{name}\(.*keeps its keys'):
-        liftcore.apply(drops, mutable=["state"])(given_one, X)
+    _, mutated = liftcore.apply(drops, mutable=["state"])(given_one, X)
+    assert jax.tree.map(lambda leaf: 0, mutated["state"]["cache"]) == {"new": {"deep": 0}}
 
 
 @generated

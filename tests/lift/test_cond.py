@@ -307,7 +307,7 @@ def test_a_branch_that_drops_a_key_of_a_dictionary_is_an_error() -> None:
         return x
 
     variables = {"cache": {"kv": {"k": jnp.float32(1), "v": jnp.float32(1)}}}
-    with pytest.raises(LiftArgumentError, match=r'"cache/kv" at /cond\(drop\): .* a dict keeps its keys'):
+    with pytest.raises(LiftArgumentError, match=r'"cache/kv" in cond\(drop\) at /: branch 0 writes it as .*elsewhere'):
         liftcore.apply(liftcore.cond(drop, same), mutable=["cache"])(variables, True, 1.0)
 
 
@@ -317,7 +317,7 @@ def test_a_dictionary_gains_keys_in_a_branch_if_all_branches_have_them() -> None
         cache.value = {"a": cache.value["a"] + 1, "b": x}
         return x
 
-    with pytest.raises(LiftArgumentError, match=r'"state/cache/b" in cond\(grow\) at /: branch 0 writes it'):
+    with pytest.raises(LiftArgumentError, match=r'"state/cache" in cond\(grow\) at /: branch 0 writes it as'):
         liftcore.init(liftcore.cond(grow, same))(KEY, True, jnp.float32(1))
     variables = {"state": {"cache": {"a": jnp.float32(1), "b": jnp.float32(9)}}}
     _, mutated = liftcore.apply(liftcore.cond(grow, same), mutable=["state"])(variables, True, jnp.float32(5))

@@ -119,7 +119,7 @@ def test_body_runs_once_in_init_apply_and_gradient(row: str) -> None:
     once = 2 if row in RULES else 1
     variables = model.init(KEY, X)
     assert runs(model.init, KEY, 2 * X) in (once, 0)  # 0 is a cached call of `jit`
-    assert runs(loss, model, *parts(variables), X) == once
+    assert runs(loss, model, *parts(variables), X) in ((once, 0) if row == "jit" else (once,))
     if row not in FORWARD:
         assert runs(jax.grad(loss, 1, has_aux=True), model, *parts(variables), X) in (once, 0)
 

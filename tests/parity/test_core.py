@@ -43,7 +43,7 @@ def test_the_separator_fix_is_on() -> None:
 def nested_draws(scope: Any) -> list[Any]:
     """Draws at many places: long paths, digits, names that run together without separators, counts over a byte."""
     found = [scope.make_rng("params"), scope.make_rng("dropout"), scope.make_rng("params")]
-    for path in (("a", "b"), ("ab",), ("Dense_0",), ("0", "1", "10"), ("é" * 30, "x" * 70), ("a1", "")):
+    for path in (("a", "b"), ("ab",), ("Dense_0",), ("0", "1", "10"), ("é" * 30, "x" * 70), ("a1", "b2")):
         below = scope
         for name in path:
             below = below.push(name)
