@@ -7,6 +7,7 @@ stored form of that, what the body sees of it, and the rest of the body, compute
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,23 +140,29 @@ def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) ->
 
 
 def _before_mapped(pure: Pure, traced: Traced) -> tuple[list[bool], list[bool]]:
-    """The mapped initial values, and those others that these read, which are made first.
+    """The mapped initial values, and those others that these read and that read none of them: these are made first.
+
+    All mapped ones are made in one go, since `map_out` is given them at once.
 
     Raises:
-        LiftArgumentError: where one of the latter reads a mapped one: all of these are made in one go.
+        LiftArgumentError: inside another lift, which could not see what one of them depends on: where it reads a mapped
+            one of another collection, or what reads a mapped one.
     """
     mapped = [part == 0 for part in traced.parts]
-    read = frozenset().union(*[earlier for earlier, one in zip(traced.earlier, mapped, strict=True) if one])
-    early = [number in read and not one for number, one in enumerate(mapped)]
-    for number, one in enumerate(early):
-        if one and any(mapped[other] for other in traced.earlier[number]):
-            path = jax.tree.leaves_with_path(traced.created)[number][0]
-            raise LiftArgumentError(
-                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {pure.where}',
-                "its initial value reads a mapped variable, and that of another mapped variable reads this one; "
-                "`map_out` is given all mapped variables at once.",
-                "Create it before the lift, or let `mapped` take it too.",
-            )
+    paths = [path[2:] for path, _ in jax.tree.leaves_with_path(traced.created)]
+    early = [False for _ in mapped]
+    for number in itertools.compress(range(len(mapped)), mapped):
+        for other in traced.earlier[number]:
+            through = not mapped[other] and any(mapped[one] for one in traced.earlier[other])
+            early[other] = not mapped[other] and not through
+            if pure.nested and (through or (mapped[other] and paths[other][0] != paths[number][0])):
+                reader, read = (jax.tree_util.keystr(paths[one], simple=True, separator="/") for one in (number, other))
+                raise LiftArgumentError(
+                    f'"{reader}" in {pure.where}',
+                    f'its initial value reads "{read}", which is mapped, or reads what is; '
+                    "`map_out` is given all mapped variables at once.",
+                    "Create what is read before the lift.",
+                )
     return mapped, early
 
 

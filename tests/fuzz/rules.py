@@ -128,7 +128,10 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
     """The statement, or what is left of it."""
     match statement:
         case Make(into, collection, name, init):
-            env[into] = made((collection, *at, name), init, of_expr(init, at, env, state), state)
+            deps = of_expr(init, at, env, state)
+            if collection == "params" and draws(init):  # from the key that the parameter is made with
+                deps |= of_expr(Key("params"), at, env, state)
+            env[into] = made((collection, *at, name), init, deps, state)
         case Write(collection, name, value, _):
             wrote((collection, *at, name), of_expr(value, at, env, state), state)
         case Let(into, value):
@@ -144,6 +147,16 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
         case Call():
             return of_call(statement, at, env, state)
     return statement
+
+
+def draws(init: Any) -> bool:
+    """Whether an initial value draws a key."""
+    match init:
+        case Key():
+            return True
+        case Op(_, args) | Tree(_, args):
+            return any(map(draws, args))
+    return False
 
 
 def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:

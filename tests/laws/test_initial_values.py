@@ -180,10 +180,24 @@ def test_mapped_variables_are_made_in_one_go() -> None:
         scope.variable("params", "last", lambda: middle.value + 1)
 
     mapped = liftcore.map_variables(body, "params", init=True)
-    with pytest.raises(
-        liftcore.errors.LiftArgumentError, match=r'"state/middle" in map_variables\(body\) at /: .* reads a mapped'
-    ):
-        liftcore.init(mapped)(KEY)
+    assert liftcore.init(mapped)(KEY)[1]["params"]["last"].tolist() == [2.0, 2.0]
+    with pytest.raises(liftcore.errors.LiftArgumentError, match=r'"params/last" in map_var.* reads "state/middle"'):
+        liftcore.init(liftcore.remat(mapped))(KEY)
+
+
+def test_a_mapped_variable_that_reads_one_of_another_collection_is_an_error_inside_a_lift() -> None:
+    def body(scope: Any) -> None:
+        n = scope.variable("state", "n", lambda: jnp.zeros(()))
+        scope.variable("log", "w", lambda: n.value + 1)
+        n.value += 1
+
+    mapped = liftcore.map_variables(body, ["state", "log"], init=True, mutable=True)
+    assert liftcore.init(mapped)(KEY)[1] == {"state": {"n": 1.0}, "log": {"w": 1.0}}
+    loop = liftcore.scan(
+        lambda scope, c, _: (c, mapped(scope)), length=3, variable_axes={"log": 0}, variable_carry="state"
+    )
+    with pytest.raises(liftcore.errors.LiftArgumentError, match=r'"log/w" in map_variables.* reads "state/n"'):
+        liftcore.init(loop)(KEY, 0.0, None)
 
 
 # -- one way to make them ----------------------------------------------------------------------------------------------
