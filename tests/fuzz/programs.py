@@ -174,6 +174,8 @@ def like(value: Any, target: Any) -> Any:
     value = jnp.asarray(value)
     if shape == () and value.ndim:
         value = value.sum()
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.issubdtype(value.dtype, jnp.inexact):
+        value = jnp.round(value)  # 0.99999994, which XLA may give for 1, is no other integer
     return jnp.broadcast_to(value, shape).astype(dtype)
 
 
