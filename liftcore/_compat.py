@@ -27,6 +27,7 @@ __all__ = [
     "checkpoint",
     "closed_over",
     "has_effect",
+    "is_eager",
     "is_tag",
     "jaxpr_as_fun",
     "mapped_aval",
@@ -53,6 +54,14 @@ _BETWEEN = ("contextlib", "functools")
 
 trace_state: Callable[[], Any] = _opaque_trace_state
 """Gives a value that compares equal exactly while no JAX transformation has been entered or left."""
+
+with jax.ensure_compile_time_eval():
+    _EAGER = trace_state()
+
+
+def is_eager() -> bool:
+    """Whether JAX computes at once: no transformation has been entered, and `jit` is not switched off."""
+    return trace_state() == _EAGER and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
 
 
 def tag(value: Any) -> Any:

@@ -23,7 +23,7 @@ from .typing import Filter, Path, PyTree
 if TYPE_CHECKING:
     from .hoist import Prologue
 
-__all__ = ["Lifter", "Pure", "Transform", "lift", "lifter", "lifter_of"]
+__all__ = ["Lifter", "Pure", "Transform", "keeping_lifter", "lift", "lifter", "lifter_of"]
 
 Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 """Called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
@@ -114,6 +114,14 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
     return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
 
 
+def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
+    """A function around a lifted one, of which `lifter_of` tells what it tells of that."""
+    origin = lifted.__dict__.get("__lifter__")
+    if isinstance(origin, _Origin):
+        outside.__dict__["__lifter__"] = origin.of(outside)
+    return outside
+
+
 class _Origin:
     """What a lifted function was made of and by what. A pickle of the function leaves it out."""
 
@@ -125,6 +133,10 @@ class _Origin:
     def is_of(self, lifted: Any, fn: Any) -> bool:
         """Whether that is so of two functions; `functools.wraps` copies attributes from one to another."""
         return self._lifted is not None and self._lifted() is lifted and self._fn is fn
+
+    def of(self, lifted: Any) -> _Origin:
+        """The same of another lifted function of the same function."""
+        return _Origin(lifted, self._fn, self.lifter)
 
     def __reduce__(self) -> Any:
         return _Origin, ()

@@ -75,7 +75,7 @@ def _short(text: str | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Retrace:
-    """One trace of the body of a lifted `jit`, or of an applied function.
+    """One trace of the body of a lifted `jit`, of a loop that runs eagerly, or of an applied function.
 
     Attributes:
         path: the place in the model, with the names of lifts, such as `/encoder/jit(block)`.
@@ -171,9 +171,9 @@ _ENTERED: contextvars.ContextVar[tuple[Retraces, ...]] = contextvars.ContextVar(
 def retraces() -> Iterator[Retraces]:
     """Records what is traced within a `with` block, and what each trace differs in from the closest one before.
 
-    There is one record for each trace of the body of a lifted `jit`, and one for each time that the Python of an
-    applied function (by `apply` or `init`) runs while JAX traces it, as under `jax.jit`. A call that finds what was
-    compiled before leaves none.
+    There is one record for each trace of the body of a lifted `jit`, or of a loop that runs eagerly; and one for each
+    time that the Python of an applied function (by `apply` or `init`) runs while JAX traces it, as under `jax.jit`. A
+    call that finds what was compiled before leaves none.
 
     Example:
         >>> import jax, liftcore

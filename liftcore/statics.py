@@ -12,7 +12,7 @@ import functools
 import hashlib
 import types
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, cast
 
 import jax
@@ -21,7 +21,7 @@ import numpy as np
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 
-__all__ = ["Undescribed", "snapshot", "static_key", "warn_not_shared"]
+__all__ = ["Undescribed", "snapshot", "static_key", "surroundings", "surrounds", "warn_not_shared"]
 
 _ATOMS = frozenset({bool, bytes, int, str, type(None), types.EllipsisType})
 _THEMSELVES = (
@@ -109,6 +109,30 @@ def snapshot(value: Any) -> Any:
     return value.snapshot() if hasattr(kind, "snapshot") else value
 
 
+_surroundings: list[Callable[[], Hashable]] = []
+
+
+def surrounds(tell: Callable[[], Hashable]) -> Callable[[], Hashable]:
+    """Registers a context that bodies are traced in: what was kept is found again only where it is equal.
+
+    For a Module layer, which knows such contexts: what a `with` block around the call says of the modules in it.
+
+    Args:
+        tell: returns a hashable value that stands for the context as it is now, or raises `Undescribed`.
+    """
+    _surroundings.append(tell)
+    return tell
+
+
+def surroundings() -> Hashable:
+    """What the registered contexts are now.
+
+    Raises:
+        Undescribed: where nothing stands for one of them.
+    """
+    return tuple([tell() for tell in _surroundings])
+
+
 _warned: set[str] = set()
 
 
@@ -163,6 +187,8 @@ class _Walk:
             self._above.pop()
 
     def _parts(self, value: Any, kind: Any) -> Iterable[Any]:
+        if isinstance(value, jax.tree_util.PyTreeDef):  # which is equal where what is static in it is, 0.0 and -0.0 too
+            return [self._at(" of a pytree", value.node_data()), *map(self.key, value.children())]
         if isinstance(value, Mapping):
             return [part for name, below in value.items() for part in (self.key(name), self._at(f"[{name!r}]", below))]
         if isinstance(value, tuple | list):

@@ -104,7 +104,7 @@ class Lift(NamedTuple):
 
     Attributes:
         outer: that scope.
-        name: how the lift shows in paths, such as `vmap(block)`.
+        name: how the lift shows in paths, such as `vmap(block)`; it does not where that is empty.
         groups: what it takes in and lets out.
         hoisted: whether created values are marked, so that `hoist` can cut them out.
     """
@@ -226,7 +226,8 @@ class Tree:
         """The path of the lift that the tree is inside of, for the text of errors: `/encoder/vmap(block)`."""
         if self._above is None:
             lift = self.lift
-            self._above = "" if lift is None else f"{lift.outer.path_text.rstrip('/')}/{lift.name}"
+            above = "" if lift is None else lift.outer.path_text.rstrip("/")
+            self._above = f"{above}/{lift.name}" if lift is not None and lift.name else above
         return self._above
 
     def captures(self, path: Path, value: Any) -> bool:

@@ -15,6 +15,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ from .._compat import closed_over
 from ..hoist import Traced
 from ..layout import Layout, Record
 from ..packing import Crossing, name_of
-from ..retrace import Known, note, recording
+from ..retrace import Counted, Known, note, recording
 from ..split import Split, with_created, without_created
 from ..statics import snapshot
 from ..typing import Path
@@ -35,7 +36,7 @@ from .arguments import join_arguments
 from .shardings import Shardings
 from .signature import Signature, facts_of
 
-__all__ = ["DONATED", "Body", "Cache", "Compiled", "Options"]
+__all__ = ["DONATED", "Body", "Cache", "Compiled", "Options", "is_shareable"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit` by name."""
@@ -170,6 +171,9 @@ class Body:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
+    def __str__(self) -> str:
+        return self.layout.name or self.__name__
+
     def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
@@ -242,13 +246,13 @@ class Compiled:
             _calls.reset(before)
             del call.crossing  # a copy of the context would keep it alive
             if call.traced:
-                self._remember(Signature.of(crossing, gone, operands))
+                self._remember(Signature.of(self.body, crossing, gone, operands))
 
     def _remember(self, now: Signature) -> None:
         """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
         if recording():
-            name, cache = self.body.layout.name, self._known
-            others = [other for other in reversed(list(cache.values())) if other.body.layout.name == name]
+            name, cache = str(self.body), self._known
+            others = [other for other in reversed(list(cache.values())) if str(other.body) == name]
             before = [
                 Known(one.path, facts_of(other.body, one), cache) for other in others for one in reversed(other.traces)
             ]
@@ -304,6 +308,17 @@ class Compiled:
 
 Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
 """What is in a cache, the oldest first."""
+
+
+def is_shareable(fn: Callable[..., Any]) -> bool:
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    if isinstance(fn, Counted):
+        return is_shareable(fn.__wrapped__)
+    if isinstance(fn, types.FunctionType):
+        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
+        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import jax
 
 from ..bodies.arguments import named_like
 from ..bodies.branches import run_one
+from ..bodies.eager import kept
 from ..bodies.scalars import check_index, check_pred
 from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
@@ -27,6 +28,7 @@ _ADVICE = Advice(
 )
 
 
+@kept(numbers=[1])
 def cond(
     true_fun: Callable[..., Any],
     false_fun: Callable[..., Any],
@@ -85,6 +87,7 @@ def cond(
     return call
 
 
+@kept(numbers=[1])
 def switch(
     branches: Sequence[Callable[..., Any]],
     *,

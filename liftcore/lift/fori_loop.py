@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
+from ..bodies.eager import kept
 from ..bodies.loop import Loop
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..errors import LiftArgumentError
@@ -20,6 +21,7 @@ from ..typing import Filter
 __all__ = ["fori_loop"]
 
 
+@kept(numbers=[3], known=[1, 2])
 def fori_loop(
     body_fun: Callable[..., Any],
     *,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -11,15 +9,14 @@ import jax
 
 from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments, parameter_names
 from ..bodies.axes import NO_AXES
-from ..bodies.compiled import DONATED, Body, Cache
+from ..bodies.compiled import DONATED, Body, Cache, is_shareable
 from ..bodies.outline import outline
 from ..bodies.shardings import Placement
 from ..filters import names_collections
 from ..groups import Advice, Captured
 from ..packing import Crossing
 from ..pure import Pure, Transform, lifter
-from ..retrace import Counted
-from ..statics import Undescribed, static_key, warn_not_shared
+from ..statics import Undescribed, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
@@ -103,7 +100,7 @@ def jit(
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
         all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
-        cache, key = _SHARED if _is_shareable(fn) else Cache(), _key_of(fn)
+        cache, key = _SHARED if is_shareable(fn) else Cache(), _key_of(fn)
 
         def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
             crossing, arguments = pure.crossing, name_arguments(args, kwargs)
@@ -117,7 +114,7 @@ def jit(
                 if placement is not None:
                     placed = placement.arrange(pure.where, crossing, gone, variable_groups, kept)
                 known, keys = _keys(pure.where, fn, fixed, cache)
-                body = Body(fn, key, crossing.layout, keys, _seen_paths(crossing, asked), placed)
+                body = Body(fn, (key, _around()), crossing.layout, keys, _seen_paths(crossing, asked), placed)
                 return known.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
             except TypeError as error:
                 advise(error, pure.where, fn, {**kept, **gone})
@@ -142,21 +139,18 @@ _SHARED = Cache()
 """Compiled functions of bodies that hold no arrays and may be found again by an equal one."""
 
 
-def _is_shareable(fn: Callable[..., Any]) -> bool:
-    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
-    if isinstance(fn, Counted):
-        return _is_shareable(fn.__wrapped__)
-    if isinstance(fn, types.FunctionType):
-        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
-        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
-    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
-    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
-
-
 def _key_of(fn: Callable[..., Any]) -> Hashable:
     """The key of a function; an object that equals no other where there is none, or where it may be the lift's own."""
     try:
         return static_key(fn)
+    except Undescribed:
+        return object()
+
+
+def _around() -> Hashable:
+    """What surrounds a call; an object that equals no other where nothing stands for it."""
+    try:
+        return surroundings()
     except Undescribed:
         return object()
 

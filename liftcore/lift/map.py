@@ -9,6 +9,7 @@ import jax
 
 from .._compat import tag
 from ..bodies.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
+from ..bodies.eager import kept
 from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..groups import Advice
 from ..hoist import Prologue, trace
@@ -22,6 +23,7 @@ _ADVICE = Advice(
 )
 
 
+@kept(numbers=[1])
 def map(
     fn: Callable[..., Any],
     *,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..bodies.axes import NO_AXES, flatten_axes
+from ..bodies.eager import kept
 from ..bodies.lanes import Lanes, Mapper, over_lanes
 from ..equations import evaluate, opened
 from ..errors import LiftArgumentError
@@ -23,6 +24,15 @@ _ADVICE = Advice(
 )
 
 
+def _donated(*args: Any, in_axes: InOutAxes = 0, donate_argnums: int | Iterable[int] = (), **_: Any) -> Collection[int]:
+    """The arguments that are donated: of those with the axis None nothing is."""
+    numbers = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    axes = flatten_axes("in_axes", in_axes, args) if numbers else []
+    owners = [number for number, arg in enumerate(args, 1) for _ in jax.tree.leaves(arg)]
+    return set(numbers) - {number for number, axis in zip(owners, axes, strict=False) if axis is None}
+
+
+@kept(donated=_donated)
 def pmap(
     fn: Callable[..., Any],
     axis_name: Any = None,
@@ -40,8 +50,8 @@ def pmap(
 ) -> Callable[..., Any]:
     """`jax.pmap` for a function of scopes: a `vmap` with each lane on a device of its own.
 
-    Values, variables and draws are those of `vmap`; initial values are made where the call is. Each call compiles
-    anew: put `jax.jit` round the whole step.
+    Values, variables and draws are those of `vmap`; initial values are made where the call is. An eager call
+    compiles once for equal calls, as a loop does (see `scan`).
 
     Example:
         >>> import liftcore

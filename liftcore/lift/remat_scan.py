@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..bodies.axes import NO_AXES
+from ..bodies.eager import kept
 from ..errors import LiftArgumentError, no_function
 from ..packing import name_of
 from ..typing import Filter
@@ -19,6 +20,7 @@ _FIRST: Mapping[Any, Any] = MappingProxyType({True: 0})
 _ALL: Mapping[Any, bool] = MappingProxyType({True: True})
 
 
+@kept(numbers=[1])
 def remat_scan(
     fn: Callable[..., Any],
     lengths: Sequence[int],

@@ -22,6 +22,7 @@ from ..bodies.axes import (
     to_front,
 )
 from ..bodies.boxes import boxes_outside, check_params, sized_inside
+from ..bodies.eager import kept
 from ..bodies.loop import Loop
 from ..errors import LiftArgumentError, shown
 from ..groups import Advice, Captured
@@ -39,6 +40,7 @@ _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from o
 _LENGTH = "Give it: `length=…`. The first argument is the carry; what is mapped comes after it."
 
 
+@kept(numbers=[1])
 def scan(
     fn: Callable[..., tuple[Any, Any]],
     length: int | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..bodies.arguments import named_like
 from ..bodies.axes import NO_AXES, split_rules
+from ..bodies.eager import kept
 from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..bodies.scalars import check_condition
 from ..groups import Captured
@@ -16,6 +17,7 @@ from ..typing import Filter
 __all__ = ["while_loop"]
 
 
+@kept(numbers=[1])
 def while_loop(
     cond_fun: Callable[..., Any],
     body_fun: Callable[..., Any],

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeAlias
+
+from liftcore.statics import Undescribed, surrounds
 
 CaptureFilter: TypeAlias = Callable[[Any, str], bool]
 
@@ -36,6 +38,14 @@ class Context(threading.local):
 
 
 context = Context()
+
+
+@surrounds
+def _watched() -> Hashable:
+    """What modules inside of a function that is traced do beside what they say; interceptors may do anything."""
+    if context.interceptors:
+        raise Undescribed(context.interceptors[-1])
+    return context.captures[-1], context.names_calls
 
 
 @contextlib.contextmanager

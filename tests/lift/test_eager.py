@@ -1,0 +1,320 @@
+"""Loops that run eagerly: a body that the user holds is traced and compiled once for equal calls, and for no others."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+import linen_like as linen
+from liftcore import Scope
+from liftcore.errors import CarryTypeError
+
+X = jnp.arange(1.0, 4.0)
+KEYS = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+RUNS: list[str] = []
+COMPILED: list[str] = []
+
+
+def _listen(event: str, *_: Any, **__: Any) -> None:
+    COMPILED.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def compilations() -> int:
+    return sum("backend_compile" in event for event in COMPILED)
+
+
+def layer(scope: Scope, x: Any) -> Any:
+    """Creates, reads, writes, draws and sows."""
+    RUNS.append(scope.path_text)
+    w = scope.param("w", jax.random.normal, x.shape)
+    if scope.is_mutable_collection("state"):
+        n = scope.variable("state", "n", lambda: 0)
+        n.value += 1
+    scope.sow("seen", "x", x.sum())
+    return jnp.sin(x * w) + jax.random.normal(scope.make_rng("noise"), x.shape)
+
+
+def step(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
+    return layer(scope, x), x
+
+
+def numbered(scope: Scope, number: Any, x: Any) -> Any:
+    return layer(scope, x)
+
+
+def small(scope: Scope, state: Any) -> Any:
+    return state[0] < 3
+
+
+def grown(scope: Scope, state: Any) -> Any:
+    w = scope.variable("state", "w", lambda: jnp.ones(3))
+    RUNS.append(scope.path_text)
+    if scope.is_mutable_collection("state"):
+        w.value = 2 * w.value
+    return state[0] + 1, state[1] + w.value + jax.random.normal(scope.make_rng("noise"), (3,))
+
+
+def other(scope: Scope, x: Any) -> Any:
+    return x + scope.param("b", jax.random.normal, x.shape)
+
+
+EACH = {"variable_axes": {"params": 0, "state": 0, "seen": 0}, "split_rngs": True}
+CARRIED = {"variable_broadcast": "params", "variable_carry": "state", "split_rngs": {"params": False, "noise": True}}
+Row = tuple[Callable[..., Any], Callable[..., Any]]
+ROWS: dict[str, Row] = {
+    "scan": (
+        lambda plain: plain(liftcore.scan)(step, 4, variable_carry="state", **{**EACH, "variable_axes": {True: 0}}),
+        lambda lifted, s: lifted(s, X),
+    ),
+    "scan over arrays": (
+        lambda plain: plain(liftcore.scan)(step, reverse=True, **CARRIED),
+        lambda lifted, s: lifted(s, X, jnp.ones((2, 3))),
+    ),
+    "fori_loop": (
+        lambda plain: plain(liftcore.fori_loop)(numbered, **CARRIED),
+        lambda lifted, s: lifted(s, 0, 3, X),
+    ),
+    "while_loop": (
+        lambda plain: plain(liftcore.while_loop)(small, grown, **CARRIED),
+        lambda lifted, s: lifted(s, (0, X)),
+    ),
+    "map": (lambda plain: plain(liftcore.map)(layer, **EACH), lambda lifted, s: lifted(s, jnp.ones((2, 3)))),
+    "pmap": (lambda plain: plain(liftcore.pmap)(layer, **EACH), lambda lifted, s: lifted(s, jnp.ones((1, 3)))),
+    "remat_scan": (lambda plain: plain(liftcore.remat_scan)(layer, (2, 2)), lambda lifted, s: lifted(s, X)),
+    "cond": (lambda plain: plain(liftcore.cond)(layer, other), lambda lifted, s: lifted(s, True, X)),
+    "switch": (lambda plain: plain(liftcore.switch)([other, layer]), lambda lifted, s: lifted(s, 1, X)),
+}
+
+
+def as_it_is(lift: Any) -> Any:
+    return lift
+
+
+def undecorated(lift: Any) -> Any:
+    return lift.__wrapped__
+
+
+def model(row: Row, plain: Any = as_it_is) -> Callable[..., Any]:
+    """A function of a scope that lifts anew in each call, as models do."""
+    make, call = row
+
+    def run(scope: Scope) -> Any:
+        before = scope.make_rng("noise")
+        y = call(make(plain), scope.push("block"))
+        return y, jax.random.key_data(before), jax.random.key_data(scope.push("block_1").make_rng("noise"))
+
+    return run
+
+
+def assert_same(some: Any, others: Any) -> None:
+    assert jax.tree.structure(some) == jax.tree.structure(others)
+    for one, two in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True):
+        assert (one.dtype, one.shape, jax.typeof(one).weak_type) == (two.dtype, two.shape, jax.typeof(two).weak_type)
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_init_and_apply_are_those_of_a_loop_that_is_traced_each_time(name: str) -> None:
+    expected = liftcore.init(model(ROWS[name], undecorated))(KEYS)
+    for _ in range(2):
+        assert_same(liftcore.init(model(ROWS[name]))(KEYS), expected)
+    variables, rngs = expected[1], {"noise": KEYS["noise"]}
+    for mutable in (False, ["state", "seen"]):
+        expected = liftcore.apply(model(ROWS[name], undecorated), mutable=mutable)(variables, rngs=rngs)
+        for _ in range(2):
+            assert_same(liftcore.apply(model(ROWS[name]), mutable=mutable)(variables, rngs=rngs), expected)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_equal_call_neither_runs_the_body_nor_compiles(name: str) -> None:
+    variables = liftcore.init(model(ROWS[name]))(KEYS)[1]
+    runs: list[Callable[[], Any]] = [
+        lambda: liftcore.init(model(ROWS[name]))(KEYS),
+        lambda: liftcore.apply(model(ROWS[name]))(variables, rngs={"noise": KEYS["noise"]}),
+        lambda: liftcore.apply(model(ROWS[name]), mutable=True)(variables, rngs={"noise": KEYS["noise"]}),
+    ]
+    for run in runs:
+        run(), run()
+        RUNS.clear(), COMPILED.clear()
+        run()
+        assert (RUNS, compilations()) == ([], 0)
+
+
+# -- what is told apart ------------------------------------------------------------------------------------------------
+
+
+def signed(scope: Scope, x: Any, by: Any = 1.0, *, also: Any = None) -> tuple[Any, Any]:
+    return x * np.copysign(np.float32(1), by) * (1 if also is None else np.copysign(np.float32(1), also.sign)), None
+
+
+@jax.tree_util.register_pytree_node_class
+class Tagged:
+    """A pytree with something static."""
+
+    def __init__(self, value: Any, sign: float) -> None:
+        self.value, self.sign = value, sign
+
+    def tree_flatten(self) -> Any:
+        return (self.value,), self.sign
+
+    @classmethod
+    def tree_unflatten(cls, sign: float, children: Any) -> Any:
+        return cls(*children, sign)
+
+
+def scan(body: Any, *args: Any, **options: Any) -> Any:
+    """One eager scan of one iteration, without variables."""
+    lifted = liftcore.scan(body, length=1, in_axes=liftcore.broadcast, **options)
+    return liftcore.apply(lambda scope: lifted(scope, X, *args)[0])({})
+
+
+def test_zeros_of_either_sign_are_told_apart_wherever_they_are_static() -> None:
+    for sign in (0.0, -0.0, 0.0):
+        expected = X * np.copysign(1, sign)
+        np.testing.assert_array_equal(scan(signed, sign), expected)
+        np.testing.assert_array_equal(scan(functools.partial(signed, by=sign)), expected)
+        lifted = liftcore.apply(liftcore.scan(signed, length=1))
+        np.testing.assert_array_equal(lifted({}, X, also=Tagged(jnp.ones(1), sign))[0], expected)
+
+
+def doubled(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
+    return 2 * x, x
+
+
+def test_options_and_types_are_told_apart() -> None:
+    def run(x: Any = X, *args: Any, **options: Any) -> Any:
+        return liftcore.apply(liftcore.scan(doubled, **options))({}, x, *args)
+
+    assert run(length=1)[0].tolist() == [2, 4, 6]
+    assert run(length=2)[0].tolist() == [4, 8, 12]
+    assert run(X, X)[0].tolist() == [8, 16, 24]
+    assert run(1, length=2)[0].dtype == jnp.int32
+    assert run(1.0, length=2)[1].tolist() == [1.0, 2.0]
+    assert run(1.0, length=2, reverse=True)[1].tolist() == [2.0, 1.0]
+    assert run(X.astype(jnp.bfloat16), length=2)[0].dtype == jnp.bfloat16
+
+
+def reading(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
+    return x + scope.get_variable("params", "w", 0.0), None
+
+
+def test_options_that_change_in_place_after_the_lift_are_those_that_it_was_made_with() -> None:
+    axes = {"params": 0}
+    stacked = liftcore.scan(reading, length=2, variable_axes=axes)
+    del axes["params"]
+    without = liftcore.scan(reading, length=2, variable_axes=axes, variable_broadcast="params")
+    for _ in range(2):
+        assert liftcore.apply(stacked)({"params": {"w": jnp.array([1.0, 2.0])}}, 0.0)[0] == 3
+        assert liftcore.apply(without)({"params": {"w": jnp.array([1.0, 2.0])}}, jnp.zeros(2))[0].tolist() == [2, 4]
+
+
+def test_a_body_whose_arguments_change_in_place_is_traced_again() -> None:
+    by = np.ones(3, np.float32)
+    body = functools.partial(lambda by, scope, x: (by * x, None), by)
+    lifted = liftcore.scan(body, length=1)
+    for value in (1.0, 2.0, 1.0):
+        by[:] = value
+        np.testing.assert_array_equal(liftcore.apply(lifted)({}, X)[0], value * X)
+
+
+# -- what cannot be kept -----------------------------------------------------------------------------------------------
+
+
+def deciding(scope: Scope, x: Any, by: Any, *_: Any) -> tuple[Any, Any]:
+    """Asks for values that are known in an eager call alone."""
+    twice = float(scope.get_variable("params", "twice")) > 0 and int(np.asarray(by)[0]) == 1
+    return (2 if twice else 1) * x, None
+
+
+def test_a_body_that_asks_for_values_sees_them() -> None:
+    lifted = liftcore.scan(deciding, length=1, variable_broadcast="params", in_axes=liftcore.broadcast)
+    for twice in (1.0, -1.0, 1.0):
+        for by in (X, np.ones(3, np.float32)):
+            y, _ = liftcore.apply(lifted)({"params": {"twice": jnp.float32(twice)}}, X, by)
+            np.testing.assert_array_equal(y, (2 if twice > 0 else 1) * X)
+
+
+def mistaken(scope: Scope, x: Any, wrong: bool) -> tuple[Any, Any]:
+    scope.param("w", lambda key: 1.0)
+    return (x.sum() if wrong else x), None
+
+
+def test_a_mistake_is_told_as_ever_and_a_right_call_is_kept_afterwards() -> None:
+    lifted = liftcore.scan(
+        mistaken, length=1, in_axes=liftcore.broadcast, variable_broadcast="params", split_rngs=False
+    )
+
+    def model(scope: Scope) -> Any:
+        with pytest.raises(CarryTypeError, match=r"^scan\(mistaken\) at /: the type"):
+            lifted(scope, X, True)
+        return lifted(scope, X, False)
+
+    _, variables = liftcore.init(model)(KEYS)
+    assert variables == {"params": {"w": 1.0}}
+
+
+def test_interceptors_and_captures_of_modules_inside_are_seen() -> None:
+    dense = functools.partial(linen.Dense, 3)
+
+    def body(scope: Scope, x: Any) -> tuple[Any, Any]:
+        return dense(parent=scope.push("dense"))(x), None
+
+    run = liftcore.apply(liftcore.scan(body, length=1, variable_broadcast="params"))
+    variables = {"params": {"dense": {"kernel": jnp.eye(3), "bias": jnp.zeros(3)}}}
+    for _ in range(2):
+        np.testing.assert_array_equal(run(variables, X)[0], X)
+        with linen.intercept_methods(lambda fun, args, kwargs, _: 5 * fun(*args, **kwargs)):
+            np.testing.assert_array_equal(run(variables, X)[0], 5 * X)
+
+
+def test_a_closure_is_let_go_of_with_its_lift() -> None:
+    held = jnp.ones(3)
+    seen = weakref.ref(held)
+    lifted = liftcore.scan(lambda scope, x, held=held: (x * held, None), length=1)
+    for _ in range(2):
+        np.testing.assert_array_equal(liftcore.apply(lifted)({}, X)[0], X)
+    del lifted, held
+    gc.collect()
+    assert seen() is None
+
+
+def test_what_a_body_reads_of_globals_is_what_it_was_as_with_jax() -> None:
+    by = 2.0
+
+    def body(scope: Any, x: Any) -> Any:
+        return by * x, None
+
+    def plain(x: Any, _: Any) -> Any:
+        return by * x, None
+
+    lifted = liftcore.apply(liftcore.scan(body, length=1))
+    assert (lifted({}, 1.0)[0], jax.lax.scan(plain, 1.0, None, 1)[0]) == (2, 2)
+    by = 3.0
+    assert (lifted({}, 1.0)[0], jax.lax.scan(plain, 1.0, None, 1)[0]) == (2, 2)
+    assert jax.jit(lambda x: lifted({}, x)[0])(1.0) == 3  # a new trace
+
+
+def test_modules_are_run_each_time_since_nobody_holds_their_bodies() -> None:
+    factor = 2.0
+
+    class Scale(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            return factor * x, None
+
+    run = linen.scan(Scale, length=1)()
+    assert run.apply({}, 1.0, None)[0] == 2
+    factor = 3.0
+    assert run.apply({}, 1.0, None)[0] == 3
