@@ -2,7 +2,8 @@
 
 `hoist` cuts out what makes them:
 
-    shared     is made once, before the loop; it may depend on neither carry nor slices
+    shared     is made once, before the loop; it may depend on neither carry nor slices. One that is written gets its
+               new value there too: that must be the same in all iterations, and the old one may not be read
     carried    is made once, as iteration 0 would make it, and is what the loop begins with
     stacked    is made for all iterations at once, unless it depends on the carry: then it is made in the loop itself,
                or, inside another lift that has to tell what is created from what is computed, by running the loop twice
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,18 +29,24 @@ from ..pure import Pure
 from ..typing import Axis, InOutAxes, Path, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
-from .changes import names_of
 
 __all__ = ["Loop"]
 
 
 class Created(NamedTuple):
-    """The initial values that a body makes, by how the loop treats them; `constant` are outputs, not variables."""
+    """What a body makes before the loop, or as its first iteration would, by how the loop treats it.
+
+    Attributes:
+        shared: the initial values of shared variables.
+        carried: those of carried ones.
+        stacked: those of stacked ones, by group.
+        constant: what is the same in all iterations, outputs as a list and new values of shared variables.
+    """
 
     shared: PyTree
     carried: PyTree
     stacked: PyTree
-    constant: PyTree
+    constant: tuple[list[Any], PyTree]
 
 
 class Loop(NamedTuple):
@@ -61,37 +68,51 @@ class Loop(NamedTuple):
             return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
-        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+        self,
+        pure: Pure,
+        body: Callable[..., Any],
+        shared: PyTree,
+        state: tuple[PyTree, PyTree],
+        xs: PyTree,
+        out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs `body(pure, (carried variables, carry), slices) -> (carry, ys, groups)` in a loop."""
+        """Runs `body(pure, shared variables, (carried ones, carry), slices) -> (carry, ys, groups)` in a loop."""
         if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
-            return self._run_hoisted(pure, body, state, xs, out_axes)
+            return self._run_hoisted(pure, body, shared, state, xs, out_axes)
 
         def step(carry: Any, slices: Any) -> Any:
-            return body(pure, (state[0], carry), slices)[:2]
+            return body(pure, shared, (state[0], carry), slices)[:2]
 
         try:
             carry, ys = self.scan(step, state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
-            traced = trace(lambda carry, slices: ((), body(pure, (state[0], carry), slices)[0]), state[1], slices)
+            traced = trace(
+                lambda carry, slices: ((), body(pure, shared, (state[0], carry), slices)[0]), state[1], slices
+            )
             check_carry(pure.where, "carry", state[1], traced.outputs)
             raise
         return carry, Outputs(pure.where, out_axes).join(ys, ()), pure.unchanged
 
     def _run_hoisted(
-        self, pure: Pure, body: Callable[..., Any], state: tuple[PyTree, PyTree], xs: PyTree, out_axes: InOutAxes
+        self,
+        pure: Pure,
+        body: Callable[..., Any],
+        given: PyTree,
+        state: tuple[PyTree, PyTree],
+        xs: PyTree,
+        out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
         outputs = Outputs(pure.where, out_axes)
 
-        def flat(pure: Pure, state: Any, slices: Any) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = body(pure, state, slices)
-            _check_unwritten(pure.where, shared.values)
+        def flat(pure: Pure, state: Any, slices: Any, given: Any = given) -> Any:
+            carry, ys, (shared, carried, *stacked, captured) = body(pure, given, state, slices)
             stackable, constant = outputs.split(ys)
-            created = Created(shared.created, carried.created, [one.created for one in stacked], tag(constant))
+            constants = tag((constant, shared.values))
+            created = Created(shared.created, carried.created, [one.created for one in stacked], constants)
             return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
-        traced, (carried, carry) = _trace(pure, flat, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
+        traced, (carried, carry) = _trace(pure, flat, given, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
         made, chosen, outside = self._create(pure, traced, (carried, carry), xs)
         begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
         for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
@@ -123,12 +144,12 @@ class Loop(NamedTuple):
         if not all(chosen):
             outside = _either(outside, self._moved(to_axis, left))
         groups = (
-            Changes(tuple({} for _ in made.shared), made.shared),
+            Changes(made.constant[_WRITTEN] if self.size else tuple({} for _ in made.shared), made.shared),
             Changes(written, made.carried),
             *map(Changes, self._moved(to_axis, values), outside),
             captured,
         )
-        return carry, outputs.join(ys, made.constant), groups
+        return carry, outputs.join(ys, made.constant[0]), groups
 
     def _create(
         self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree
@@ -184,6 +205,9 @@ class Loop(NamedTuple):
 
 _STATE, _SLICES = 0, 1
 """The operands of a traced body, as `Traced.reads` numbers them."""
+
+_WRITTEN = 1
+"""Where in `Created.constant` the new values of shared variables lie."""
 
 
 class Kinds(NamedTuple):
@@ -259,7 +283,7 @@ class Outputs:
         return jax.tree.unflatten(treedef, each)
 
 
-def _trace(pure: Pure, body: Callable[..., Any], state: Any, slices: Any) -> tuple[Traced, Any]:
+def _trace(pure: Pure, body: Callable[..., Any], shared: PyTree, state: Any, slices: Any) -> tuple[Traced, Any]:
     """Traces a body, and again where a weakly typed carry must be cast, as `jax.lax.scan` does."""
     casts: dict[Path, tuple[Any, ...]] = {}
     while True:
@@ -269,6 +293,9 @@ def _trace(pure: Pure, body: Callable[..., Any], state: Any, slices: Any) -> tup
         cast = promoted((select(carried, written), carry), (select(written, carried), after))
         created = casts_of(pure, traced.created.carried, written)
         if cast is None and not created:
+            written = traced.created.constant[_WRITTEN]
+            if any(written):
+                _check_unread(pure.where, functools.partial(body, pure.hoisted(casts)), shared, written, state, slices)
             return traced, state
         casts |= created
         state = state if cast is None else (overlay(carried, cast[0]), cast[1])
@@ -289,14 +316,46 @@ def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[size - 1 if reverse else 0], xs)
 
 
-def _check_unwritten(where: str, shared: PyTree) -> None:
-    names = names_of(shared)
-    if names:
-        raise LoopInvarianceError(
-            where,
-            f"{names} is shared by all iterations (variable_broadcast), but the body writes it.",
-            f'Carry it from one iteration to the next: `variable_carry="{names[0].split("/")[0]}"`.',
-        )
+def _check_unread(
+    where: str, body: Callable[..., Any], shared: PyTree, written: PyTree, state: PyTree, slices: PyTree
+) -> None:
+    """Checks that a body does not read the shared variables that it writes before that: it would read others next time.
+
+    For that it is traced once more, as a function of them too.
+    """
+    there, treedef = jax.tree.flatten_with_path(select(shared, written))
+    given, names = [leaf for _, leaf in there], [_name(path[1:]) for path, _ in there]
+
+    def run(state: Any, slices: Any, *leaves: Any) -> Any:
+        return body(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
+
+    traced = trace(run, state, slices, *given)
+    made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # others once
+    (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
+    read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
+    found = {name for number, name in enumerate(names, _SLICES + 1) if number in read}
+    begun = {str(path) for path, _ in jax.tree.leaves_with_path(written)}
+    read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
+    found |= {_name(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
+    if found:
+        raise _carry_it(where, sorted(found), "the body reads it and then writes it")
+
+
+def _is_shared(path: Any, among: Collection[str]) -> bool:
+    return path[0].name == "shared" and str(path[1:]) in among
+
+
+def _carry_it(where: str, names: Sequence[str], what: str) -> LoopInvarianceError:
+    return LoopInvarianceError(
+        where,
+        f"{list(names)} is shared by all iterations (variable_broadcast), but {what}.",
+        f'Carry it: `variable_carry="{names[0].split("/")[0]}"`.',
+    )
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _either(some: PyTree, others: PyTree) -> PyTree:
@@ -306,17 +365,11 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
 def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopInvarianceError:
     """What to say where what all iterations share depends on one of them."""
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
-    shared = [paths[number][2:] for number in kinds.differing if kinds.places[number][0] == "shared"]
-    names = sorted({jax.tree_util.keystr(path, simple=True, separator="/") for path in shared})
-    carry = {paths[number][2:] for number in kinds.differing if _STATE in traced.depends[number]}
-    carried = sorted({jax.tree_util.keystr(path, simple=True, separator="/") for path in shared if path in carry})
+    differing = [(paths[number], _STATE in traced.depends[number]) for number in kinds.differing]
+    carried = sorted({_name(path[2:]) for path, state in differing if path[0].name == "shared" and state})
     if carried:
-        return LoopInvarianceError(
-            where,
-            f"{carried} is shared by all iterations (variable_broadcast), but its initial value depends on the carry, "
-            "or on a carried variable.",
-            f'Carry it: `variable_carry="{carried[0].split("/")[0]}"`.',
-        )
+        return _carry_it(where, carried, "its initial value depends on the carry, or on a carried variable")
+    names = sorted({_name(path[2:]) for path, _ in differing if path[0].name == "shared"})
     if names:
         return LoopInvarianceError(
             where,
@@ -324,15 +377,14 @@ def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopI
             "a slice or on a key that is split.",
             f"{advice.format(names[0].split('/')[0])}, or do not split the sequence it draws from.",
         )
+    written = sorted({_name(path[3:]) for path, _ in differing if path[1].idx == _WRITTEN})
+    if written:
+        return _carry_it(where, written, "the body writes values that differ between them")
     return LoopInvarianceError(
         where,
         "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
         "Give it an axis, and take one of the stacked values.",
     )
-
-
-_STATE = 0
-"""The operand of a traced body that goes from one iteration to the next, as `Traced.reads` numbers them."""
 
 
 def _is_none(value: Any) -> bool:

@@ -122,14 +122,16 @@ def _known(
 ) -> tuple[Any, Any]:
     """The loop between bounds that are known, which is a scan that carries the index and the value."""
 
-    def step(pure: Pure, now: Any, _: Any) -> tuple[Any, Any, Any]:
+    def step(pure: Pure, given: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
         carried, (index, value) = now
         number = index - state[0] if counts else ()
-        value, (carried, shared, captured) = body(pure, Variables(carried, variables.shared), number, index, value)
+        value, (carried, shared, captured) = body(pure, Variables(carried, given), number, index, value)
         return (index + 1, value), (), (shared, carried, captured)
 
     loop = Loop(size, False, unroll, False, [], 'Carry it, `variable_carry="{}"`')
-    (_, value), _, (shared, carried, captured) = loop.run(pure, step, (variables.carried, state), (), 0)
+    (_, value), _, (shared, carried, captured) = loop.run(
+        pure, step, variables.shared, (variables.carried, state), (), 0
+    )
     return value, (carried, shared, captured)
 
 

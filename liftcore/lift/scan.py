@@ -115,7 +115,7 @@ def scan(
         )
         keys = split_keys(rng_groups, key_axes, size)
 
-        def body(pure: Pure, state: Any, slices: Any) -> tuple[Any, Any, Any]:
+        def body(pure: Pure, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state
             rngs = replace_mapped(keys, key_axes, slices[1])
             args, kwargs = arguments.join(slices[2])
@@ -128,7 +128,7 @@ def scan(
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
         loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
-        carry, ys, groups = loop.run(pure, body, (carried, carry), xs, out_axes)
+        carry, ys, groups = loop.run(pure, body, shared, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)

@@ -360,22 +360,87 @@ def test_a_shared_variable_that_varies_is_an_error(init: Callable[..., Any], spl
         liftcore.init(lambda scope: lifted(scope.push("a"), jnp.float32(0), jnp.arange(3.0)))(KEY)
     assert caught.value.where == "scan(fn) at /a"
     assert "consts/inner/c" in caught.value.what
-    assert caught.value.fix.startswith(
-        ('Stack it, `variable_axes={"consts": 0}`', 'Carry it: `variable_carry="consts"`')
-    )
+    fixes = 'Stack it, `variable_axes={"consts": 0}`', 'Carry it: `variable_carry="consts"`'
+    assert caught.value.fix.startswith(fixes)
 
 
-@pytest.mark.parametrize("written", [lambda x: x, lambda x: (), lambda x: {"a": None}], ids=["array", "tuple", "dict"])
-def test_a_shared_variable_cannot_be_written(written: Callable[[Any], Any]) -> None:
+DIFFERING: dict[str, tuple[Callable[..., Any], str]] = {
+    "a slice": (lambda old, carry, x: x, "writes values that differ"),
+    "the carry": (lambda old, carry, x: carry, "writes values that differ"),
+    "a dict": (lambda old, carry, x: {"a": 1.0, "b": x}, "writes values that differ"),
+    "the old value": (lambda old, carry, x: old.value + 1, "reads it and then writes it"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+@pytest.mark.parametrize("given", [True, False])
+def test_a_shared_variable_cannot_be_written_differently(name: str, given: bool) -> None:
+    written, what = DIFFERING[name]
+
     def fn(scope: Scope, carry: Any, x: Any) -> Any:
-        scope.push("inner").put_variable("consts", "c", written(x))
-        return carry, None
+        old = scope.push("inner").variable("consts", "c", lambda: 1.0)
+        old.value = written(old, carry, x)
+        return carry + x, None
 
     lifted = liftcore.scan(fn, variable_broadcast="consts")
-    root = liftcore.bind({"consts": {"inner": {"c": 1.0}}}, mutable=True)
-    with pytest.raises(LoopInvarianceError, match=r"consts/inner/c.*the body writes it.*`variable_carry=\"consts\"`"):
+    variables = {"consts": {"inner": {"c": 1.0}}} if given else {}
+    root = liftcore.bind(variables, mutable=True)
+    with pytest.raises(LoopInvarianceError, match=rf"consts/inner/c.*the body {what}.*`variable_carry=\"consts\"`"):
         lifted(root, 0.0, jnp.arange(3.0))
-    assert root.variables() == {"consts": {"inner": {"c": 1.0}}}
+    assert root.variables() == variables
+
+
+def test_a_shared_variable_that_an_output_reads_before_it_is_written_is_an_error() -> None:
+    def fn(scope: Scope, carry: Any, x: Any) -> Any:
+        c = scope.variable("consts", "c", lambda: 1.0)
+        before, c.value = c.value, 2.0
+        return carry, before
+
+    for out_axes in (0, liftcore.broadcast):
+        lifted = liftcore.scan(fn, variable_broadcast="consts", out_axes=out_axes)
+        for variables in ({}, {"consts": {"c": 1.0}}):
+            with pytest.raises(LoopInvarianceError, match="reads it and then writes it"):
+                liftcore.apply(lifted, mutable=True)(variables, 0.0, jnp.arange(3.0))
+
+
+@pytest.mark.parametrize("new", [lambda: 7.0, lambda: (), lambda: {"a": None, "b": jnp.ones(2)}, lambda: jnp.ones(2)])
+@pytest.mark.parametrize("lift", ["scan", "fori_loop"])
+def test_a_shared_variable_may_be_written_the_same_in_all_iterations(lift: str, new: Callable[[], Any]) -> None:
+    def fn(scope: Scope, carry: Any) -> Any:
+        by = scope.param("by", lambda key: 2.0)
+        c = scope.variable("consts", "c", lambda: 1.0)
+        c.value = jax.tree.map(lambda leaf: by * leaf, new())
+        return carry + sum(leaf.sum() for leaf in jax.tree.leaves(jax.tree.map(jnp.asarray, c.value)))
+
+    def looped(length: int) -> Callable[..., Any]:
+        if lift == "fori_loop":
+            loop = liftcore.fori_loop(lambda scope, _, carry: fn(scope, carry), variable_broadcast=True)
+            return lambda scope: loop(scope, 0, length, jnp.float32(0))
+        loop = liftcore.scan(lambda scope, c, _: (fn(scope, c), None), length, variable_broadcast=True)
+        return lambda scope: loop(scope, jnp.float32(0), None)[0]
+
+    def plain(scope: Scope, length: int) -> Any:
+        carry = jnp.float32(0)
+        for _ in range(length):
+            carry = fn(scope.rewound(), carry)
+        return carry
+
+    for variables in ({"params": {"by": 3.0}}, {"params": {"by": 3.0}, "consts": {"c": 1.0}}):
+        for length in (3, 1):
+            expected = liftcore.apply(plain, mutable=["consts"])(variables, length)
+            for lifted in (looped(length), liftcore.remat(looped(length)), twice(looped(length), length)):
+                y, changed = liftcore.apply(lifted, mutable=["consts"])(variables)
+                np.testing.assert_allclose(y, expected[0])
+                jax.tree.map(np.testing.assert_array_equal, changed, expected[1])
+                assert jax.tree.structure(changed) == jax.tree.structure(expected[1])
+    _, changed = liftcore.apply(looped(0), mutable=["consts"])({"params": {"by": 3.0}, "consts": {"c": 1.0}})
+    assert changed == {"consts": {"c": 1.0}}
+
+
+def twice(body: Callable[..., Any], length: int) -> Callable[..., Any]:
+    """A body in a loop of one iteration."""
+    loop = liftcore.scan(lambda scope, c, _: (c, body(scope)), 1, variable_broadcast=True)
+    return lambda scope: loop(scope, 0.0, None)[1][0]
 
 
 # -- carried variables -------------------------------------------------------------------------------------------------
