@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.statics import Undescribed
 
 from ..errors import ReservedModuleAttributeError, UnhashableModuleError
 
@@ -40,7 +41,12 @@ class Base:
     _has_constructor: ClassVar[bool] = False
 
     def __static_fields__(self) -> dict[str, Any]:
-        """What stands for it in the key of what is compiled, see `liftcore.static_key`."""
+        """What stands for it in the key of what is compiled, see `liftcore.static_key`; for a bound module nothing does.
+
+        What that reads are the variables of its scope, which are in no field.
+        """
+        if getattr(self, "scope", None) is not None:
+            raise Undescribed(self)
         return {name: getattr(self, name, None) for name in (*self._field_names, "name")}
 
     if TYPE_CHECKING:

@@ -265,6 +265,23 @@ def test_a_mistake_is_told_as_ever_and_a_right_call_is_kept_afterwards() -> None
     assert variables == {"params": {"w": 1.0}}
 
 
+class Weight(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return x * self.param("w", lambda key: 1.0)
+
+
+def with_module(module: Weight, scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
+    return x * module.variables["params"]["w"], None
+
+
+@pytest.mark.parametrize("lift", [liftcore.jit, functools.partial(liftcore.scan, length=1)], ids=["jit", "scan"])
+def test_bound_modules_with_equal_fields_are_told_apart(lift: Any) -> None:
+    for w in (1.0, 2.0):
+        module = Weight().bind({"params": {"w": jnp.float32(w)}})
+        assert liftcore.apply(lift(functools.partial(with_module, module)))({}, 1.0)[0] == w
+
+
 def test_interceptors_and_captures_of_modules_inside_are_seen() -> None:
     dense = functools.partial(linen.Dense, 3)
 
