@@ -89,7 +89,7 @@ def snapshot(value: Any) -> Any:
     JAX takes a NumPy array that it has seen in one trace for unchanged in the next.
 
     Args:
-        value: any Python value. An object with a method `snapshot` makes its own.
+        value: any Python value. An object with a method `__snapshot__` makes its own.
     """
     kind: Any = type(value)
     if kind is np.ndarray:
@@ -106,7 +106,7 @@ def snapshot(value: Any) -> Any:
         made = object.__new__(kind)
         made.__dict__.update({name: snapshot(below) for name, below in value.__dict__.items()})
         return made
-    return value.snapshot() if hasattr(kind, "snapshot") else value
+    return value.__snapshot__() if hasattr(kind, "__snapshot__") else value
 
 
 _surroundings: list[Callable[[], Hashable]] = []

@@ -222,7 +222,7 @@ class Loop:
         static = {f"static argument {name}": one.static for name, one in self._arguments.items() if None in one.traced}
         return {**functions, "options": self._made.options, **static}
 
-    def snapshot(self) -> Loop:
+    def __snapshot__(self) -> Loop:
         """The same, of what can no longer change."""
         arguments = {name: argument.snapshot() for name, argument in self._arguments.items()}
         return Loop(self._made.snapshot(), arguments, self.key)

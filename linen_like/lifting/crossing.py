@@ -245,7 +245,7 @@ class EqualCall(Call):
         super().__init__(fn, inside, {})
         self._key = fn, key, context.captures[-1]
 
-    def snapshot(self) -> EqualCall:
+    def __snapshot__(self) -> EqualCall:
         """The same with copies of what its fields hold: what is kept under its key must stay as the key says."""
         parts = self.inside.parts
         kept = self.inside._replace(parts=parts._replace(templates=snapshot(parts.templates)))
