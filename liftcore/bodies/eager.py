@@ -126,7 +126,7 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
 
     @functools.wraps(made.lifted)
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        call = Loop.of(made, kinds, args, kwargs) if is_eager() else None
+        call = EagerCall.of(made, kinds, args, kwargs) if is_eager() else None
         if call is None:
             return made.lifted(scopes, *args, **kwargs)
         try:
@@ -138,11 +138,11 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
     return keeping_lifter(lifted, made.lifted)
 
 
-def _across(loop: Loop, arrays: Arrays, gone: Arrays, cache: Cache, crossing: Crossing, *groups: Any) -> Any:
+def _across(call: EagerCall, arrays: Arrays, gone: Arrays, cache: Cache, crossing: Crossing, *groups: Any) -> Any:
     if crossing.watched is not None:
         raise Untraceable
     paths = tuple(outer.path for outer in crossing.outers)  # filters may ask for them
-    body = Body(loop, loop.key, crossing.layout, (), paths, None)
+    body = Body(call, call.key, crossing.layout, (), paths, None)
     found = cache.find(body, (("donate_argnames", DONATED),) if gone else ())
     if found.body.fn.needs_values:  # type: ignore[attr-defined]
         raise Untraceable
@@ -166,7 +166,7 @@ class Argument(NamedTuple):
         return self._replace(static=snapshot(self.static))
 
 
-class Loop:
+class EagerCall:
     """One call of a lifted function, as a function of scopes and of lists of arrays, one for each argument.
 
     Attributes:
@@ -183,7 +183,7 @@ class Loop:
     @classmethod
     def of(
         cls, made: Made, kinds: Kinds, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Loop, Arrays, Arrays] | None:
+    ) -> tuple[EagerCall, Arrays, Arrays] | None:
         """That of a call, and its arrays, those that are donated apart; None where no key stands for what is static."""
         arguments: dict[str, Argument] = {}
         arrays: Arrays = {}
@@ -222,10 +222,10 @@ class Loop:
         static = {f"static argument {name}": one.static for name, one in self._arguments.items() if None in one.traced}
         return {**functions, "options": self._made.options, **static}
 
-    def __snapshot__(self) -> Loop:
+    def __snapshot__(self) -> EagerCall:
         """The same, of what can no longer change."""
         arguments = {name: argument.snapshot() for name, argument in self._arguments.items()}
-        return Loop(self._made.snapshot(), arguments, self.key)
+        return EagerCall(self._made.snapshot(), arguments, self.key)
 
 
 def _functions(options: Any) -> Iterator[Callable[..., Any]]:
