@@ -41,7 +41,7 @@ class Base:
     _has_constructor: ClassVar[bool] = False
 
     def __static_fields__(self) -> dict[str, Any]:
-        """What stands for it in the key of what is compiled, see `liftcore.static_key`; for a bound module nothing does.
+        """What stands for it in the key of what is compiled (see `liftcore.static_key`); for a bound module nothing.
 
         What that reads are the variables of its scope, which are in no field.
         """
