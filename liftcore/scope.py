@@ -327,8 +327,8 @@ class Scope(Naming):
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
             value = tag(value)
-        value = wrapped(value)
-        self._keep(collection, name, value)
+        value, sight = wrapped(value), self.tree.sight
+        self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(

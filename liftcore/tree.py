@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
@@ -127,14 +128,15 @@ class Tree:
     values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
-    they begin); `rewound` says whether any scope was rewound together with its draws; `word` makes the word of a draw
-    from path, sequence, count and `Node.times_rewound`.
+    they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
+    value, which is kept and handed outside as it was made; `rewound` says whether any scope was rewound together with
+    its draws; `word` makes the word of a draw from path, sequence, count and `Node.times_rewound`.
     """
 
     __slots__ = (
         "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
-        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sown",
-        "trace", "variables", "watch", "word", "writes", "written",
+        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sight",
+        "sown", "trace", "variables", "watch", "word", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +170,7 @@ class Tree:
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
         self.casts: Mapping[Path, tuple[Any, ...]] = {}
+        self.sight: Callable[[Path, Any], Any] | None = None if lift is None else lift.outer.tree.sight
         self.rewound = False
         self.trace = trace_state()
         self.alive = True
@@ -189,6 +192,15 @@ class Tree:
         self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], plain_word
         self.created, self.sown, self._resolved = {}, [], {}
         self.root.forget()
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Lets its scopes change while lifts run: for what a lift calls on this side of it, such as `map_out`."""
+        lifts, self.lifts = self.lifts, []
+        try:
+            yield
+        finally:
+            self.lifts = lifts
 
     @property
     def changed(self) -> bool:
@@ -217,7 +229,7 @@ class Tree:
     @property
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()))
+        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()), self.sight)
         empty = tuple([name for name, found in self.outermost().variables.items() if not found])
         return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left, empty
 
