@@ -24,6 +24,7 @@ from .errors import (
     ScopeParamNotFoundError,
     ScopeParamShapeError,
     ScopeVariableNotFoundError,
+    ThreadError,
     UnliftedCollectionError,
     UnliftedSequenceError,
     name_of,
@@ -51,6 +52,7 @@ __all__ = [
     "not_taken",
     "raw_transformed",
     "returned",
+    "two_threads",
     "wrong_function",
     "wrong_initializer",
     "wrong_shape",
@@ -74,8 +76,8 @@ def ended(scope: Scope) -> LiftError:
 
 def raw_transformed(scope: Scope, act: str) -> LiftError:
     """The scope is used under a JAX transformation that it does not cross."""
-    if scope.tree.lifts:
-        lift = scope.tree.lifts[-1]
+    lift = scope.tree.running_lift
+    if lift is not None:
         return JaxTransformError(
             f"{act} at {scope.path_text}",
             f"it belongs outside {lift}, and was used inside, where it cannot change.",
@@ -90,6 +92,15 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
         f"{act} at {scope.path_text}",
         f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
         fix,
+    )
+
+
+def two_threads(scope: Scope, act: str) -> LiftError:
+    """The scope is changed in one thread while another one has it."""
+    return ThreadError(
+        f"{act} at {scope.path_text}",
+        "another thread uses the same bound module or scope; both may read it, and only one may change it.",
+        "Bind one for each thread, `module.bind(variables, …)`, or call `module.apply(variables, …)` in each.",
     )
 
 

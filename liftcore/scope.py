@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -72,6 +73,7 @@ class Scope(Naming):
         if problem is not None:
             raise problem
         tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
+        tree.open()
         self._place(tree, tree.root, (), None)
 
     @classmethod
@@ -107,7 +109,7 @@ class Scope(Naming):
     @property
     def is_live(self) -> bool:
         """Whether no transformation lies between the scope and here, so that it may change."""
-        return not self.tree.lifts and trace_state() == self.tree.trace
+        return self.tree.running_lift is None and trace_state() == self.tree.trace
 
     def invalidate(self) -> None:
         """Ends the scope; where it is the root, ends all below it as well."""
@@ -117,7 +119,8 @@ class Scope(Naming):
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
-        """The scope itself, which ends with the `with` block."""
+        """The scope itself, which ends with the `with` block; until then it is of this thread."""
+        self.tree.claim()
         try:
             yield self
         finally:
@@ -211,7 +214,9 @@ class Scope(Naming):
         wanted = name or prefix
         if name is None:
             name = self.default_name(prefix)
-        if self.tree.lifts or (not trace_state() == self.tree.trace and not self._is_known(name)):
+        if (self.tree.lifts and self.tree.running_lift) or (
+            not trace_state() == self.tree.trace and not self._is_known(name)
+        ):
             raise problems.raw_transformed(self, f'naming "{wanted}"')
         if not reuse or not self.name_reserved(name):
             self.reserve(name)
@@ -570,8 +575,11 @@ class Scope(Naming):
         """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.tree.lifts or not trace_state() == self.tree.trace:  # `!=` would take Python the longer way to `==`
+        tree = self.tree
+        if (tree.lifts and tree.running_lift) or not trace_state() == tree.trace:  # `!=` would take longer than `==`
             raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
+        if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
+            raise problems.two_threads(self, f'{act} "{"/".join(names)}"')
 
     def check_put(self, collection: str, name: str, value: Any) -> None:
         """Checks that a value may be written here."""

@@ -7,6 +7,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from liftcore.statics import static_key
 
 from ..errors import TransformTargetError
 from ..lifecycle.calling import function_name, nowrap
+from ..lifecycle.threads import entered
 from ..module import Module
 from .crossing import LiftOfClass, cross
 
@@ -212,6 +214,9 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def function(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
+            with entered(module) as module:
+                return run(module, args, kwargs)
         return run(module, args, kwargs)
 
     return mark_lifted(function)
