@@ -106,7 +106,7 @@ class JaxTransformError(LiftError, ValueError):
     """A scope was drawn from, written or named under a raw JAX transformation wrapped round it."""
 
 
-class ThreadError(LiftError, RuntimeError):
+class ThreadError(LiftError, ValueError):
     """A bound scope or module was changed in one thread while another one had it."""
 
 

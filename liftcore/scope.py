@@ -72,8 +72,7 @@ class Scope(Naming):
         problem = problems.wrong_variables(variables)
         if problem is not None:
             raise problem
-        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
-        tree.open()
+        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing).open()
         self._place(tree, tree.root, (), None)
 
     @classmethod

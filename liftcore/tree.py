@@ -236,9 +236,10 @@ class Tree:
         held = self.lifts.get(threading.get_ident()) if self.lifts else None
         return held[-1] if held else None
 
-    def open(self) -> None:
-        """Lets any thread use the tree, one at a time."""
+    def open(self) -> Tree:
+        """The tree, which any thread may use from now on, one at a time."""
         self.thread = _ANYBODY
+        return self
 
     def claim(self) -> bool:
         """Takes the tree for this thread, until `open` is called, unless another one has it."""

@@ -48,7 +48,6 @@ from .lifecycle.interception import (
 )
 from .lifecycle.methods import kept
 from .lifecycle.places import share_scope
-from .lifecycle.threads import entered
 
 __all__ = [
     "InterceptorContext",
@@ -160,7 +159,7 @@ class Module(fields.Base):
         # Python asks for special methods where it can do without: that must run no `setup`.
         if not (name.startswith("__") and name.endswith("__")):
             if self.scope is not None and not self._state.ready and self.scope.tree.thread != get_ident():
-                with entered(self) as module:
+                with binding.entered(self) as module:
                     return getattr(module, name)
             binding.ensure_setup(self)
             if name in self.__dict__:

@@ -21,12 +21,11 @@ from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
-from .binding import check_constructed, ensure_setup, place
+from .binding import check_constructed, ensure_setup, entered, place
 from .context import context
 from .fields import Base
 from .interception import intercepted
 from .places import name_scope
-from .threads import entered
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,8 +16,8 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import static_key
 
 from ..errors import TransformTargetError
+from ..lifecycle.binding import entered
 from ..lifecycle.calling import function_name, nowrap
-from ..lifecycle.threads import entered
 from ..module import Module
 from .crossing import LiftOfClass, cross
 
