@@ -55,6 +55,7 @@ __all__ = [
     "two_threads",
     "wrong_function",
     "wrong_initializer",
+    "wrong_names",
     "wrong_shape",
     "wrong_variables",
 ]
@@ -264,6 +265,17 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
         f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+    )
+
+
+def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
+    """A new variable has more names of axes than axes, or fewer."""
+    fitting = (*names, *[None] * len(shape))[: len(shape)]
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"it has {len(names)} names of axes, {tuple(names)}, and {len(shape)} axes: its shape is {tuple(shape)}.",
+        f"Give each axis a name, and None to one that is not split: `nn.with_partitioning(init_fn, {fitting})`; a lift "
+        "names the axes that it adds itself.",
     )
 
 

@@ -16,7 +16,7 @@ import jax
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
-from .declaring import check_creatable, check_lifted, check_one, check_shape
+from .declaring import check_creatable, check_lifted, check_one, check_shape, names_checked
 from .errors import misfit, no_function
 from .filters import partition, to_predicate
 from .naming import Naming
@@ -84,8 +84,7 @@ class Scope(Naming):
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
         self._outside = set()
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
-        self.name = path[-1] if path else None
-        self._ended = False
+        self.name, self._ended = path[-1] if path else None, False
         return self
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ class Scope(Naming):
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
             value = tag(value)
-        value, sight = wrapped(value), self.tree.sight
+        value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
         self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
         self.tree.created[(collection, *self.relative_path, name)] = value
 
@@ -512,7 +511,7 @@ class Scope(Naming):
             raise problems.no_initializer(self, collection, name, init_fn)
         given = (self._key_for(init_fn), *args) if keyed else args
         try:
-            return init_fn(*given, **kwargs)
+            return names_checked(self, collection, name, init_fn(*given, **kwargs))
         except TypeError as error:
             taken = misfit(error, init_fn, given, kwargs)
             if taken is None:

@@ -25,7 +25,6 @@ from liftcore.meta import (
     PARTITION_NAME,
     Partitioned,
     check_axes,
-    check_names,
     constrain,
     get_partition_spec,
     get_sharding,
@@ -284,9 +283,7 @@ class _WithLogicalPartitioning:
     rules: LogicalRules | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> LogicallyPartitioned:
-        value = self.fn(*args, **kwargs)
-        check_names(value, self.names)
-        return LogicallyPartitioned(value, self.names, self.mesh, self.rules)
+        return LogicallyPartitioned(self.fn(*args, **kwargs), self.names, self.mesh, self.rules)
 
 
 def with_logical_partitioning(
@@ -309,7 +306,7 @@ def with_logical_partitioning(
         mesh: the mesh, or None for that of `jax.set_mesh`.
         rules: see `logical_to_mesh_axes`.
 
-    The initializer raises `LiftArgumentError` where it makes an array of fewer axes than names.
+    A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
     """
     return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
 
