@@ -113,12 +113,17 @@ def _written(name: str | None) -> str:
     return f"jax.{inside.get(name, '')}{name}"
 
 
-def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str]) -> LiftError:
-    """A name is asked for twice, by a variable of a collection, or by a scope (None); `held` is who has it."""
+def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str], outside: bool = False) -> LiftError:
+    """A name is asked for twice, by a variable of a collection, or by a scope (None).
+
+    `held` is who has it, and `outside` whether that is a scope that was named before the lift around.
+    """
+    once = "Make it once, before the lift, and use that one inside" if outside else "Make it once and keep it"
     return NameInUseError(
         f'"{name}" at {scope.path_text}',
-        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already.",
-        f'Make it once and keep it, or give one of them another name, such as "{name}_2".',
+        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already"
+        f"{', outside of the lift' if outside else ''}.",
+        f'{once}, or give one of them another name, such as "{name}_2".',
     )
 
 
