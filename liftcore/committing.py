@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import filters
@@ -26,6 +27,7 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
 
     All or nothing: what can raise, checks and functions of the user's, has run before anything changes outside.
     """
+    _check_draws(crossing)
     if not crossing.is_unchanged(groups):
         changes = _changes(crossing, groups)
         sown = _reduced(crossing, groups, changes)
@@ -33,6 +35,15 @@ def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
         for scope, one, value in sown:
             scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
     _go_on(crossing)
+
+
+def _check_draws(crossing: Crossing) -> None:
+    """Checks that what was drawn inside may be counted outside, where the scopes are not this thread's anyway."""
+    here = get_ident()
+    for record in crossing.records:
+        for (index, path, name), _ in record.draws:
+            if crossing.outers[index].tree.thread != here:
+                crossing.outers[index].below(path).check_live("drawing from", name)
 
 
 class _Change(NamedTuple):

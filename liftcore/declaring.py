@@ -14,7 +14,7 @@ from .values import shapes
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["check_creatable", "check_lifted", "check_one", "check_shape"]
+__all__ = ["check_creatable", "check_lifted", "check_one", "check_shape", "names_checked"]
 
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
@@ -51,6 +51,19 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
     if inside is not None:
         raise problems.not_taken(scope, collection, name, inside, "created")
     raise problems.not_found(scope, collection, name, list(scope.dicts(collection)))
+
+
+def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: bool = True) -> Any:
+    """The value of a new variable, which may be in a `Partitioned`: that has as many names as the array has axes.
+
+    Inside a lift it may have fewer, since one around may name an axis that is there, or one that will not be there (see
+    `liftcore.add_metadata_axis`): `initial` says whether this is what the initializer made. One may name nothing.
+    """
+    if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape"):
+        count, size = len(box.names), len(box.value.shape)
+        if (count > size and initial) or (count < size and scope.tree.lift is None and any(box.names)):
+            raise problems.wrong_names(scope, collection, name, box.names, box.value.shape)
+    return box
 
 
 def check_shape(

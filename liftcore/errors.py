@@ -1,7 +1,7 @@
 """Errors that users may catch. Each one says where it happened, what is wrong, and how to put it right.
 
     LiftError
-    ├── scopes:    InvalidScopeError, NameInUseError, JaxTransformError
+    ├── scopes:    InvalidScopeError, NameInUseError, JaxTransformError, ThreadError
     ├── variables: ScopeCollectionNotFound, ScopeVariableNotFoundError, ScopeParamNotFoundError,
     │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError (which is a
     │              ScopeCollectionNotFound and a ModifyScopeVariableError)
@@ -104,6 +104,10 @@ class NameInUseError(LiftError, ValueError):
 
 class JaxTransformError(LiftError, ValueError):
     """A scope was drawn from, written or named under a raw JAX transformation wrapped round it."""
+
+
+class ThreadError(LiftError, ValueError):
+    """A bound scope or module was changed in one thread while another one had it."""
 
 
 class ScopeCollectionNotFound(LiftError, ValueError):

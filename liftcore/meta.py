@@ -34,7 +34,6 @@ __all__ = [
     "Partitioned",
     "add_axis",
     "check_axes",
-    "check_names",
     "constrain",
     "get_partition_spec",
     "get_sharding",
@@ -286,23 +285,6 @@ def check_axes(where: str, spec: PartitionSpec, mesh: Any) -> None:
         )
 
 
-def check_names(value: Any, names: Sequence[Any]) -> None:
-    """Checks that an array which an initializer made has no more names than axes.
-
-    It may have fewer: a lift around it names an axis that is there (see `liftcore.add_metadata_axis`).
-
-    Raises:
-        LiftArgumentError: where it has more.
-    """
-    shape = getattr(value, "shape", None)
-    if shape is not None and len(shape) < len(names):
-        raise LiftArgumentError(
-            f"an initializer with the names {tuple(names)}",
-            f"it has {len(names)} names, and makes an array of shape {tuple(shape)}, which has {len(shape)} axes.",
-            "Give each axis a name, and None to one that is not split.",
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class _WithPartitioning:
     """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
@@ -312,9 +294,7 @@ class _WithPartitioning:
     mesh: Mesh | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Partitioned:
-        value = self.fn(*args, **kwargs)
-        check_names(value, self.names)
-        return Partitioned(value, self.names, self.mesh)
+        return Partitioned(self.fn(*args, **kwargs), self.names, self.mesh)
 
 
 def with_partitioning(
@@ -332,7 +312,7 @@ def with_partitioning(
         names: one for each axis; see `Partitioned`.
         mesh: see `Partitioned`.
 
-    The initializer raises `LiftArgumentError` where it makes an array of fewer axes than names.
+    A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
     """
     return _WithPartitioning(fn, tuple(names), mesh)
 

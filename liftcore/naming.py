@@ -61,7 +61,8 @@ class Naming:
         """Checks that a name may be taken; see `reserve`."""
         if self.name_reserved(name, collection):
             held = sorted(filter(None, self._reserved[name]))
-            raise problems.name_taken(cast("Scope", self), name, collection, held)
+            outside = collection is None and (name, None) in self._outside
+            raise problems.name_taken(cast("Scope", self), name, collection, held, outside)
 
     def check_name(self, name: str, collection: str | None = None) -> None:
         """Checks that a name can be one part of a path; that of the collection of a variable likewise.

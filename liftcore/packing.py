@@ -311,12 +311,12 @@ class Crossing:
     def enter(self) -> None:
         """Tells the scopes outside that the body begins to run."""
         for outer in self.outers:
-            outer.tree.lifts.append(self.layout.name)
+            outer.tree.enter_lift(self.layout.name)
 
     def leave(self) -> None:
         """Tells them that it ended; the scopes that were made inside end too."""
         for outer in self.outers:
-            outer.tree.lifts.pop()
+            outer.tree.leave_lift()
         for roots, _, _ in self._made:
             for root in roots:
                 if root.tree.alive:

@@ -24,6 +24,7 @@ from .errors import (
     ScopeParamNotFoundError,
     ScopeParamShapeError,
     ScopeVariableNotFoundError,
+    ThreadError,
     UnliftedCollectionError,
     UnliftedSequenceError,
     name_of,
@@ -51,8 +52,10 @@ __all__ = [
     "not_taken",
     "raw_transformed",
     "returned",
+    "two_threads",
     "wrong_function",
     "wrong_initializer",
+    "wrong_names",
     "wrong_shape",
     "wrong_variables",
 ]
@@ -74,8 +77,8 @@ def ended(scope: Scope) -> LiftError:
 
 def raw_transformed(scope: Scope, act: str) -> LiftError:
     """The scope is used under a JAX transformation that it does not cross."""
-    if scope.tree.lifts:
-        lift = scope.tree.lifts[-1]
+    lift = scope.tree.running_lift
+    if lift is not None:
         return JaxTransformError(
             f"{act} at {scope.path_text}",
             f"it belongs outside {lift}, and was used inside, where it cannot change.",
@@ -93,6 +96,15 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
     )
 
 
+def two_threads(scope: Scope, act: str) -> LiftError:
+    """The scope is changed in one thread while another one has it."""
+    return ThreadError(
+        f"{act} at {scope.path_text}",
+        "another thread uses the same bound module or scope; both may read it, and only one may change it.",
+        "Bind one for each thread, `module.bind(variables, …)`, or call `module.apply(variables, …)` in each.",
+    )
+
+
 def _written(name: str | None) -> str:
     """A transformation as one writes it."""
     if name is None:
@@ -101,12 +113,17 @@ def _written(name: str | None) -> str:
     return f"jax.{inside.get(name, '')}{name}"
 
 
-def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str]) -> LiftError:
-    """A name is asked for twice, by a variable of a collection, or by a scope (None); `held` is who has it."""
+def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str], outside: bool = False) -> LiftError:
+    """A name is asked for twice, by a variable of a collection, or by a scope (None).
+
+    `held` is who has it, and `outside` whether that is a scope that was named before the lift around.
+    """
+    once = "Make it once, before the lift, and use that one inside" if outside else "Make it once and keep it"
     return NameInUseError(
         f'"{name}" at {scope.path_text}',
-        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already.",
-        f'Make it once and keep it, or give one of them another name, such as "{name}_2".',
+        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already"
+        f"{', outside of the lift' if outside else ''}.",
+        f'{once}, or give one of them another name, such as "{name}_2".',
     )
 
 
@@ -253,6 +270,17 @@ def immutable(scope: Scope, collection: str, name: str) -> LiftError:
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
         f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+    )
+
+
+def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
+    """A new variable has more names of axes than axes, or fewer."""
+    fitting = (*names, *[None] * len(shape))[: len(shape)]
+    return LiftArgumentError(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"it has {len(names)} names of axes, {tuple(names)}, and {len(shape)} axes: its shape is {tuple(shape)}.",
+        f"Give each axis a name, and None to one that is not split: `nn.with_partitioning(init_fn, {fitting})`; a lift "
+        "names the axes that it adds itself.",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ import jax
 
 from . import meta, problems, rng
 from ._compat import tag, trace_state
-from .declaring import check_creatable, check_lifted, check_one, check_shape
+from .declaring import check_creatable, check_lifted, check_one, check_shape, names_checked
 from .errors import misfit, no_function
 from .filters import partition, to_predicate
 from .naming import Naming
@@ -71,7 +72,7 @@ class Scope(Naming):
         problem = problems.wrong_variables(variables)
         if problem is not None:
             raise problem
-        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing)
+        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing).open()
         self._place(tree, tree.root, (), None)
 
     @classmethod
@@ -83,8 +84,7 @@ class Scope(Naming):
         self._adopted, self._reserved, self._numbers, self._first_free, self._shared = (), {}, {}, None, False
         self._outside = set()
         self.tree, self.node, self.path, self.parent = tree, node, path, parent
-        self.name = path[-1] if path else None
-        self._ended = False
+        self.name, self._ended = path[-1] if path else None, False
         return self
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Scope(Naming):
     @property
     def is_live(self) -> bool:
         """Whether no transformation lies between the scope and here, so that it may change."""
-        return not self.tree.lifts and trace_state() == self.tree.trace
+        return self.tree.running_lift is None and trace_state() == self.tree.trace
 
     def invalidate(self) -> None:
         """Ends the scope; where it is the root, ends all below it as well."""
@@ -117,7 +117,8 @@ class Scope(Naming):
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
-        """The scope itself, which ends with the `with` block."""
+        """The scope itself, which ends with the `with` block; until then it is of this thread."""
+        self.tree.claim()
         try:
             yield self
         finally:
@@ -211,7 +212,9 @@ class Scope(Naming):
         wanted = name or prefix
         if name is None:
             name = self.default_name(prefix)
-        if self.tree.lifts or (not trace_state() == self.tree.trace and not self._is_known(name)):
+        if (self.tree.lifts and self.tree.running_lift) or (
+            not trace_state() == self.tree.trace and not self._is_known(name)
+        ):
             raise problems.raw_transformed(self, f'naming "{wanted}"')
         if not reuse or not self.name_reserved(name):
             self.reserve(name)
@@ -327,8 +330,8 @@ class Scope(Naming):
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.hoisted and not settled:
             value = tag(value)
-        value = wrapped(value)
-        self._keep(collection, name, value)
+        value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
+        self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(
@@ -508,7 +511,7 @@ class Scope(Naming):
             raise problems.no_initializer(self, collection, name, init_fn)
         given = (self._key_for(init_fn), *args) if keyed else args
         try:
-            return init_fn(*given, **kwargs)
+            return names_checked(self, collection, name, init_fn(*given, **kwargs))
         except TypeError as error:
             taken = misfit(error, init_fn, given, kwargs)
             if taken is None:
@@ -570,8 +573,11 @@ class Scope(Naming):
         """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.tree.lifts or not trace_state() == self.tree.trace:  # `!=` would take Python the longer way to `==`
+        tree = self.tree
+        if (tree.lifts and tree.running_lift) or not trace_state() == tree.trace:  # `!=` would take longer than `==`
             raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
+        if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
+            raise problems.two_threads(self, f'{act} "{"/".join(names)}"')
 
     def check_put(self, collection: str, name: str, value: Any) -> None:
         """Checks that a value may be written here."""

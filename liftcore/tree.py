@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rng
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 __all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
+
+_ANYBODY = 0
+"""Stands for the thread of a tree that no thread has to itself; no thread has that number."""
+
+_LOCK = threading.Lock()
 
 
 class Node:
@@ -127,14 +135,20 @@ class Tree:
     values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
-    they begin); `rewound` says whether any scope was rewound together with its draws; `word` makes the word of a draw
-    from path, sequence, count and `Node.times_rewound`.
+    they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
+    value, which is kept and handed outside as it was made; `rewound` says whether any scope was rewound together with
+    its draws; `word` makes the word of a draw from path, sequence, count and `Node.times_rewound`.
+
+    `thread` is the one that has the tree to itself: that of the `init`, `apply` or lift. A tree that is bound is
+    nobody's but while a method of a module runs (`claim`); of scopes alone, the first thread that changes one is the
+    `writer`.
+    `lifts` has for each thread the names of the lifts of the tree that run.
     """
 
     __slots__ = (
         "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
-        "initializing", "left", "lift", "lifts", "mixed", "mutable", "remade", "rewound", "rngs", "root", "sown",
-        "trace", "variables", "watch", "word", "writes", "written",
+        "initializing", "left", "lift", "lifts", "mixed", "mutable", "reads", "remade", "rewound", "rngs", "root",
+        "sight", "sown", "thread", "trace", "variables", "watch", "word", "writer", "writes", "written",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +182,7 @@ class Tree:
         self.watch: Watch | None = None
         self.remade: frozenset[Path] = frozenset()
         self.casts: Mapping[Path, tuple[Any, ...]] = {}
+        self.sight: Callable[[Path, Any], Any] | None = None if lift is None else lift.outer.tree.sight
         self.rewound = False
         self.trace = trace_state()
         self.alive = True
@@ -175,7 +190,10 @@ class Tree:
         self.written: dict[Path, None] = {}
         self.sown: list[tuple[Sown, Any]] = []
         self.mixed: set[Path] = set()
-        self.lifts: list[str] = []
+        self.lifts: dict[int, list[str]] = {}
+        self.thread = threading.get_ident()
+        self.writer = _ANYBODY
+        self.reads: bool = lift is not None and lift.outer.tree.reads
         self.writes: bool = type(mutable) is not Nothing or (
             lift is not None and lift.groups.captures is not None and lift.outer.tree.writes
         )
@@ -189,6 +207,65 @@ class Tree:
         self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], plain_word
         self.created, self.sown, self._resolved = {}, [], {}
         self.root.forget()
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Lets its scopes change while lifts run: for what a lift calls on this side of it, such as `map_out`."""
+        here = threading.get_ident()
+        lifts = self.lifts.pop(here, None)
+        try:
+            yield
+        finally:
+            if lifts is not None:
+                self.lifts[here] = lifts
+
+    def enter_lift(self, name: str) -> None:
+        """Notes that the body of a lift begins to run in this thread."""
+        self.lifts.setdefault(threading.get_ident(), []).append(name)
+
+    def leave_lift(self) -> None:
+        """Notes that it ended."""
+        here = threading.get_ident()
+        self.lifts[here].pop()
+        if not self.lifts[here]:
+            del self.lifts[here]
+
+    @property
+    def running_lift(self) -> str | None:
+        """The name of the innermost lift of the tree that runs in this thread."""
+        held = self.lifts.get(threading.get_ident()) if self.lifts else None
+        return held[-1] if held else None
+
+    def open(self) -> Tree:
+        """The tree, which any thread may use from now on, one at a time."""
+        self.thread = _ANYBODY
+        return self
+
+    def claim(self) -> bool:
+        """Takes the tree for this thread, until `open` is called, unless another one has it."""
+        with _LOCK:
+            free = self.thread == _ANYBODY
+            if free:
+                self.thread = threading.get_ident()
+        return free
+
+    def may_change(self) -> bool:
+        """Whether this thread may write, create and draw: no other one has the tree, or has changed it."""
+        here = threading.get_ident()
+        if self.reads or self.thread != _ANYBODY:
+            return not self.reads and self.thread == here
+        with _LOCK:
+            if self.writer != here and not any(thread.ident == self.writer for thread in threading.enumerate()):
+                self.writer = here
+        return self.writer == here
+
+    def reader(self) -> Tree:
+        """A tree of the same variables for another thread, that may read them only."""
+        tree = copy.copy(self)
+        tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
+        tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
+        tree.sown, tree.mixed = [], set()
+        return tree
 
     @property
     def changed(self) -> bool:
@@ -217,7 +294,7 @@ class Tree:
     @property
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()))
+        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()), self.sight)
         empty = tuple([name for name, found in self.outermost().variables.items() if not found])
         return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left, empty
 

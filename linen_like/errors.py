@@ -35,6 +35,7 @@ from liftcore.errors import (
     ScopeParamNotFoundError,
     ScopeParamShapeError,
     ScopeVariableNotFoundError,
+    ThreadError,
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "ScopeVariableNotFoundError",
     "SetAttributeFrozenModuleError",
     "SetAttributeInModuleSetupError",
+    "ThreadError",
     "TransformTargetError",
     "TransformedMethodReturnValueError",
     "UnboundModuleError",

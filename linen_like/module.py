@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -157,6 +158,9 @@ class Module(fields.Base):
             )
         # Python asks for special methods where it can do without: that must run no `setup`.
         if not (name.startswith("__") and name.endswith("__")):
+            if self.scope is not None and not self._state.ready and self.scope.tree.thread != get_ident():
+                with binding.entered(self) as module:
+                    return getattr(module, name)
             binding.ensure_setup(self)
             if name in self.__dict__:
                 return self.__dict__[name]

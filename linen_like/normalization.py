@@ -5,24 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from liftcore import Variable, nn
-from liftcore.errors import LiftArgumentError, shown
-from liftcore.meta import is_box, replace_boxed, unbox
+from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype
 
 from .dtypes import canonicalize_dtype
 from .initializers import Initializer, ones, zeros
 from .lifecycle.calling import compact, nowrap
 from .module import Module, merge_param
-from .transforms.compilation import eval_shape
-from .transforms.variables import map_variables
+from .reparametrized import call_with
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "SpectralNorm", "WeightNorm"]
 
@@ -331,32 +328,10 @@ class SpectralNorm(Module):
     @compact
     def __call__(self, *args: Any, update_stats: bool, **kwargs: Any) -> Any:
         """Calls the layer with these arguments; with `update_stats` the power iteration goes on from here next time."""
-        stored: dict[str, tuple[Variable, Variable]] = {}
-        found: dict[str, tuple[Array, Array]] = {}
-
-        def prepared(name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-            if len(shape) < 2 or self.n_steps < 1:
-                return None
-            if len(shape) > 2 and self.error_on_non_matrix:
-                raise LiftArgumentError(
-                    f'"{name}" in SpectralNorm at {self.scope.path_text}',
-                    f"expected a matrix, given shape {shape}.",
-                    "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
-                )
-            u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
-            sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
-            stored[name] = u, sigma
-
-            def divided(value: Array) -> Array:
-                result, found[name] = self._divided(value, u.value)
-                return result
-
-            return divided
-
-        y = _call_with(self, self.layer_instance, prepared, args, kwargs)
-        for name, values in found.items() if update_stats else ():
-            for variable, value in zip(stored[name], values, strict=True):
-                variable.value = value
+        spectrum = _Spectrum(self, {}, {})
+        y = call_with(spectrum, self, self.layer_instance, args, kwargs)
+        if update_stats:
+            spectrum.update()
         return y
 
     @nowrap
@@ -374,6 +349,46 @@ class SpectralNorm(Module):
         sigma = jnp.matmul(jnp.matmul(v, matrix), u.T)[0, 0]
         result = jnp.reshape(matrix / jnp.where(sigma != 0, sigma, 1), value.shape)
         return jnp.asarray(result, canonicalize_dtype(value, u, v, sigma, dtype=self.dtype)), (u, sigma)
+
+
+class _Spectrum(NamedTuple):
+    """What one call of a `SpectralNorm` knows of each matrix: the vector that it began with, and what it found."""
+
+    norm: SpectralNorm
+    stored: dict[str, tuple[Variable, Variable]]
+    found: dict[str, tuple[Array, Array]]
+
+    def change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
+        norm = self.norm
+        if len(shape) < 2 or norm.n_steps < 1:
+            return None
+        if len(shape) > 2 and norm.error_on_non_matrix:
+            raise LiftArgumentError(
+                f'"{name}" in SpectralNorm at {norm.scope.path_text}',
+                f"expected a matrix, given shape {shape}.",
+                "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
+            )
+        u = norm.variable(norm.collection_name, f"{name}/u", norm._start, shape[-1])
+        sigma = norm.variable(norm.collection_name, f"{name}/sigma", jnp.ones, (), norm.param_dtype)
+        self.stored[name] = u, sigma
+
+        def divided(value: Array) -> Array:
+            result, self.found[name] = norm._divided(value, u.value)
+            return result
+
+        return divided
+
+    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
+        norm = self.norm
+        if value.ndim < 2 or norm.n_steps < 1:
+            return None
+        return canonicalize_dtype(value, jnp.zeros((), norm.param_dtype), dtype=norm.dtype)
+
+    def update(self) -> None:
+        """Lets the power iteration go on from here next time."""
+        for name, values in self.found.items():
+            for variable, value in zip(self.stored[name], values, strict=True):
+                variable.value = value
 
 
 class WeightNorm(Module):
@@ -426,20 +441,13 @@ class WeightNorm(Module):
     @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer with these arguments."""
+        return call_with(_Scales(self), self, self.layer_instance, args, kwargs)
+
+    @nowrap
+    def _chooses(self, name: str) -> bool:
         chosen = self.variable_filter
         texts = (chosen,) if isinstance(chosen, str) else tuple(chosen or ())
-
-        def prepared(name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-            if texts and not any(text in name for text in texts):
-                return None
-            features = self._features(name, shape)
-            scale = None
-            if self.use_scale:
-                sizes = tuple(shape[axis] for axis in features)
-                scale = self.param(f"{name}/scale", self.scale_init, sizes, self.param_dtype)
-            return functools.partial(self._scaled, features=features, scale=scale)
-
-        return _call_with(self, self.layer_instance, prepared, args, kwargs)
+        return not texts or any(text in name for text in texts)
 
     @nowrap
     def _scaled(self, value: Array, features: tuple[int, ...], scale: Array | None) -> Array:
@@ -462,60 +470,27 @@ class WeightNorm(Module):
         return tuple(sorted({axis % len(shape) for axis in axes}))
 
 
+class _Scales(NamedTuple):
+    """The scales that a `WeightNorm` learns."""
+
+    norm: WeightNorm
+
+    def change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
+        norm, scale = self.norm, None
+        if not norm._chooses(name):
+            return None
+        features = norm._features(name, shape)
+        if norm.use_scale:
+            sizes = tuple(shape[axis] for axis in features)
+            scale = norm.param(f"{name}/scale", norm.scale_init, sizes, norm.param_dtype)
+        return functools.partial(norm._scaled, features=features, scale=scale)
+
+    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
+        norm = self.norm
+        scale = jnp.zeros((), norm.param_dtype) if norm.use_scale else None
+        return canonicalize_dtype(value, scale, dtype=norm.dtype) if norm._chooses(name) else None
+
+
 def _unit(x: Array, axes: Sequence[int], epsilon: float) -> Array:
     """Vectors of length 1, laid along axes."""
     return x * lax.rsqrt((x * x).sum(tuple(axes), keepdims=True) + epsilon)
-
-
-_Prepared: TypeAlias = Callable[[str, tuple[int, ...]], Callable[[Array], Array] | None]
-
-
-def _call_with(module: Module, layer: Any, prepared: _Prepared, args: Any, kwargs: Any) -> Any:
-    """Calls a layer that sees its parameters as changed by what `prepared` returns for the name and shape of each.
-
-    `prepared` makes variables of the module, so the shapes are found out before the layer makes its parameters; those
-    are stored changed, in their own dtype. So while it is initialised, the layer runs three times.
-    """
-    if not isinstance(layer, Module):
-        raise LiftArgumentError(
-            f"{type(module).__name__} at {module.scope.path_text}",
-            f"expected a module as layer_instance, given {shown(layer)}.",
-            f"Make the layer first: `{type(module).__name__}(nn.Dense(3))`.",
-        )
-    changes: dict[str, Callable[[Array], Array] | None] = {}
-    stored: dict[str, Any] = {}
-
-    def name(path: Any) -> str:
-        return f"{layer.name}/{jax.tree_util.keystr(path, simple=True, separator='/')}"
-
-    def call(layer: Any) -> Any:
-        return layer(*args, **kwargs)
-
-    def made(layer: Any) -> Any:
-        call(layer)
-        return layer.variables.get("params", {})
-
-    def changed(path: Any, value: Any) -> Any:
-        fn = changes[name(path[1:])]
-        return value if fn is None else replace_boxed(value, fn(jnp.asarray(unbox(value))))
-
-    def store(path: Any, value: Any) -> Any:
-        new = changed(path, value)
-        stored[name(path[1:])] = jax.tree.map(jnp.result_type, new)
-        return jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), new, value)
-
-    def see(path: Any, value: Any) -> Any:
-        dtype = stored.get(name(path[1:]))
-        return changed(path, value) if dtype is None else jax.tree.map(jnp.asarray, value, dtype)
-
-    known = eval_shape(made, layer) if module.is_initializing() else layer.variables.get("params", {})
-    for path, value in jax.tree_util.tree_leaves_with_path(known, is_leaf=is_box):
-        changes[name(path)] = prepared(name(path), np.shape(unbox(value)))
-    if module.is_initializing():
-        map_variables(call, "params", trans_out_fn=functools.partial(_map, store), init=True)(layer)
-    return map_variables(call, "params", functools.partial(_map, see))(layer)
-
-
-def _map(fn: Callable[[Any, Any], Any], variables: Any) -> Any:
-    """`fn(path, value)` of each variable, box and all."""
-    return jax.tree_util.tree_map_with_path(fn, variables, is_leaf=is_box)

@@ -25,7 +25,6 @@ from liftcore.meta import (
     PARTITION_NAME,
     Partitioned,
     check_axes,
-    check_names,
     constrain,
     get_partition_spec,
     get_sharding,
@@ -35,6 +34,8 @@ from liftcore.meta import (
 from liftcore.struct import field
 from liftcore.typing import PyTree
 
+from .lifecycle.binding import place
+from .lifecycle.context import context
 from .lifting.lifting import Methods, lift
 
 __all__ = [
@@ -129,7 +130,7 @@ def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
     twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
         raise LiftArgumentError(
-            f"logical names {tuple(names)}",
+            _where(names),
             f"{twice} occurs twice, and an axis of the mesh can split only one axis of an array.",
             "Give the axes different names, or None to those that are not split.",
         )
@@ -201,29 +202,40 @@ def with_logical_constraint(
         logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without.
         rules: see `logical_to_mesh_axes`.
         mesh: the mesh, or None for that of `jax.set_mesh`.
-        fallback: what to do about a name without a rule.
+        fallback: what to do about a name without a rule. By default its axis is not split, so that a model may name
+            more than is split; `RulesFallback.RAISE_ERROR` finds names that are misspelt.
 
     Raises:
-        LiftArgumentError: where a name occurs twice; where one has no rule, if `fallback` says so.
+        LiftArgumentError: where a name occurs twice; where one has no rule, if `fallback` says so; where the mesh lacks
+            an axis that a rule names.
     """
     rules = get_logical_axis_rules() if rules is None else rules
     if not rules or logical_axis_resources is None:
         return x
 
-    def place(names: Names, part: PyTree) -> PyTree:
+    def lie(names: Names, part: PyTree) -> PyTree:
         axes = None if names is None else _assigned(names, rules)
         if axes is not None and _UNASSIGNED in axes and fallback is RulesFallback.RAISE_ERROR:
             lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
             raise LiftArgumentError(
-                f"logical names {tuple(names)}",
+                _where(names),
                 f"no rule could be followed for {lost} (rules: {list(rules)}).",
                 f'{_meant(lost[0], rules)}Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
             )
         if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
             return part
-        return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
+        try:
+            return constrain(part, PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in axes)), mesh)
+        except LiftArgumentError as error:
+            raise LiftArgumentError(_where(names), error.what, error.fix) from None
 
-    return jax.tree.map(place, logical_axis_resources, x, is_leaf=_is_names)
+    return jax.tree.map(lie, logical_axis_resources, x, is_leaf=_is_names)
+
+
+def _where(names: Names) -> str:
+    """Logical names, and the module that runs, for the text of an error."""
+    running = context.modules[-1]
+    return f"logical names {tuple(names)}{'' if running is None else f' in {place(running)}'}"
 
 
 def _meant(name: str, rules: LogicalRules) -> str:
@@ -284,9 +296,7 @@ class _WithLogicalPartitioning:
     rules: LogicalRules | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> LogicallyPartitioned:
-        value = self.fn(*args, **kwargs)
-        check_names(value, self.names)
-        return LogicallyPartitioned(value, self.names, self.mesh, self.rules)
+        return LogicallyPartitioned(self.fn(*args, **kwargs), self.names, self.mesh, self.rules)
 
 
 def with_logical_partitioning(
@@ -309,7 +319,7 @@ def with_logical_partitioning(
         mesh: the mesh, or None for that of `jax.set_mesh`.
         rules: see `logical_to_mesh_axes`.
 
-    The initializer raises `LiftArgumentError` where it makes an array of fewer axes than names.
+    A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
     """
     return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
 

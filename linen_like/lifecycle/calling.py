@@ -12,6 +12,7 @@ import inspect
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from typing import Any, TypeVar
 
 import jax
@@ -20,7 +21,7 @@ from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
-from .binding import check_constructed, ensure_setup, place
+from .binding import check_constructed, ensure_setup, entered, place
 from .context import context
 from .fields import Base
 from .interception import intercepted
@@ -132,14 +133,16 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
     is_compact, is_lifted = getattr(fun, "compact", False), getattr(fun, "is_lifted", False)
     name = function_name(fun)
     suffix = "" if name == "__call__" else f".{name}"
-    if getattr(fun, "compact_name_scope", False):
-        fun = _in_name_scope(fun, name)
+    fun = _in_name_scope(fun, name)
 
     @functools.wraps(fun)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Base):
             return fun(self, *args, **kwargs)
-        state = self._state
+        state, scope = self._state, self.scope
+        if scope is not None and scope.tree.thread != get_ident():
+            with entered(self) as module:
+                return method(module, *args, **kwargs)
         if not state.ready:
             _begin(self, is_lifted)
         begins = is_compact and not state.in_compact
@@ -179,6 +182,10 @@ def _begin(module: Any, is_lifted: bool) -> None:
 
 
 def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A method, which gets a name scope of its own if it is marked so."""
+    if not getattr(fun, "compact_name_scope", False):
+        return fun
+
     @functools.wraps(fun)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         _check_bound(self, name)

@@ -7,6 +7,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -15,11 +16,12 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import static_key
 
 from ..errors import TransformTargetError
+from ..lifecycle.binding import entered
 from ..lifecycle.calling import function_name, nowrap
 from ..module import Module
 from .crossing import LiftOfClass, cross
 
-__all__ = ["Methods", "lift", "mark_lifted"]
+__all__ = ["Methods", "flags", "lift", "mark_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Core = functools.partial[Callable[..., Any]]
@@ -106,7 +108,18 @@ def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tupl
                 f"{unknown} is no option (available: {sorted(options)}).",
                 "Give options by their names.",
             )
-    return tuple((method, Options({**options, **changes})) for method, changes in methods.items())
+    merged = {method: {**options, **changes} for method, changes in methods.items()}
+    for each in merged.values():
+        if "split_rngs" in each:
+            each["split_rngs"] = flags(each["split_rngs"])
+    return tuple((method, Options(each)) for method, each in merged.items())
+
+
+def flags(split_rngs: Any) -> Any:
+    """The argument `split_rngs`, where 0 and 1 are bools, as in Linen."""
+    if not isinstance(split_rngs, Mapping):
+        return split_rngs
+    return {name: bool(flag) if type(flag) is int and flag in (0, 1) else flag for name, flag in split_rngs.items()}
 
 
 def _lifted_class(
@@ -212,6 +225,9 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def function(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
+            with entered(module) as module:
+                return run(module, args, kwargs)
         return run(module, args, kwargs)
 
     return mark_lifted(function)

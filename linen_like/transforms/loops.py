@@ -10,8 +10,8 @@ import liftcore
 from liftcore.typing import Filter, InOutAxes, PyTree
 
 from ..lifting.crossing import cross
-from ..lifting.lifting import Methods, lift
-from .options import flags, refuse
+from ..lifting.lifting import Methods, flags, lift
+from .options import refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
 

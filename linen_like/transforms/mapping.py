@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import InOutAxes
 
-from ..lifting.lifting import Methods, lift
-from .options import flags
+from ..lifting.lifting import Methods, flags, lift
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 

@@ -485,9 +485,36 @@ def test_an_axis_that_the_mesh_does_not_have_is_told_of_with_the_variable() -> N
         box.unbox()
 
 
-def test_more_names_than_axes_are_told_of_when_the_array_is_made() -> None:
-    init = meta.with_partitioning(jax.nn.initializers.ones, ("a", None, "b"))
-    with pytest.raises(
-        LiftArgumentError, match=r"it has 3 names, and makes an array of shape \(3, 4\), which has 2 axes"
-    ):
-        liftcore.init(lambda scope: scope.param("w", init, (3, 4)))(jax.random.key(0))
+@pytest.mark.parametrize(
+    ("names", "fix"),
+    [(("a", None, "b"), "('a', None)"), (("a",), "('a', None)")],
+)
+def test_other_names_than_axes_are_told_of_when_the_variable_is_made(names: Any, fix: str) -> None:
+    init = meta.with_partitioning(jax.nn.initializers.ones, names)
+
+    def model(scope: Any) -> Any:
+        return scope.push("layer").param("w", init, (3, 4))
+
+    count = f"it has {len(names)} names of axes, {names}, and 2 axes: its shape is (3, 4). Give each axis a name, and"
+    for lift in (lambda fn: fn, liftcore.remat, liftcore.jit):
+        with pytest.raises(LiftArgumentError) as caught:
+            liftcore.init(lambda scope, lift=lift: lift(lambda scope: model(scope))(scope))(jax.random.key(0))
+        assert caught.value.where.startswith('"params/w" at /')
+        assert count in str(caught.value)
+        assert f"`nn.with_partitioning(init_fn, {fix})`" in caught.value.fix
+
+
+def test_names_are_counted_when_lifts_have_named_their_axes() -> None:
+    def lane(names: Any, **options: Any) -> Any:
+        init = meta.with_partitioning(jax.nn.initializers.ones, names)
+        mapped = liftcore.vmap(
+            lambda scope, x: x @ scope.param("w", init, (3, 4)), variable_axes={"params": 0}, split_rngs=True, **options
+        )
+        return liftcore.init(mapped)(jax.random.key(0), jnp.ones((2, 3)))[1]["params"]["w"].names
+
+    assert lane(("a", "b")) == (None, "a", "b")
+    assert lane(("a", "b"), metadata_params={meta.PARTITION_NAME: "lanes"}) == ("lanes", "a", "b")
+    assert lane(()) == (None,)
+    for wrong in [("a",), ("a", "b", "c")]:
+        with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* names of axes'):
+            lane(wrong)

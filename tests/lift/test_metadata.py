@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -402,10 +403,10 @@ def test_errors_name_boxed_variables() -> None:
 # -- add_metadata_axis -------------------------------------------------------------------------------------------------
 
 
-def stacked(scope: Scope, x: Any) -> Any:
+def stacked(scope: Scope, x: Any, kernel_init: Any = KERNEL, mean_init: Any = STATE) -> Any:
     """Two kernels in one array, and a state of each."""
-    kernels = scope.param("kernel", KERNEL, (2, 3, 3))
-    mean = scope.variable("state", "mean", STATE, (2, 3))
+    kernels = scope.param("kernel", kernel_init, (2, 3, 3))
+    mean = scope.variable("state", "mean", mean_init, (2, 3))
     y = jnp.tanh(x @ kernels)
     if scope.is_mutable_collection("state"):
         mean.value += y
@@ -427,7 +428,8 @@ def test_add_metadata_axis_names_an_axis_that_is_there() -> None:
         "count": {"n": ("x",)},
         "intermediates": {"y": (None,)},
     }
-    assert_same((y, unbox(variables)), unbox(liftcore.init(stacked)(KEY, X)))
+    unnamed = functools.partial(stacked, kernel_init=KERNEL.fn, mean_init=STATE.fn)
+    assert_same((y, unbox(variables)), unbox(liftcore.init(unnamed)(KEY, X)))
     y, mutated = liftcore.apply(NAMED, mutable=["state", "count"])(variables, X)
     assert names(mutated) == {"state": {"mean": ("experts", "x")}, "count": {"n": ("x",)}}
     assert_same(y, liftcore.apply(stacked, mutable=["state"])(unbox(variables), X)[0])

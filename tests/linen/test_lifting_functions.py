@@ -282,6 +282,23 @@ def test_names_that_a_lifted_function_took_are_taken(lift: Any) -> None:
             Model().init(KEY, X)
 
 
+@transparent
+def test_a_submodule_that_was_made_before_the_lift_is_used_inside_and_not_made_again(lift: Any) -> None:
+    class Model(nn.Module):
+        again: bool
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3, name="dense")
+            x = dense(x)
+            return lift(lambda mdl, x: (nn.Dense(3, name="dense") if self.again else dense)(x))(self, x)
+
+    assert list(Model(False).init(KEY, X)["params"]) == ["dense"]
+    message = "a scope .* has it already, outside of the lift. Make it once, before the lift, and use that one"
+    with pytest.raises(NameInUseError, match=message):
+        Model(True).init(KEY, X)
+
+
 @lifts
 def test_function_that_raises_takes_no_names_and_leaves_no_variables(lift: Any) -> None:
     class Model(nn.Module):

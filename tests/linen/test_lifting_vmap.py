@@ -343,3 +343,20 @@ def test_nothing_given_is_changed() -> None:
     before = jax.tree.map(np.array, variables)
     model.apply(variables, X, mutable=True)
     assert_same(jax.tree.map(np.array, variables), before)
+
+
+@pytest.mark.parametrize("lift", [nn.vmap, nn.scan])
+@pytest.mark.parametrize("flag", [0, 1])
+def test_split_rngs_of_one_method_may_be_numbers_as_those_of_all(lift: Any, flag: int) -> None:
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any = None) -> Any:
+            return nn.Dense(3)(x), None
+
+    options = {"variable_axes": {"params": 0}, **({"in_axes": 0} if lift is nn.vmap else {"length": 2})}
+    x = jnp.ones((2, 3))
+    for_all = lift(Layer, split_rngs={"params": bool(flag)}, **options)().init(jax.random.key(0), x)
+    for methods in ({"__call__": {"split_rngs": {"params": flag}}}, {"__call__": {}}):
+        lifted = lift(Layer, split_rngs={"params": flag}, methods=methods, **options)()
+        made = lifted.init(jax.random.key(0), x)
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, made, for_all))

@@ -186,6 +186,104 @@ def test_wrapper_asks_for_a_layer_that_is_made(wrapper: Any) -> None:
         wrapper(nn.Dense).init(KEY, ROWS, **kwargs)
 
 
+class Counted(nn.Module):
+    """A layer that tells how often it runs, and draws besides its parameters."""
+
+    ran: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        self.ran(1)
+        x = nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+        return x, self.make_rng("dropout")
+
+
+WRAPPERS = {
+    "weight norm": (nn.WeightNorm, {}, {}),
+    "weight norm, random scales": (nn.WeightNorm, {"scale_init": nn.initializers.normal()}, {}),
+    "weight norm, seen in bfloat16": (nn.WeightNorm, {"dtype": jnp.bfloat16}, {}),
+    "spectral norm": (nn.SpectralNorm, {}, {"update_stats": True}),
+    "spectral norm, seen in bfloat16": (nn.SpectralNorm, {"dtype": jnp.bfloat16}, {"update_stats": True}),
+    "two": (lambda layer: nn.WeightNorm(nn.WeightNorm(layer)), {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrapped_layer_runs_once_and_draws_once(name: str) -> None:
+    wrapper, options, call = WRAPPERS[name]
+    ran: list[int] = []
+    layer = wrapper(Counted(ran.append), **options)
+    rngs = {"params": KEY, "dropout": jax.random.key(1)}
+    (y, drawn), variables = layer.init_with_output(rngs, ROWS, **call)
+    assert len(ran) == 1
+    (again, same), _ = layer.apply(variables, ROWS, **call, rngs=rngs, mutable=["batch_stats"])
+    assert len(ran) == 2
+    assert (again.dtype, drawn) == (y.dtype, same)
+    np.testing.assert_array_equal(again == 0, y == 0)
+
+
+@pytest.mark.parametrize("lift", ["jit", "remat", "scan", "vmap"])
+def test_wrapped_layer_that_is_lifted_runs_once_and_draws_once(lift: str) -> None:
+    ran: list[int] = []
+
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            layer = nn.WeightNorm(Counted(ran.append), scale_init=nn.initializers.uniform())
+            return layer(x)[0] @ jnp.ones((3, 4)), None
+
+    split = {"params": True, "dropout": True}
+    lifted = {
+        "jit": lambda: nn.jit(Body)(),
+        "remat": lambda: nn.remat(Body)(),
+        "scan": lambda: nn.scan(Body, variable_axes={"params": 0}, split_rngs=split, length=2)(),
+        "vmap": lambda: nn.vmap(Body, variable_axes={"params": 0}, split_rngs=split, in_axes=(0, None))(),
+    }[lift]()
+    rngs = {"params": KEY, "dropout": jax.random.key(1)}
+    (y, _), variables = lifted.init_with_output(rngs, ROWS, None)
+    assert len(ran) == 1
+    again, _ = lifted.apply(variables, ROWS, None, rngs=rngs)
+    np.testing.assert_allclose(again, y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "inner", [nn.jit, nn.remat, lambda cls: nn.scan(cls, {"params": 0}, split_rngs={"params": True}, length=2)]
+)
+def test_lifts_in_a_wrapped_layer_see_its_parameters_in_their_other_dtype(inner: Any) -> None:
+    dtypes = []
+
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            kernel = self.param("kernel", nn.initializers.normal(), (4, 4))
+            dtypes.append(kernel.dtype)
+            return x @ kernel, None
+
+    layer = nn.WeightNorm(inner(Body)(), dtype=jnp.bfloat16)
+    x = ROWS.astype(jnp.bfloat16)
+    (y, _), variables = layer.init_with_output(KEY, x, None)
+    assert (set(dtypes), jax.tree.leaves(variables)[0].dtype) == ({jnp.dtype(jnp.bfloat16)}, jnp.float32)
+    np.testing.assert_array_equal(layer.apply(variables, x, None)[0].dtype, y.dtype)
+
+
+def test_wrapper_of_a_wrapper_sees_what_the_outer_one_made() -> None:
+    inner = nn.WeightNorm(nn.Dense(3), scale_init=nn.initializers.constant(2.0))
+    layer = nn.WeightNorm(inner, variable_filter={"layer_instance/kernel"}, use_scale=False)
+    y, variables = initialized(layer, ROWS)
+    np.testing.assert_allclose(layer.apply(variables, ROWS), y, rtol=1e-5)
+
+
+def test_wrapper_refuses_parameters_that_one_name_stands_for() -> None:
+    class Shares(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.WeightNorm(nn.Sequential([nn.Dense(4), nn.Dense(3)]))(x)
+
+    message = 'WeightNorm at /WeightNorm_0: two parameters of Sequential have the name "kernel": it holds a module that'
+    with pytest.raises(LiftArgumentError, match=re.escape(message)):
+        jax.eval_shape(Shares().init, KEY, ROWS)
+
+
 class Wrapped(nn.Module):
     """What a scan repeats."""
 

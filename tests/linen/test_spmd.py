@@ -393,7 +393,9 @@ def test_the_state_of_a_logical_box_is_what_is_in_it() -> None:
 
 def test_logical_names_that_fit_nothing_are_told_of() -> None:
     init = nn.with_logical_partitioning(nn.initializers.ones, ("embed", "mlp", "heads"))
-    with pytest.raises(LiftArgumentError, match="it has 3 names, and makes an array of shape"):
+    with pytest.raises(
+        LiftArgumentError, match=r'"params/kernel" at /: it has 3 names of axes, .* its shape is \(3, 4\)'
+    ):
         nn.Dense(4, kernel_init=init).init(jax.random.key(0), jnp.ones((2, 3)))
     rules = (("embed", None), ("mlp", "modle"))
     raising = RulesFallback.RAISE_ERROR
@@ -403,3 +405,48 @@ def test_logical_names_that_fit_nothing_are_told_of() -> None:
     specs = {"kernel": jax.sharding.PartitionSpec("embed", "mlp")}
     with pytest.raises(LiftArgumentError, match=r'"kernel": \[.modle.\] is no axis of the mesh .*Is .model. meant'):
         nn.logical_to_mesh_sharding(specs, mesh, rules)
+
+
+class Constrains(nn.Module):
+    """Constrains its input, and has a kernel with logical names."""
+
+    names: Any
+    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.with_logical_constraint(x, self.names, fallback=self.fallback)
+        return nn.Dense(3, kernel_init=LOGICAL)(x)
+
+
+def test_names_that_cannot_be_followed_are_told_of_with_the_path_of_the_module() -> None:
+    class Model(nn.Module):
+        names: Any
+        fallback: Any
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.remat(Constrains)(self.names, self.fallback, name="below")(x)
+
+    def message(rules: Any, names: Any, fallback: Any = RulesFallback.AXIS_IS_UNSHARDED) -> str:
+        with mesh(), logical_axis_rules(rules), pytest.raises(LiftArgumentError) as caught:
+            jax.eval_shape(Model(names, fallback).init, KEY, X)
+        return str(caught.value)
+
+    where = "logical names ('embd', None) in RematConstrains at /below/remat(Constrains): "
+    raising = RulesFallback.RAISE_ERROR
+    told = message(RULES, ("embd", None), raising)
+    assert told.startswith(where + "no rule could be followed for ['embd']")
+    assert "Is 'embed' meant?" in told
+    told = message((("embd", "inn"),), ("embd", None))
+    assert told.startswith(where + "['inn'] is no axis of the mesh (axes: ['in', 'out']). Is 'in' meant?")
+    told = message((("mlp", "ot"),), (None, None))
+    assert told.startswith(
+        "logical names ('embed', 'mlp') in Dense at /below/remat(Constrains)/Dense_0: ['ot'] is no axis"
+    )
+
+
+def test_a_name_without_a_rule_splits_nothing_by_default() -> None:
+    with mesh(), logical_axis_rules(RULES):
+        found = constraints(lambda x: with_logical_constraint(x, ("embd", "mlp")), X)
+    assert found == [PartitionSpec(None, "out")]

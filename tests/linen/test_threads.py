@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like.errors import CallCompactUnboundModuleError
+from linen_like.errors import CallCompactUnboundModuleError, ThreadError
 from linen_like.lifecycle.context import context
 from tests.linen.lifted import KEY, LIFTS, RNGS, SHARING, Block, X, assert_close, assert_same
 
@@ -270,6 +270,164 @@ def test_a_thread_that_a_call_starts_begins_anew() -> None:
     own, made = Starts().init_with_output(KEY, X)[1], nn.Dense(3).init(KEY, X)
     assert list(own["params"]) == ["Dense_0"]
     assert_same(Starts().apply(own, X)[1], made)
+
+
+# --- one bound module -------------------------------------------------------------------------------------------------
+
+
+class Reads(nn.Module):
+    """What a call can only read: `setup`, a shared layer, a list, compact layers, name scopes, lifts.
+
+    Attributes:
+        meet: called in `setup` and in the call.
+    """
+
+    meet: Callable[[], Any] = lambda: None
+
+    def setup(self) -> None:
+        self.shared = nn.Dense(3)
+        self.meet()
+        self.blocks = [Block(3) for _ in range(2)]
+        self.norm = nn.BatchNorm(use_running_average=True)
+
+    @nn.compact_name_scope
+    def named(self, x: Any) -> Any:
+        return nn.Dense(3)(x)
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = self.shared(x)
+        self.meet()
+        for block in self.blocks:
+            x, _ = block(x)
+        x = nn.remat(nn.Dense)(3)(self.norm(x))
+        x, _ = nn.scan(Block, {"params": 0}, split_rngs={"params": True}, length=2)(3)(x)
+        self.meet()
+        return self.named(nn.jit(nn.Dense)(3)(nn.Dropout(0.5)(x, deterministic=True)))
+
+
+READS = Reads().init(KEY, X)
+
+
+def test_reading_calls_of_one_bound_module_give_what_one_thread_gives() -> None:
+    expected = Reads().apply(READS, X)
+    for _ in range(5):
+        meeting = threading.Barrier(THREADS)
+        # all threads stand in the same line of one bound module, in its `setup` too
+        bound = Reads(functools.partial(meeting.wait, TIMEOUT)).bind(READS)
+        for found in at_once(lambda number, bound=bound: bound(X)):  # type: ignore[misc]
+            assert_same(found, expected)
+        assert list(bound.variables) == list(READS)
+
+
+def test_parts_of_one_bound_module_are_read_in_many_threads() -> None:
+    bound, alone = Reads().bind(READS), Reads().bind(READS)
+    reads: list[Callable[[Any], Any]] = [
+        lambda model: model.shared(X),
+        lambda model: model.blocks[1](X),
+        lambda model: model(X),
+        lambda model: model.named(X),
+        lambda model: nn.vmap(lambda block, x: block(x), {"params": None}, {"params": False})(model.blocks[0], X[None]),
+        lambda model: jax.jit(model.shared.__call__)(X),
+        lambda model: jax.grad(lambda x: model(x).sum())(X),
+        lambda model: model.variables,
+    ]
+    expected = [read(alone) for read in reads]
+    for _ in range(10):
+        for found, wanted in zip(at_once(lambda number: reads[number](bound)), expected, strict=True):
+            assert_same(found, wanted)
+
+
+class Changes(nn.Module):
+    """Writes, creates or draws, when all threads are in the call."""
+
+    act: str
+    meet: Callable[[], Any] = lambda: None
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        state = self.variable("state", "n", lambda: 0)
+        self.meet()
+        try:
+            if self.act == "draw":
+                return jax.random.key_data(self.make_rng("dropout"))
+            if self.act == "write":
+                state.value += 1
+            if self.act == "sow":
+                self.sow("intermediates", "x", x)
+            if self.act == "lifted":
+                nn.remat(Changes)("write", name="below")(x)
+            if self.act == "drawn inside":
+                return nn.remat(lambda mdl: jax.random.key_data(mdl.make_rng("dropout")))(self)
+            if self.act == "create":
+                return nn.Dense(3)(x)
+        finally:
+            self.meet()
+        return x
+
+
+@pytest.mark.parametrize("act", ["draw", "write", "sow", "create", "lifted", "drawn inside"])
+def test_one_bound_module_that_is_changed_in_two_threads_at_once_is_an_error(act: str) -> None:
+    variables = {"state": {"n": 0, "below": {"n": 0}}}
+
+    def bind(meet: Callable[[], Any] = lambda: None) -> Any:
+        return Changes(act, meet).bind(variables, rngs={"dropout": KEY, "params": KEY}, mutable=True)
+
+    def run(bound: Any, number: int) -> Any:
+        try:
+            return bound(X)
+        except ThreadError as error:
+            return str(error)
+
+    message = "another thread uses the same bound module or scope; both may read it, and only one may change it. Bind"
+    expected = bind()(X)
+    for _ in range(10):
+        meeting = threading.Barrier(THREADS)
+        bound = bind(functools.partial(meeting.wait, TIMEOUT))
+        results = at_once(functools.partial(run, bound))
+        (found,) = [result for result in results if not isinstance(result, str)]  # one of them has it
+        assert sum(message in result for result in results if isinstance(result, str)) == THREADS - 1
+        assert_same(found, expected)
+        assert bound.variables.get("state", {}).get("n") == (act == "write")
+
+
+def test_a_bound_module_is_handed_from_one_thread_to_the_next() -> None:
+    bound = Changes("draw").bind({"state": {"n": 0}}, rngs={"dropout": KEY})
+    alone = Changes("draw").bind({"state": {"n": 0}}, rngs={"dropout": KEY})
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            assert_same(pool.submit(bound, X).result(TIMEOUT), alone(X))
+        assert_same(bound(X), alone(X))
+
+
+def test_a_thread_that_a_call_starts_reads_the_module_that_is_running() -> None:
+    class Starts(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            dense = nn.Dense(3)
+            y = dense(x)
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(dense, [x] * 4))
+            return [y, *found]
+
+    variables = Starts().init(KEY, X)
+    for model in (functools.partial(Starts().apply, variables), Starts().bind(variables)):
+        y, *found = model(X)
+        for one in found:
+            assert_same(one, y)
+
+
+def test_one_jitted_apply_in_many_threads() -> None:
+    ran: list[int] = []
+
+    def run(variables: Any, x: Any) -> Any:
+        ran.append(1)
+        return Reads().apply(variables, x)
+
+    jitted = jax.jit(run)
+    expected = jax.jit(Reads().apply)(READS, X)
+    for found in at_once(lambda number: jitted(READS, X)):
+        assert_same(found, expected)
 
 
 # --- what raises ------------------------------------------------------------------------------------------------------

@@ -161,8 +161,10 @@ def test_wrapped_layers_in_a_model_are_those_of_linen(train: bool) -> None:
     ours, theirs = (modular(wrapping_model(library), row) for library in (linen_like, linen))
 
     def compared(layer: Any, x: Any) -> Any:
-        found = everything(layer, x)
-        return {name: found[name] for name in found if name != "init" or not train}  # `init` of ours draws once more
+        found = everything(
+            layer, x
+        )  # `init` of Linen runs the block twice, so its dropout draws the key of a second run
+        return {name: found[name] for name in found if name != "init" or not train}
 
     assert_same_bits(*quick(lambda x: (compared(ours, x), compared(theirs, x)))(row.inputs))
 

@@ -1,0 +1,158 @@
+"""Calling a layer that sees its parameters changed, and stores its first ones so: in one run of the layer.
+
+The layer runs inside `liftcore.map_variables`, which makes its parameters before it computes the rest of the layer. So
+what is learned or kept beside a parameter can be made when its shape is known, and the layer need not run for that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import liftcore
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError, shown
+from liftcore.meta import is_box, replace_boxed, unbox
+from liftcore.typing import Array, Dtype, Path
+
+from .lifting.lifting import lift
+from .module import Module
+
+__all__ = ["Reparametrization", "call_with"]
+
+Change = Callable[[Array], Array]
+
+
+class Reparametrization(Protocol):
+    """What changes the parameters of a layer, each known by its name, such as `Dense_0/kernel`."""
+
+    def change(self, name: str, shape: tuple[int, ...]) -> Change | None:
+        """What changes a parameter, or None; makes variables for that."""
+
+    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
+        """The dtype of what that returns, told without making any variable; None where there is no change."""
+
+
+def call_with(wrapper: Reparametrization, module: Module, layer: Any, args: Any, kwargs: Any) -> Any:
+    """Calls a layer that sees its parameters as a wrapper, a bound module, changes them."""
+    if not isinstance(layer, Module):
+        raise LiftArgumentError(
+            f"{type(module).__name__} at {module.scope.path_text}",
+            f"expected a module as layer_instance, given {shown(layer)}.",
+            f"Make the layer first: `{type(module).__name__}(nn.Dense(3))`.",
+        )
+
+    def call(layer: Any) -> Any:
+        return layer(*args, **kwargs)
+
+    view = _View(wrapper, module, layer)
+    options = {"view": view, "creates": module.is_initializing()}
+    try:
+        return lift("map_variables", _map_variables, options, call, None)(layer)
+    finally:
+        view.__dict__.clear()  # a body that was compiled inside may be kept, and this with it
+
+
+def _map_variables(fn: Callable[..., Any], view: _View, creates: bool) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def body(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        for scope in jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope)):
+            view.enter(scope)
+        return fn(scopes, *args, **kwargs)
+
+    store = functools.partial(_map, view.store)
+    return liftcore.map_variables(body, "params", functools.partial(_map, view.see), store, init=creates)
+
+
+def _map(fn: Callable[[str, Any], Any], variables: Any) -> Any:
+    """`fn(name, value)` of each variable, box and all; names are those below the collection."""
+    return jax.tree_util.tree_map_with_path(lambda path, value: fn(_text(path[1:]), value), variables, is_leaf=is_box)
+
+
+def _text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+class _View:
+    """How a layer sees its parameters in one call.
+
+    New ones are stored changed, in their own dtype. Their change may give another dtype: the layer sees that from the
+    moment it makes them, before anybody knows what the change is.
+    """
+
+    def __init__(self, wrapper: Reparametrization, module: Module, layer: Module) -> None:
+        self._wrapper, self._tree, self._layer = wrapper, module.scope.tree, layer
+        self._where = f"{type(module).__name__} at {module.scope.path_text}"
+        self._changes: dict[str, Change | None] = {}
+        self._new: set[str] = set()
+        self._places: dict[str, Path] = {}
+
+    def store(self, name: str, value: Any) -> Any:
+        """What is stored of a new parameter."""
+        self._new.add(name)
+        return _as_before(self._changed(name, value), value)
+
+    def see(self, name: str, value: Any) -> Any:
+        """What the layer sees of a stored one; what it made itself has the dtype that it was made in."""
+        if name not in self._new:
+            return self._changed(name, value)
+        wrapped_twice = self._tree.sight is not None  # the wrapper around this one has changed it since
+        return _as_before(self._changed(name, value), value) if wrapped_twice else value
+
+    def _changed(self, name: str, value: Any) -> Any:
+        name = f"{self._layer.name}/{name}"
+        if name not in self._changes:
+            with self._tree.outside():
+                self._changes[name] = self._wrapper.change(name, np.shape(unbox(value)))
+        change = self._changes[name]
+        return value if change is None else replace_boxed(value, change(jnp.asarray(unbox(value))))
+
+    def enter(self, scope: Scope) -> None:
+        """Begins in a tree that the layer runs on."""
+        tree, around = scope.tree, self._tree.sight
+
+        def sight(path: Path, value: Any) -> Any:
+            value = value if around is None else around(path, value)
+            return value if path[0] != "params" else self._seen(tree.base, path[1:], value)
+
+        if tree.sight is around:
+            tree.sight = sight
+            for name, _ in _leaves(tree.variables.get("params", {})):
+                self._claim(name, tree.base)
+
+    def _seen(self, base: Path, path: Path, value: Any) -> Any:
+        """What the layer sees of a parameter that it makes."""
+        place = "/".join(path[len(base) :])
+
+        def seen(path: Any, leaf: Any) -> Any:
+            name = "/".join((place, _text(path))) if path else place
+            self._claim(name, base)
+            dtype = self._wrapper.seen_dtype(f"{self._layer.name}/{name}", jnp.asarray(unbox(leaf)))
+            return leaf if dtype is None else jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), leaf)
+
+        return jax.tree_util.tree_map_with_path(seen, value, is_leaf=is_box)
+
+    def _claim(self, name: str, base: Path) -> None:
+        """Checks that no parameter of a module that the layer was given from outside has the name of another one."""
+        if self._places.setdefault(name, base) != base:
+            raise LiftArgumentError(
+                self._where,
+                f'two parameters of {type(self._layer).__name__} have the name "{name}": it holds a module that was '
+                "made outside.",
+                "Make that module inside the layer, or wrap it itself.",
+            )
+
+
+def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    for path, value in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box):
+        yield _text(path), value
+
+
+def _as_before(new: Any, old: Any) -> Any:
+    """A value in the dtypes of another one."""
+    return jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), new, old)
