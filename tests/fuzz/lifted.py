@@ -168,18 +168,15 @@ def total(tree: Any) -> Any:
 
 
 KINDS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("remat", "jit", "named_call"), _one),
+    **dict.fromkeys(("cond", "switch"), _branches),
     "vmap": _vmap,
     "scan": _scan,
     "fori_loop": _fori_loop,
     "while_loop": _while_loop,
-    "remat": _one,
-    "jit": _one,
-    "named_call": _one,
-    "pack": _pack,
-    "map_variables": _map_variables,
-    "cond": _branches,
-    "switch": _branches,
     "vjp": _vjp,
     "grad": _grad,
     "jvp": _jvp,
+    "pack": _pack,
+    "map_variables": _map_variables,
 }
