@@ -48,6 +48,7 @@ WAYS = (
     Way("apply", MUTABLE, disabled=True),
     Way("apply", ()),
     Way("apply", (), disabled=True),
+    Way("apply", ("cache",)),
     Way("fresh", MUTABLE),
 )
 
@@ -98,7 +99,7 @@ def against(program: Program, way: Way, given: dict[Path, Any], expected: tuple[
     (result, variables, world), x = expected, INPUTS[program.input]()
 
     def model(scope: Any, x: Any) -> Any:
-        return run(program.body, scope, {"x": x}, lifted.call)[0]
+        return run(program.body, scope, {"x": x}, lifted.caller())[0]
 
     def init(x: Any) -> Any:
         return liftcore.init(model)(rngs(0), x)

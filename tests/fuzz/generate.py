@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.fuzz.programs import (
 from tests.fuzz.rules import BRANCHES, DERIVATIVES, legal
 
 KINDS = {
+    "call": 1,
     "vmap": 3,
     "scan": 5,
     "remat": 2,
@@ -60,6 +62,8 @@ FEATURES = (
     "has",
     "fallback",
     "again",
+    "same",
+    "idle",
 )
 """What can be left out."""
 
@@ -97,10 +101,12 @@ class Generator:
         """A body in a scope with variables that were made, and local values."""
         made, names, statements = made, list(names), []
         size = self.random.choice([2, 3, 4])
-        calls = {self.random.randrange(size)} if depth else set()
+        calls = set(self.random.choices(range(size), k=self.random.choice([1, 1, 1, 2]))) if depth else set()
         for index in range(size):
             if index in calls:
                 statements.append(self.call(depth, made, names))
+                if self.may("same", 0.2):
+                    statements.append(self.same(statements[-1], made, names))
             elif self.may("chain", 0.2):
                 statements.extend(self.chain(made, names))
             else:
@@ -213,6 +219,13 @@ class Generator:
             args.insert(0, Op("int32", (Op("sum", (self.expr(made, names, 1),)),)))
         return Call(self.named(names), lift, bodies, tuple(args), place)
 
+    def same(self, call: Call, made: list[tuple[str, str]], names: list[str]) -> Call:
+        """The lifted function of a call once more, in this scope or in another one, on another value."""
+        x: Any = self.random.choice([Local(call.into), self.expr(made, names, 1)])
+        args = (*call.args[:-1], x) if call.lift.kind in BRANCHES else (x, *call.args[1:])
+        place = None if call.place is None else self.fresh("m")
+        return dataclasses.replace(call, into=self.named(names), args=args, place=place)
+
     def sharing(self, bodies: tuple[Body, ...]) -> tuple[Body, ...]:
         """Branches that make variables of the same names, and derive others from them."""
         shared, derived = ("state", self.fresh("v")), ("state", self.fresh("v"))
@@ -245,10 +258,10 @@ class Generator:
         order = {"scan": [None, CARRY], "fori_loop": [CARRY, None], "while_loop": [CARRY, None]}.get(kind, [])
         groups.sort(key=lambda group: order.index(group[1]) if group[1] in order else len(order))
         splits = tuple((name, self.random.random() < 0.5) for name in ("params", "dropout", "noise"))
-        size = self.random.choice([1, 2, 3, 3])
+        size = 0 if kind in ("fori_loop", "while_loop") and self.may("idle", 0.15) else self.random.choice([1, 2, 3, 3])
         flags = tuple(
             name
-            for name, kinds in (("reverse", ["scan"]), ("traced", ["fori_loop"]))
+            for name, kinds in (("reverse", ["scan"]), ("unroll", ["scan"]), ("traced", ["fori_loop"]))
             if kind in kinds and self.random.random() < 0.2
         )
         return Lift(kind, size, tuple(groups), splits, flags)

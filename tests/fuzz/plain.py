@@ -225,6 +225,8 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
     carried = {p: v for p, v in sliced(lift, outer.values, scope.path, 0).items() if treatment(lift, p) == CARRY}
     pending = {p: v for p, v in sliced(lift, outer.pending, scope.path, 0).items() if treatment(lift, p) == CARRY}
     worlds, stacked, rounds = [], [], list(order)
+    if not rounds:
+        return idle(lift, scope, start, roots, iteration), None
     for i in rounds:
         values, waiting = (sliced(lift, held, scope.path, i) for held in (outer.values, outer.pending))
         world = outer.within({**values, **carried}, {**waiting, **pending}, roots(i))
@@ -252,6 +254,20 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
     outer.counts = worlds[0].counts
     all_sown(outer, by_number)
     return carry, stack([more for _, more in sorted(zip(rounds, stacked, strict=True), key=lambda pair: pair[0])])
+
+
+def idle(lift: Lift, scope: Plain, start: Any, roots: Any, iteration: Iteration) -> Any:
+    """A loop of no iterations: there is what the first one would make, and it counts the keys that it would draw."""
+    outer = scope.world
+    values, pending = (sliced(lift, held, scope.path, 0) for held in (outer.values, outer.pending))
+    trial = outer.within(values, pending, roots(0))
+    carry, _ = iteration(0, trial, start)
+    known = {**trial.first, **values}
+    if types((start, known)) != types((carry, {path: trial.values[path] for path in known})):
+        raise IllegalError("JAX decides what becomes of types")
+    outer.after(trial.first, trial.first)
+    outer.counts = trial.counts
+    return start
 
 
 def types(tree: Any) -> list[Any]:
@@ -426,7 +442,7 @@ def shaped(pure: Any, params: Any, x: Any, target: Any) -> Any:
 
 
 KINDS: Mapping[str, Callable[..., Any]] = {
-    **dict.fromkeys(("remat", "jit", "named_call", "pack"), _one),
+    **dict.fromkeys(("call", "remat", "jit", "named_call", "pack"), _one),
     **dict.fromkeys(("cond", "switch"), _branches),
     **dict.fromkeys(("fori_loop", "while_loop"), _counted),
     "vmap": _vmap,

@@ -24,6 +24,10 @@ LOOPS = ("scan", "fori_loop", "while_loop")
 GROUPED = ("vmap", *LOOPS)
 DERIVATIVES = ("vjp", "grad", "jvp")
 BRANCHES = ("cond", "switch")
+SCOPE = "scope"
+"""In the place of a collection: the name of a scope."""
+CALLS = ("call", "named_call")
+"""What lifts no variable: the body around goes on in it."""
 
 
 @dataclasses.dataclass
@@ -142,13 +146,19 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
             env[into] = of_expr(programs.Key(sequence), at, env, state)
         case programs.Sow(_, value):
             of_expr(value, at, env, state)
-            if state.has("while_loop") or any("traced" in lift.flags for _, lift in state.around):
-                raise IllegalError("a loop of unknown length cannot stack what is sown")
+            sown(state)
         case programs.Has(into):
             env[into] = NONE
         case programs.Call():
             return of_call(statement, at, env, state)
     return statement
+
+
+def sown(state: State) -> None:
+    if state.has("while_loop") or any("traced" in lift.flags for _, lift in state.around):
+        raise IllegalError("a loop of unknown length cannot stack what is sown")
+    if any(lift.kind in LOOPS and not lift.size for _, lift in state.around):
+        raise IllegalError("a loop of no iterations has nothing to stack")
 
 
 def draws(init: Any) -> bool:
@@ -221,10 +231,12 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
     if state.has("vjp", "grad") and (lift.kind == "while_loop" or "traced" in lift.flags):
         raise IllegalError("a loop of unknown length has no reverse")
     args = [of_expr(arg, at, env, state) for arg in statement.args]
+    if place is not None:
+        take_name((SCOPE, *at, place), state)
     state.number += 1
     number = state.number
     below = at if place is None else (*at, place)
-    known = state.before if lift.kind == "named_call" else frozenset(state.variables)
+    known = state.before if lift.kind in CALLS else frozenset(state.variables)
     around = (*state.around, (number, lift))
     inner = State(dict(state.variables), around, state.control, number, known, state.reshaped)
     if lift.kind in BRANCHES:
@@ -242,11 +254,18 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
     ):
         raise IllegalError("there is nothing to differentiate by")
     state.number = inner.number
-    if lift.kind == "named_call":  # no lift of variables: the body around goes on in it
+    if lift.kind in CALLS:
         state.before = inner.before
     state.variables = {path: found - {number} for path, found in inner.variables.items()}
     env[statement.into] = deps - {number} | NONE.union(*args)
     return dataclasses.replace(statement, bodies=bodies)
+
+
+def take_name(path: Path, state: State) -> None:
+    """A scope has its name to itself; what happens to variables, happens to names."""
+    if path in state.variables:
+        raise IllegalError(f"{path} is taken")
+    state.variables[path] = NONE
 
 
 def of_branches(

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
-from tests.fuzz import programs
+from tests.fuzz import lifted, programs
 from tests.fuzz.cases import CASES
 from tests.fuzz.compare import COLLECTIONS, WAYS, mismatches, rngs
 from tests.fuzz.generate import Generator
 from tests.fuzz.plain import run_plain
-from tests.fuzz.programs import CARRY, Body, Call, Lift, Local, Make, Num, Op, Program, Read, Write
+from tests.fuzz.programs import CARRY, Body, Call, Draw, Lift, Local, Make, Num, Op, Program, Read, Write
 from tests.fuzz.rules import legal
 from tests.fuzz.runs import first_legal
 from tests.fuzz.shrink import shrink
@@ -81,6 +82,38 @@ def test_rules_take_out_a_mapped_value_made_from_another_in_a_nested_lift() -> N
     nested = Program(Body((Call("b", Lift("jit"), (alone.body,), (X,)),), X))
     assert legal(alone) == alone
     assert "'w'" not in repr(legal(nested))
+
+
+def test_rules_let_one_scope_have_a_name() -> None:
+    inner = Call("a", Lift("call"), (Body((Make("b", "state", "n", X),), X),), (X,), "m")
+    once = Call("c", Lift("jit"), (Body((inner,), X),), (X,))
+    again = dataclasses.replace(once, into="d")
+    assert legal(Program(Body((once, again), X))).body.statements[1].bodies[0].statements == ()
+    apart = (dataclasses.replace(once, place="one"), dataclasses.replace(again, place="two"))
+    assert legal(Program(Body(apart, X))).body.statements == apart
+    assert mismatches(Program(Body(apart, X))) == {}
+
+
+def test_equal_lifts_of_a_body_are_one_lifted_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(lifted, "KINDS", {"jit": lambda *args: built.append(args) or lifted._one(*args)})
+    once = Call("a", Lift("jit"), (Body((Make("b", "state", "n", X),), Local("b")),), (X,), "one")
+    other = dataclasses.replace(once, bodies=(Body((), Num(1)),), place="three")
+    again = dataclasses.replace(once, into="c", args=(Local("a"),), place="two")
+    assert mismatches(Program(Body((once, again, other), X)), WAYS[:1]) == {}
+    assert len(built) == 2
+
+
+def test_a_loop_of_no_iterations_makes_what_the_first_would_make() -> None:
+    counted = (Make("n", "state", "n", Op("add", (X, X))), Write("state", "n", Num(1)), Draw("k", "noise"))
+    lift = Lift("fori_loop", 0, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", True)))
+    call = Call("a", lift, (Body(counted, Local("k")),), (X,))
+    program = Program(Body((call, Draw("d", "noise")), Local("a")))
+    result, variables, world = run_plain(program.body, {}, rngs(0), COLLECTIONS, jnp.ones(3))
+    assert result.tolist() == [1, 1, 1]
+    assert variables["state", "n"].tolist() == [2, 2, 2]
+    assert world.counts == {((), "noise"): 2}
+    assert mismatches(program) == {}
 
 
 def test_a_weakly_typed_carry_stays_so_for_all_iterations_as_in_jax() -> None:
