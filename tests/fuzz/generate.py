@@ -64,6 +64,7 @@ FEATURES = (
     "again",
     "same",
     "idle",
+    "until",
 )
 """What can be left out."""
 
@@ -167,10 +168,10 @@ class Generator:
         return "other" if self.may("fallback", 0.1) else self.random.choice(self.sequences)
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
-        if not depth and self.may("trees", 0.15):
+        if depth < 2 and self.may("trees", 0.15 + 0.1 * depth):
             sizes = [1, 2] if "empty" in self.without else [0, 1, 2]
             kind = self.random.choice(["dict", "tuple"] + ["frozen"] * ("frozen" not in self.without))
-            return Tree(kind, tuple(self.init(made, names, 1) for _ in range(self.random.choice(sizes))))
+            return Tree(kind, tuple(self.init(made, names, depth + 1) for _ in range(self.random.choice(sizes))))
         if self.may("draws", 0.25):
             return Key(self.sequence())
         if self.may("scalars", 0.15):
@@ -198,6 +199,8 @@ class Generator:
         here = not any(isinstance(axis, int) for _, axis in lift.groups) and kind not in DERIVATIVES
         place = None if here and self.random.random() < 0.5 else self.fresh("m")
         seen = made if place is None else []
+        if kind == "while_loop" and seen and self.may("until", 0.4):
+            lift = dataclasses.replace(lift, until=self.random.choice(seen))
         inner = [*(names if "closures" not in self.without else []), "x"] + ["y"] * (
             kind in ("vmap", "scan", "fori_loop")
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import liftcore
 from liftcore import filters
-from tests.fuzz.programs import CARRY, Call, Filter, Lift, like, run, spread
+from tests.fuzz.programs import CARRY, Call, Filter, Lift, like, run, small, spread
 
 Run = Callable[..., Any]
 """A lifted function: of a scope and arguments."""
@@ -104,8 +104,12 @@ def _while_loop(lift: Lift, bodies: Any) -> Run:
     def body(scope: Any, state: Any) -> Any:
         return state[0] + 1, like(bodies[0](scope, x=state[1], y=state[0])[0], state[1])
 
+    def condition(scope: Any, state: Any) -> Any:
+        going = state[0] < lift.size
+        return going if lift.until is None else going & small(scope.get_variable(*lift.until))
+
     lifted = liftcore.while_loop(
-        lambda scope, state: state[0] < lift.size,
+        condition,
         body,
         variable_carry=chosen(lift, lambda axis: axis == CARRY),
         variable_broadcast=chosen(lift, lambda axis: axis is None),

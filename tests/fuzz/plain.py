@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from tests.fuzz.lifted import floating, negated, total
-from tests.fuzz.programs import CARRY, Body, Call, Filter, Lift, like, run, spread
+from tests.fuzz.programs import CARRY, Body, Call, Filter, Lift, like, run, small, spread
 
 Path = tuple[str, ...]
 GIVEN = ("params", "dropout", "noise")
@@ -225,10 +225,10 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
     carried = {p: v for p, v in sliced(lift, outer.values, scope.path, 0).items() if treatment(lift, p) == CARRY}
     pending = {p: v for p, v in sliced(lift, outer.pending, scope.path, 0).items() if treatment(lift, p) == CARRY}
     worlds, stacked, rounds = [], [], list(order)
-    if not rounds:
-        return idle(lift, scope, start, roots, iteration), None
     for i in rounds:
         values, waiting = (sliced(lift, held, scope.path, i) for held in (outer.values, outer.pending))
+        if lift.until and not small({**values, **carried}[lift.until[0], *scope.path, lift.until[1]]):
+            break
         world = outer.within({**values, **carried}, {**waiting, **pending}, roots(i))
         known, begins = {**waiting, **pending, **values, **carried}, start
         carry, more = iteration(i, world, start)
@@ -242,6 +242,9 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
         pending = {**pending, **{path: value for path, value in after.items() if path not in carried}}
         worlds.append(world)
         stacked.append(more)
+    if not worlds:
+        return idle(lift, scope, start, roots, iteration), None
+    rounds = rounds[: len(worlds)]
     by_number = [world for _, world in sorted(zip(rounds, worlds, strict=True), key=lambda pair: pair[0])]
     last, first = joined(lift, by_number, written), joined(lift, by_number, lambda world: world.first)
     for path in last:
@@ -260,11 +263,14 @@ def idle(lift: Lift, scope: Plain, start: Any, roots: Any, iteration: Iteration)
     """A loop of no iterations: there is what the first one would make, and it counts the keys that it would draw."""
     outer = scope.world
     values, pending = (sliced(lift, held, scope.path, 0) for held in (outer.values, outer.pending))
-    trial = outer.within(values, pending, roots(0))
+    trial = outer.within(dict(values), pending, roots(0))
     carry, _ = iteration(0, trial, start)
     known = {**trial.first, **values}
-    if types((start, known)) != types((carry, {path: trial.values[path] for path in known})):
-        raise IllegalError("JAX decides what becomes of types")
+    before, after = types((start, known)), types((carry, {path: trial.values[path] for path in known}))
+    if [kind[:2] for kind in before] != [kind[:2] for kind in after]:
+        raise IllegalError("JAX promotes what a loop of no iterations carries")
+    if before != after:
+        outer.loose.append("JAX decides what becomes of weak types")
     outer.after(trial.first, trial.first)
     outer.counts = trial.counts
     return start

@@ -239,6 +239,10 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
     known = state.before if lift.kind in CALLS else frozenset(state.variables)
     around = (*state.around, (number, lift))
     inner = State(dict(state.variables), around, state.control, number, known, state.reshaped)
+    if lift.until and (lift.until[0], *below, lift.until[1]) not in state.variables:
+        raise IllegalError("the condition reads what does not exist")
+    if lift.until:
+        inner.control |= of_expr(programs.Read(*lift.until), below, env, inner)
     if lift.kind in BRANCHES:
         inner.control |= args[0]
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
@@ -257,7 +261,7 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
     if lift.kind in CALLS:
         state.before = inner.before
     state.variables = {path: found - {number} for path, found in inner.variables.items()}
-    env[statement.into] = deps - {number} | NONE.union(*args)
+    env[statement.into] = (deps | inner.control) - {number} | NONE.union(*args)
     return dataclasses.replace(statement, bodies=bodies)
 
 

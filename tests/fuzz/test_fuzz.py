@@ -116,6 +116,18 @@ def test_a_loop_of_no_iterations_makes_what_the_first_would_make() -> None:
     assert mismatches(program) == {}
 
 
+def test_a_while_loop_ends_early_where_a_variable_is_large() -> None:
+    lift = Lift("while_loop", 4, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", False)))
+    call = Call(
+        "a", dataclasses.replace(lift, until=("state", "n")), (Body((Write("state", "n", Num(1), True),), X),), (X,)
+    )
+    program = Program(Body((Make("n", "state", "n", Num(0)), call), Local("a")))
+    assert legal(program) == program
+    assert run_plain(program.body, {}, rngs(0), COLLECTIONS, jnp.ones(3))[1]["state", "n"] == 2
+    assert mismatches(program, WAYS[:1]) == {}
+    assert legal(Program(Body((call,), X))).body.statements == ()
+
+
 def test_a_weakly_typed_carry_stays_so_for_all_iterations_as_in_jax() -> None:
     lift = Lift("while_loop", 3, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", False)))
     body = Body((Make("n", "state", "n", Num(1.5)), Write("state", "n", Local("n"))), Op("mul", (X, Local("n"))))
