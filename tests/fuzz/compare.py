@@ -48,8 +48,8 @@ WAYS = (
     Way("apply", MUTABLE, disabled=True),
     Way("apply", ()),
     Way("apply", (), disabled=True),
-    Way("apply", ("cache",)),
-    Way("fresh", MUTABLE),
+    Way("apply", ("cache",), jit=True),
+    Way("fresh", MUTABLE, jit=True),
 )
 
 
