@@ -48,7 +48,8 @@ WAYS = (
     Way("apply", MUTABLE, disabled=True),
     Way("apply", ()),
     Way("apply", (), disabled=True),
-    Way("fresh", MUTABLE),
+    Way("apply", ("cache",), jit=True),
+    Way("fresh", MUTABLE, jit=True),
 )
 
 
@@ -62,30 +63,43 @@ def mismatches(program: Program, ways: Iterable[Way] = WAYS) -> dict[Way, str]:
     Raises:
         IllegalError: where the program has no meaning.
     """
-    x = INPUTS[program.input]()
-    made = run_plain(program.body, {}, rngs(0), COLLECTIONS, x)
-    held = {path: value for path, value in made[1].items() if path[0] != "intermediates"}
-    found = {}
+    found, expected = {}, meanings(program, {(way.act, way.mutable) for way in ways})
     for way in ways:
-        given = {path: value for path, value in held.items() if way.act == "apply" or path[0] not in MUTABLE}
-        if way.act == "init":
-            expected = made
-        else:
-            expected = run_plain(program.body, given, rngs(7), way.mutable, x)
-        difference = against(program, way, given, expected, x)
+        difference = against(program, way, *expected[way.act, way.mutable])
         if difference:
             found[way] = difference
     return found
 
 
-def against(
-    program: Program, way: Way, given: dict[Path, Any], expected: tuple[Any, dict[Path, Any], World], x: Any
-) -> str:
+Meaning = tuple[dict[Path, Any], tuple[Any, dict[Path, Any], World]]
+"""The variables that a run is given; its result, the variables after it, and the world."""
+
+
+def meanings(
+    program: Program, acts: Iterable[tuple[str, tuple[str, ...]]]
+) -> dict[tuple[str, tuple[str, ...]], Meaning]:
+    """What a program means, by act and mutable collections.
+
+    Raises:
+        IllegalError: where it has no meaning.
+    """
+    x = INPUTS[program.input]()
+    made = run_plain(program.body, {}, rngs(0), COLLECTIONS, x)
+    held = {path: value for path, value in made[1].items() if path[0] != "intermediates"}
+    found: dict[tuple[str, tuple[str, ...]], Meaning] = {("init", COLLECTIONS): ({}, made)}
+    for act, mutable in acts:
+        if act != "init":
+            given = {path: value for path, value in held.items() if act == "apply" or path[0] not in MUTABLE}
+            found[act, mutable] = given, run_plain(program.body, given, rngs(7), mutable, x)
+    return found
+
+
+def against(program: Program, way: Way, given: dict[Path, Any], expected: tuple[Any, dict[Path, Any], World]) -> str:
     """How a run on liftcore differs from what is expected."""
-    result, variables, world = expected
+    (result, variables, world), x = expected, INPUTS[program.input]()
 
     def model(scope: Any, x: Any) -> Any:
-        return run(program.body, scope, {"x": x}, lifted.call)[0]
+        return run(program.body, scope, {"x": x}, lifted.caller())[0]
 
     def init(x: Any) -> Any:
         return liftcore.init(model)(rngs(0), x)
@@ -102,9 +116,17 @@ def against(
         return f"raises {type(error).__name__}: {last_line(error)}"
     tolerance = 5e-2 if "bfloat16" in repr(program) else 1e-4
     strict = not world.loose
-    return difference("result", ours, result, tolerance, strict) or in_variables(
-        after, {path: value for path, value in variables.items() if path[0] in way.mutable}, tolerance, strict
-    )
+    kept = {path: value for path, value in variables.items() if path[0] in way.mutable}
+    if (
+        way.act == "apply"
+    ):  # whether a `FrozenDict` that is given holds modules or is a value is known to the body alone
+        kept, after = {path: thawed(value) for path, value in kept.items()}, thawed(after)
+    return difference("result", ours, result, tolerance, strict) or in_variables(after, kept, tolerance, strict)
+
+
+def thawed(value: Any) -> Any:
+    """Variables with dicts in the place of `FrozenDict`s."""
+    return {name: thawed(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def last_line(error: Exception) -> str:

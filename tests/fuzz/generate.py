@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.fuzz.programs import (
 from tests.fuzz.rules import BRANCHES, DERIVATIVES, legal
 
 KINDS = {
+    "call": 1,
     "vmap": 3,
     "scan": 5,
     "remat": 2,
@@ -60,6 +62,9 @@ FEATURES = (
     "has",
     "fallback",
     "again",
+    "same",
+    "idle",
+    "until",
 )
 """What can be left out."""
 
@@ -97,10 +102,12 @@ class Generator:
         """A body in a scope with variables that were made, and local values."""
         made, names, statements = made, list(names), []
         size = self.random.choice([2, 3, 4])
-        calls = {self.random.randrange(size)} if depth else set()
+        calls = set(self.random.choices(range(size), k=self.random.choice([1, 1, 1, 2]))) if depth else set()
         for index in range(size):
             if index in calls:
                 statements.append(self.call(depth, made, names))
+                if self.may("same", 0.2):
+                    statements.append(self.same(statements[-1], made, names))
             elif self.may("chain", 0.2):
                 statements.extend(self.chain(made, names))
             else:
@@ -161,10 +168,10 @@ class Generator:
         return "other" if self.may("fallback", 0.1) else self.random.choice(self.sequences)
 
     def init(self, made: list[tuple[str, str]], names: list[str], depth: int = 0) -> Any:
-        if not depth and self.may("trees", 0.15):
+        if depth < 2 and self.may("trees", 0.15 + 0.1 * depth):
             sizes = [1, 2] if "empty" in self.without else [0, 1, 2]
             kind = self.random.choice(["dict", "tuple"] + ["frozen"] * ("frozen" not in self.without))
-            return Tree(kind, tuple(self.init(made, names, 1) for _ in range(self.random.choice(sizes))))
+            return Tree(kind, tuple(self.init(made, names, depth + 1) for _ in range(self.random.choice(sizes))))
         if self.may("draws", 0.25):
             return Key(self.sequence())
         if self.may("scalars", 0.15):
@@ -192,6 +199,8 @@ class Generator:
         here = not any(isinstance(axis, int) for _, axis in lift.groups) and kind not in DERIVATIVES
         place = None if here and self.random.random() < 0.5 else self.fresh("m")
         seen = made if place is None else []
+        if kind == "while_loop" and seen and self.may("until", 0.4):
+            lift = dataclasses.replace(lift, until=self.random.choice(seen))
         inner = [*(names if "closures" not in self.without else []), "x"] + ["y"] * (
             kind in ("vmap", "scan", "fori_loop")
         )
@@ -212,6 +221,13 @@ class Generator:
         if kind == "switch":
             args.insert(0, Op("int32", (Op("sum", (self.expr(made, names, 1),)),)))
         return Call(self.named(names), lift, bodies, tuple(args), place)
+
+    def same(self, call: Call, made: list[tuple[str, str]], names: list[str]) -> Call:
+        """The lifted function of a call once more, in this scope or in another one, on another value."""
+        x: Any = self.random.choice([Local(call.into), self.expr(made, names, 1)])
+        args = (*call.args[:-1], x) if call.lift.kind in BRANCHES else (x, *call.args[1:])
+        place = None if call.place is None else self.fresh("m")
+        return dataclasses.replace(call, into=self.named(names), args=args, place=place)
 
     def sharing(self, bodies: tuple[Body, ...]) -> tuple[Body, ...]:
         """Branches that make variables of the same names, and derive others from them."""
@@ -245,10 +261,10 @@ class Generator:
         order = {"scan": [None, CARRY], "fori_loop": [CARRY, None], "while_loop": [CARRY, None]}.get(kind, [])
         groups.sort(key=lambda group: order.index(group[1]) if group[1] in order else len(order))
         splits = tuple((name, self.random.random() < 0.5) for name in ("params", "dropout", "noise"))
-        size = self.random.choice([1, 2, 3, 3])
+        size = 0 if kind in ("fori_loop", "while_loop") and self.may("idle", 0.15) else self.random.choice([1, 2, 3, 3])
         flags = tuple(
             name
-            for name, kinds in (("reverse", ["scan"]), ("traced", ["fori_loop"]))
+            for name, kinds in (("reverse", ["scan"]), ("unroll", ["scan"]), ("traced", ["fori_loop"]))
             if kind in kinds and self.random.random() < 0.2
         )
         return Lift(kind, size, tuple(groups), splits, flags)

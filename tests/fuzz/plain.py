@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from tests.fuzz.lifted import floating, negated, total
-from tests.fuzz.programs import CARRY, Body, Call, Filter, Lift, like, run, spread
+from tests.fuzz.programs import CARRY, Body, Call, Filter, Lift, like, run, small, spread
 
 Path = tuple[str, ...]
 GIVEN = ("params", "dropout", "noise")
@@ -227,15 +227,24 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
     worlds, stacked, rounds = [], [], list(order)
     for i in rounds:
         values, waiting = (sliced(lift, held, scope.path, i) for held in (outer.values, outer.pending))
+        if lift.until and not small({**values, **carried}[lift.until[0], *scope.path, lift.until[1]]):
+            break
         world = outer.within({**values, **carried}, {**waiting, **pending}, roots(i))
-        before = carry, {**waiting, **pending}, {**values, **carried}
-        carry, more = iteration(i, world, carry)
-        check_types(world, lift, before, carry)
-        after = {path: value for path, value in world.values.items() if treatment(lift, path) == CARRY}
+        known, begins = {**waiting, **pending, **values, **carried}, start
+        carry, more = iteration(i, world, start)
+        start = again(world, begins, carry)
+        after = {
+            path: again(world, known.get(path, world.first.get(path, value)), value)
+            for path, value in world.values.items()
+            if treatment(lift, path) == CARRY
+        }
         carried = {path: after[path] for path in carried}
         pending = {**pending, **{path: value for path, value in after.items() if path not in carried}}
         worlds.append(world)
         stacked.append(more)
+    if not worlds:
+        return idle(lift, scope, start, roots, iteration), None
+    rounds = rounds[: len(worlds)]
     by_number = [world for _, world in sorted(zip(rounds, worlds, strict=True), key=lambda pair: pair[0])]
     last, first = joined(lift, by_number, written), joined(lift, by_number, lambda world: world.first)
     for path in last:
@@ -250,28 +259,44 @@ def loop(lift: Lift, scope: Plain, start: Any, order: Iterable[int], roots: Any,
     return carry, stack([more for _, more in sorted(zip(rounds, stacked, strict=True), key=lambda pair: pair[0])])
 
 
+def idle(lift: Lift, scope: Plain, start: Any, roots: Any, iteration: Iteration) -> Any:
+    """A loop of no iterations: there is what the first one would make, and it counts the keys that it would draw."""
+    outer = scope.world
+    values, pending = (sliced(lift, held, scope.path, 0) for held in (outer.values, outer.pending))
+    trial = outer.within(dict(values), pending, roots(0))
+    carry, _ = iteration(0, trial, start)
+    known = {**trial.first, **values}
+    before, after = types((start, known)), types((carry, {path: trial.values[path] for path in known}))
+    if [kind[:2] for kind in before] != [kind[:2] for kind in after]:
+        raise IllegalError("JAX promotes what a loop of no iterations carries")
+    if before != after:
+        outer.loose.append("JAX decides what becomes of weak types")
+    outer.after(trial.first, trial.first)
+    outer.counts = trial.counts
+    return start
+
+
 def types(tree: Any) -> list[Any]:
     """The types of all leaves, weak or not."""
     return [(kind.shape, kind.dtype, kind.weak_type) for kind in map(jax.typeof, jax.tree.leaves(tree))]
 
 
-def check_types(world: World, lift: Lift, before: tuple[Any, ...], carry: Any) -> None:
-    """A carry keeps its types; where a weakly typed one is promoted, JAX says what becomes of weak types."""
-    start, pending, values = before
-    pairs = [(start, carry)]
-    for path, value in world.values.items():
-        if treatment(lift, path) == CARRY:
-            pairs.append((values.get(path, pending.get(path, world.first.get(path, value))), value))
-    for old, new in pairs:
-        if types(old) == types(new):
-            continue
-        for one, other in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
-            same = types(one) == types(other)
-            one, other = jax.typeof(one), jax.typeof(other)
-            promoted = jnp.promote_types(one.dtype, other.dtype) == other.dtype and one.dtype != other.dtype
-            if one.shape != other.shape or not (same or (one.weak_type and promoted)):
-                raise IllegalError(f"the type of a carry changes: {one}, {other}")
-        world.loose.append("promoted")
+def again(world: World, old: Any, new: Any) -> Any:
+    """What the next iteration gets of a carry: it keeps its types, weak ones too, unless JAX must promote it."""
+    if types(old) == types(new):
+        return new
+    world.loose.append("JAX decides what becomes of weak types")
+    return jax.tree.map(again_leaf, old, new)
+
+
+def again_leaf(old: Any, new: Any) -> Any:
+    one, other = jax.typeof(old), jax.typeof(new)
+    promoted = one.weak_type and jnp.promote_types(one.dtype, other.dtype) == other.dtype
+    if one.shape != other.shape or not (one.dtype == other.dtype or promoted):
+        raise IllegalError(f"the type of a carry changes: {one}, {other}")
+    if one.dtype != other.dtype or one.weak_type == other.weak_type:
+        return new
+    return jax.lax.convert_element_type_p.bind(new, new_dtype=one.dtype, weak_type=one.weak_type, sharding=None)
 
 
 def _scan(statement: Call, scope: Plain, body: Any, x: Any, y: Any = 0) -> Any:
@@ -423,17 +448,12 @@ def shaped(pure: Any, params: Any, x: Any, target: Any) -> Any:
 
 
 KINDS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("call", "remat", "jit", "named_call", "pack"), _one),
+    **dict.fromkeys(("cond", "switch"), _branches),
+    **dict.fromkeys(("fori_loop", "while_loop"), _counted),
     "vmap": _vmap,
     "scan": _scan,
-    "fori_loop": _counted,
-    "while_loop": _counted,
-    "remat": _one,
-    "jit": _one,
-    "named_call": _one,
-    "pack": _one,
     "map_variables": _map_variables,
-    "cond": _branches,
-    "switch": _branches,
     "vjp": _vjp,
     "grad": _grad,
     "jvp": _jvp,

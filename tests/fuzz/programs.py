@@ -135,6 +135,7 @@ class Lift:
         groups: for each filter an axis, None or `CARRY`, in the order in which the transformation asks them.
         splits: for each sequence that is named, whether it is split.
         flags: further options.
+        until: of a `while_loop`, a collection and a name: it ends early where this variable is large.
     """
 
     kind: str
@@ -142,6 +143,7 @@ class Lift:
     groups: tuple[tuple[Filter, Any], ...] = ()
     splits: tuple[tuple[str, bool], ...] = ()
     flags: tuple[str, ...] = ()
+    until: tuple[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +187,11 @@ def number(value: Any) -> Any:
     if jax.tree_util.all_leaves([value]):
         return value
     return sum((jnp.sum(jnp.asarray(leaf)).astype(jnp.float32) for leaf in leaves), jnp.float32(0.5))
+
+
+def small(value: Any) -> Any:
+    """Whether a loop goes on: the limit is no number that a variable has but for rounding."""
+    return jnp.sum(jnp.asarray(number(value)).astype(jnp.float32)) < 1.2345
 
 
 OPS: Mapping[str, Callable[..., Any]] = {

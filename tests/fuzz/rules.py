@@ -2,40 +2,32 @@
 
 For each value the rules follow what it depends on: the batch elements and iterations around it (each lift is a number).
 A shared variable may be made from, and written with, what is the same for all.
+
+The library has no say here: where it raises an error on a legal program, either it is wrong or a rule is missing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+from tests.fuzz import programs
 from tests.fuzz.plain import GIVEN, IllegalError, Path, treatment
-from tests.fuzz.programs import (
-    Body,
-    Call,
-    Draw,
-    Has,
-    Key,
-    Let,
-    Lift,
-    Local,
-    Make,
-    Num,
-    Op,
-    Program,
-    Read,
-    Sow,
-    Tree,
-    Write,
-)
 
-Deps = frozenset[int]
+Deps = frozenset[int | str]
 NONE: Deps = frozenset()
+RESHAPED = "reshaped"
+"""Depended on by what is read from a variable that may have another shape later."""
 WRITTEN = ("state", "cache")
 LOOPS = ("scan", "fori_loop", "while_loop")
 GROUPED = ("vmap", *LOOPS)
 DERIVATIVES = ("vjp", "grad", "jvp")
 BRANCHES = ("cond", "switch")
+SCOPE = "scope"
+"""In the place of a collection: the name of a scope."""
+CALLS = ("call", "named_call")
+"""What lifts no variable: the body around goes on in it."""
 
 
 @dataclasses.dataclass
@@ -48,13 +40,15 @@ class State:
         control: what it depends on whether this is run.
         number: of the last lift.
         before: the variables that were there before the innermost lift, and are not declared again in it yet.
+        reshaped: the variables that may get another shape, as collections and names.
     """
 
     variables: dict[Path, Deps] = dataclasses.field(default_factory=dict)
-    around: tuple[tuple[int, Lift], ...] = ()
+    around: tuple[tuple[int, programs.Lift], ...] = ()
     control: Deps = NONE
     number: int = 0
     before: frozenset[Path] = frozenset()
+    reshaped: frozenset[tuple[str, str]] = frozenset()
 
     def has(self, *kinds: str) -> bool:
         return any(lift.kind in kinds for _, lift in self.around)
@@ -76,13 +70,24 @@ class State:
         return frozenset(n for n, lift in self.around if lift.kind in kinds and treatment(lift, path) is None)
 
 
-def legal(program: Program) -> Program:
+def legal(program: programs.Program) -> programs.Program:
     """The program without what breaks a rule."""
-    body, *_ = of_body(program.body, (), {"x": NONE}, State())
+    body, *_ = of_body(program.body, (), {"x": NONE}, State(reshaped=frozenset(reshaped(program.body))))
     return dataclasses.replace(program, body=body)
 
 
-def of_body(body: Body, at: Path, env: dict[str, Deps], state: State) -> tuple[Body, Deps, Deps]:
+def reshaped(body: programs.Body) -> Iterator[tuple[str, str]]:
+    """The variables that get the shape of an expression, anywhere in a body."""
+    for statement in body.statements:
+        match statement:
+            case programs.Write(collection, name, value, True) if not isinstance(value, programs.Num):
+                yield collection, name
+            case programs.Call():
+                for inner in statement.bodies:
+                    yield from reshaped(inner)
+
+
+def of_body(body: programs.Body, at: Path, env: dict[str, Deps], state: State) -> tuple[programs.Body, Deps, Deps]:
     """A body without what breaks a rule; what its result and what it stacks depend on."""
     env, kept = dict(env), []
     for statement in body.statements:
@@ -90,9 +95,9 @@ def of_body(body: Body, at: Path, env: dict[str, Deps], state: State) -> tuple[B
             kept.append(of_statement(statement, at, env, state))
         except IllegalError:
             continue
-    result, deps = or_nothing(body.result, Local("x"), at, env, state)
-    stacked, more = or_nothing(body.stacked, Num(0), at, env, state)
-    return Body(tuple(kept), result, stacked), deps, more
+    result, deps = or_nothing(body.result, programs.Local("x"), at, env, state)
+    stacked, more = or_nothing(body.stacked, programs.Num(0), at, env, state)
+    return programs.Body(tuple(kept), result, stacked), deps, more
 
 
 def or_nothing(expr: Any, instead: Any, at: Path, env: dict[str, Deps], state: State) -> tuple[Any, Deps]:
@@ -105,20 +110,20 @@ def or_nothing(expr: Any, instead: Any, at: Path, env: dict[str, Deps], state: S
 def of_expr(expr: Any, at: Path, env: dict[str, Deps], state: State) -> Deps:
     """What an expression, or an initial value, depends on."""
     match expr:
-        case Num():
+        case programs.Num():
             return NONE
-        case Local(name):
+        case programs.Local(name):
             if name not in env:
                 raise IllegalError(f"no local {name}")
             return env[name]
-        case Read(collection, name):
+        case programs.Read(collection, name):
             path = (collection, *at, name)
             if path not in state.variables:
                 raise IllegalError(f"no variable {path}")
             return state.variables[path] | state.mapped(path)
-        case Op(_, args) | Tree(_, args):
+        case programs.Op(_, args) | programs.Tree(_, args):
             return NONE.union(*(of_expr(arg, at, env, state) for arg in args))
-        case Key(sequence):
+        case programs.Key(sequence):
             name = sequence if sequence in GIVEN else "params"
             return frozenset(n for n, lift in state.around if lift.kind in GROUPED and dict(lift.splits)[name])
     raise TypeError(expr)
@@ -127,34 +132,41 @@ def of_expr(expr: Any, at: Path, env: dict[str, Deps], state: State) -> Deps:
 def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -> Any:
     """The statement, or what is left of it."""
     match statement:
-        case Make(into, collection, name, init):
+        case programs.Make(into, collection, name, init):
             deps = of_expr(init, at, env, state)
             if collection == "params" and draws(init):  # from the key that the parameter is made with
-                deps |= of_expr(Key("params"), at, env, state)
-            env[into] = made((collection, *at, name), init, deps, state)
-        case Write(collection, name, value, _):
+                deps |= of_expr(programs.Key("params"), at, env, state)
+            deps |= {RESHAPED} if (collection, name) in state.reshaped else NONE
+            env[into] = made((collection, *at, name), init, deps | of_maps(at, collection, name, deps, state), state)
+        case programs.Write(collection, name, value, _):
             wrote((collection, *at, name), of_expr(value, at, env, state), state)
-        case Let(into, value):
+        case programs.Let(into, value):
             env[into] = of_expr(value, at, env, state)
-        case Draw(into, sequence):
-            env[into] = of_expr(Key(sequence), at, env, state)
-        case Sow(_, value):
+        case programs.Draw(into, sequence):
+            env[into] = of_expr(programs.Key(sequence), at, env, state)
+        case programs.Sow(_, value):
             of_expr(value, at, env, state)
-            if state.has("while_loop") or any("traced" in lift.flags for _, lift in state.around):
-                raise IllegalError("a loop of unknown length cannot stack what is sown")
-        case Has(into):
+            sown(state)
+        case programs.Has(into):
             env[into] = NONE
-        case Call():
+        case programs.Call():
             return of_call(statement, at, env, state)
     return statement
+
+
+def sown(state: State) -> None:
+    if state.has("while_loop") or any("traced" in lift.flags for _, lift in state.around):
+        raise IllegalError("a loop of unknown length cannot stack what is sown")
+    if any(lift.kind in LOOPS and not lift.size for _, lift in state.around):
+        raise IllegalError("a loop of no iterations has nothing to stack")
 
 
 def draws(init: Any) -> bool:
     """Whether an initial value draws a key."""
     match init:
-        case Key():
+        case programs.Key():
             return True
-        case Op(_, args) | Tree(_, args):
+        case programs.Op(_, args) | programs.Tree(_, args):
             return any(map(draws, args))
     return False
 
@@ -168,10 +180,23 @@ def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
         return state.variables[path] | mapped
     if deps & state.shared(path, GROUPED):
         raise IllegalError(f"{path} is shared and depends on the iteration")
+    if path[0] == "params" and RESHAPED in deps:
+        raise IllegalError(f"{path} is made from what has another shape later, so that `apply` expects another one")
     if path[0] == "params" and state.has(*DERIVATIVES) and not is_float(init):
         raise IllegalError(f"one cannot differentiate by {path}")
     state.variables[path] = deps | mapped
     return state.variables[path]
+
+
+def of_maps(at: Path, collection: str, name: str, deps: Deps, state: State) -> Deps:
+    """A limit of `map_variables` inside another lift: what it maps is not made from what is made in it."""
+    found = NONE
+    for place, (number, lift) in enumerate(state.around):
+        if place and lift.kind == "map_variables":
+            if f"made in {number}" in deps and treatment(lift, (collection, *at, name)) != "unlifted":
+                raise IllegalError(f"{name} is mapped, and made from what is made in the same lift")
+            found |= {f"made in {number}"}
+    return found
 
 
 def wrote(path: Path, deps: Deps, state: State) -> None:
@@ -186,18 +211,18 @@ def wrote(path: Path, deps: Deps, state: State) -> None:
 def is_float(init: Any) -> bool:
     """Whether an initial value is of floating point for sure."""
     match init:
-        case Key():
+        case programs.Key():
             return True
-        case Num(value):
+        case programs.Num(value):
             return isinstance(value, float)
-        case Tree(_, values):
+        case programs.Tree(_, values):
             return all(map(is_float, values))
-        case Op(name, _):
+        case programs.Op(name, _):
             return name in ("tanh", "vector", "bfloat16", "float32")
     return False
 
 
-def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Call:
+def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: State) -> programs.Call:
     """A lift without what breaks a rule."""
     lift, place = statement.lift, statement.place
     axes = [axis for _, axis in lift.groups if isinstance(axis, int)]
@@ -206,11 +231,18 @@ def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Ca
     if state.has("vjp", "grad") and (lift.kind == "while_loop" or "traced" in lift.flags):
         raise IllegalError("a loop of unknown length has no reverse")
     args = [of_expr(arg, at, env, state) for arg in statement.args]
+    if place is not None:
+        take_name((SCOPE, *at, place), state)
     state.number += 1
     number = state.number
     below = at if place is None else (*at, place)
-    known = frozenset(state.variables)
-    inner = State(dict(state.variables), (*state.around, (number, lift)), state.control, number, known)
+    known = state.before if lift.kind in CALLS else frozenset(state.variables)
+    around = (*state.around, (number, lift))
+    inner = State(dict(state.variables), around, state.control, number, known, state.reshaped)
+    if lift.until and (lift.until[0], *below, lift.until[1]) not in state.variables:
+        raise IllegalError("the condition reads what does not exist")
+    if lift.until:
+        inner.control |= of_expr(programs.Read(*lift.until), below, env, inner)
     if lift.kind in BRANCHES:
         inner.control |= args[0]
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
@@ -221,19 +253,28 @@ def of_call(statement: Call, at: Path, env: dict[str, Deps], state: State) -> Ca
             held["y"] = NONE.union(*args[1:]) | (own if lift.kind in LOOPS else NONE)
         bodies, deps = of_runs(statement, below, {**env, **held}, inner, state)
     if lift.kind == "grad" and not any(
-        isinstance(each, Make) and each.collection == "params" and not isinstance(each.init, Tree)
+        isinstance(each, programs.Make) and each.collection == "params" and not isinstance(each.init, programs.Tree)
         for each in bodies[0].statements
     ):
         raise IllegalError("there is nothing to differentiate by")
     state.number = inner.number
+    if lift.kind in CALLS:
+        state.before = inner.before
     state.variables = {path: found - {number} for path, found in inner.variables.items()}
-    env[statement.into] = deps - {number} | NONE.union(*args)
+    env[statement.into] = (deps | inner.control) - {number} | NONE.union(*args)
     return dataclasses.replace(statement, bodies=bodies)
 
 
+def take_name(path: Path, state: State) -> None:
+    """A scope has its name to itself; what happens to variables, happens to names."""
+    if path in state.variables:
+        raise IllegalError(f"{path} is taken")
+    state.variables[path] = NONE
+
+
 def of_branches(
-    statement: Call, at: Path, env: dict[str, Deps], inner: State, outer: State
-) -> tuple[tuple[Body, ...], Deps]:
+    statement: programs.Call, at: Path, env: dict[str, Deps], inner: State, outer: State
+) -> tuple[tuple[programs.Body, ...], Deps]:
     """Each branch begins with what exists before; afterwards there is what any of them made."""
     bodies, deps, after = [], NONE, dict(inner.variables)
     for body in statement.bodies:
@@ -248,13 +289,13 @@ def of_branches(
 
 
 def of_runs(
-    statement: Call, at: Path, env: dict[str, Deps], inner: State, outer: State
-) -> tuple[tuple[Body, ...], Deps]:
+    statement: programs.Call, at: Path, env: dict[str, Deps], inner: State, outer: State
+) -> tuple[tuple[programs.Body, ...], Deps]:
     """A body is looked at until nothing is left that depends on an iteration before in a way that breaks a rule."""
-    (body,) = statement.bodies
+    (body,), again = statement.bodies, inner.before
     while True:
         looked, known, before = dict(inner.variables), dict(env), body
-        inner.before = frozenset(outer.variables)
+        inner.before = again
         body, deps, stacked = of_body(body, at, env, inner)
         carries = inner.around[-1][1].kind in LOOPS
         env = {**env, "x": env["x"] | (deps if carries else NONE)}

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
-from tests.fuzz import programs
-from tests.fuzz.__main__ import LEFT_OUT
-from tests.fuzz.cases import CASES
+from tests.fuzz import lifted, programs
+from tests.fuzz.cases import CASES, OPEN
 from tests.fuzz.compare import COLLECTIONS, WAYS, mismatches, rngs
 from tests.fuzz.generate import Generator
-from tests.fuzz.plain import IllegalError, run_plain
-from tests.fuzz.programs import CARRY, Body, Call, Lift, Local, Make, Num, Op, Program, Read, Write
+from tests.fuzz.plain import run_plain
+from tests.fuzz.programs import CARRY, Body, Call, Draw, Lift, Local, Make, Num, Op, Program, Read, Write
 from tests.fuzz.rules import legal
+from tests.fuzz.runs import first_legal
 from tests.fuzz.shrink import shrink
+
+X = Local("x")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -22,20 +25,23 @@ def test_what_once_failed(name: str) -> None:
     assert mismatches(CASES[name]) == {}
 
 
+@pytest.mark.xfail(reason="known defects", strict=False)
+@pytest.mark.parametrize("name", OPEN)
+def test_what_fails_still(name: str) -> None:
+    assert mismatches(OPEN[name], WAYS[:1]) == {}
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_some_programs(seed: int) -> None:
-    try:
-        assert mismatches(Generator(seed, frozenset(LEFT_OUT)).program(), WAYS[1::2]) == {}
-    except IllegalError:
-        pytest.skip("its types depend on the iteration")
+    assert first_legal(Generator(seed), WAYS[1::2])[1] == {}
 
 
 def test_the_plain_run_is_the_loop() -> None:
     counted = (Make("n", "state", "n", Num(0)), Write("state", "n", Num(1), raw=True))
     stacked = Make("w", "consts", "w", Read("state", "n"))
     lift = Lift("scan", 3, (("state", CARRY), ("consts", 0)), (("params", False), ("dropout", False), ("noise", False)))
-    call = Call("a", lift, (Body((*counted, stacked), Local("x")),), (Local("x"), Num(0)), "m")
-    _, variables, _ = run_plain(Body((call,), Local("x")), {}, rngs(0), COLLECTIONS, jnp.ones(3))
+    call = Call("a", lift, (Body((*counted, stacked), X),), (X, Num(0)), "m")
+    _, variables, _ = run_plain(Body((call,), X), {}, rngs(0), COLLECTIONS, jnp.ones(3))
     assert variables["state", "m", "n"] == 3
     assert variables["consts", "m", "w"].tolist() == [1, 2, 3]
 
@@ -46,8 +52,105 @@ def test_rules_take_out_a_shared_value_that_depends_on_the_iteration() -> None:
         return Program(Body((Call("a", lift, (Body((Make("w", "params", "w", init),), Num(0)),), (Num(0),)),), Num(0)))
 
     assert legal(program(Num(1.0))) == program(Num(1.0))
-    assert legal(program(Local("x"))).body.statements[0].bodies[0].statements == ()
+    assert legal(program(X)).body.statements[0].bodies[0].statements == ()
     assert legal(program(programs.Key("params"))).body.statements[0].bodies[0].statements == ()
+
+
+def test_rules_take_out_a_parameter_made_from_what_has_another_shape_later() -> None:
+    def program(added: Any) -> Program:
+        wide = Write("state", "n", added, raw=True)
+        return Program(Body((Make("n", "state", "n", Num(0)), Make("w", "params", "w", Local("n")), wide), Num(0)))
+
+    assert legal(program(Num(1))) == program(Num(1))
+    assert [statement.name for statement in legal(program(X)).body.statements] == ["n", "n"]
+
+
+def test_rules_let_a_lift_declare_again_and_a_named_call_not() -> None:
+    again = Make("b", "state", "n", Num(0))
+
+    def program(*kinds: str) -> Program:
+        inner: Any = again
+        for kind in reversed(kinds):
+            inner = Call("a", Lift(kind), (Body((inner,), X),), (X,))
+        return Program(Body((Make("n", "state", "n", Num(0)), inner), X))
+
+    for kinds in (("jit",), ("jit", "named_call"), ("named_call", "remat")):
+        assert legal(program(*kinds)) == program(*kinds)
+        assert mismatches(program(*kinds)) == {}
+    assert "'b'" not in repr(legal(program("named_call")))
+
+
+def test_rules_take_out_a_mapped_value_made_from_another_in_a_nested_lift() -> None:
+    lift = Lift("map_variables", 0, (("params", None), ("state", None)))
+    chain = (Make("n", "state", "n", Num(0.5)), Make("w", "params", "w", Op("float32", (Read("state", "n"),))))
+    call = Call("a", lift, (Body(chain, X),), (X,))
+    alone = Program(Body((call,), Local("a")))
+    nested = Program(Body((Call("b", Lift("jit"), (alone.body,), (X,)),), X))
+    assert legal(alone) == alone
+    assert "'w'" not in repr(legal(nested))
+
+
+def test_rules_let_one_scope_have_a_name() -> None:
+    inner = Call("a", Lift("call"), (Body((Make("b", "state", "n", X),), X),), (X,), "m")
+    once = Call("c", Lift("jit"), (Body((inner,), X),), (X,))
+    again = dataclasses.replace(once, into="d")
+    assert legal(Program(Body((once, again), X))).body.statements[1].bodies[0].statements == ()
+    apart = (dataclasses.replace(once, place="one"), dataclasses.replace(again, place="two"))
+    assert legal(Program(Body(apart, X))).body.statements == apart
+    assert mismatches(Program(Body(apart, X))) == {}
+
+
+def test_equal_lifts_of_a_body_are_one_lifted_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(lifted, "KINDS", {"jit": lambda *args: built.append(args) or lifted._one(*args)})
+    once = Call("a", Lift("jit"), (Body((Make("b", "state", "n", X),), Local("b")),), (X,), "one")
+    other = dataclasses.replace(once, bodies=(Body((), Num(1)),), place="three")
+    again = dataclasses.replace(once, into="c", args=(Local("a"),), place="two")
+    assert mismatches(Program(Body((once, again, other), X)), WAYS[:1]) == {}
+    assert len(built) == 2
+
+
+def test_a_loop_of_no_iterations_makes_what_the_first_would_make() -> None:
+    counted = (Make("n", "state", "n", Op("add", (X, X))), Write("state", "n", Num(1)), Draw("k", "noise"))
+    lift = Lift("fori_loop", 0, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", True)))
+    call = Call("a", lift, (Body(counted, Local("k")),), (X,))
+    program = Program(Body((call, Draw("d", "noise")), Local("a")))
+    result, variables, world = run_plain(program.body, {}, rngs(0), COLLECTIONS, jnp.ones(3))
+    assert result.tolist() == [1, 1, 1]
+    assert variables["state", "n"].tolist() == [2, 2, 2]
+    assert world.counts == {((), "noise"): 2}
+    assert mismatches(program) == {}
+
+
+def test_a_while_loop_ends_early_where_a_variable_is_large() -> None:
+    lift = Lift("while_loop", 4, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", False)))
+    call = Call(
+        "a", dataclasses.replace(lift, until=("state", "n")), (Body((Write("state", "n", Num(1), True),), X),), (X,)
+    )
+    program = Program(Body((Make("n", "state", "n", Num(0)), call), Local("a")))
+    assert legal(program) == program
+    assert run_plain(program.body, {}, rngs(0), COLLECTIONS, jnp.ones(3))[1]["state", "n"] == 2
+    assert mismatches(program, WAYS[:1]) == {}
+    assert legal(Program(Body((call,), X))).body.statements == ()
+
+
+def test_a_weakly_typed_carry_stays_so_for_all_iterations_as_in_jax() -> None:
+    lift = Lift("while_loop", 3, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", False)))
+    body = Body((Make("n", "state", "n", Num(1.5)), Write("state", "n", Local("n"))), Op("mul", (X, Local("n"))))
+    program = Program(Body((Call("a", lift, (body,), (Op("bfloat16", (X,)),)),), Local("a")))
+    result, variables, _ = run_plain(program.body, {}, rngs(0), COLLECTIONS, jnp.ones(3))
+    assert result.dtype == jnp.bfloat16
+    assert not variables["state", "n"].weak_type
+    assert mismatches(program) == {}
+
+
+def test_a_program_whose_types_depend_on_the_iteration_is_drawn_again() -> None:
+    widened = (Make("n", "state", "n", Num(0)), Write("state", "n", X, raw=True))
+    lift = Lift("while_loop", 2, (("state", CARRY),), (("params", False), ("dropout", False), ("noise", False)))
+    drawn = [Program(Body((Call("a", lift, (Body(widened, X),), (X,)),), Num(0))), Program(Body((), X))]
+    generator = Generator(0)
+    generator.program = iter(drawn).__next__  # type: ignore[method-assign]
+    assert first_legal(generator) == (Program(Body((), X)), {})
 
 
 def test_programs_are_source_of_themselves() -> None:
@@ -57,7 +160,7 @@ def test_programs_are_source_of_themselves() -> None:
 
 
 def test_a_failing_program_is_made_small() -> None:
-    wanted = Make("w", "state", "w", Op("tanh", (Local("x"),)))
+    wanted = Make("w", "state", "w", Op("tanh", (X,)))
     statements = (Make("v", "state", "v", Num(0)), wanted, programs.Let("a", Read("state", "v")))
     small = shrink(Program(Body(statements, Local("a"))), lambda program: "name='w'" in repr(program))
-    assert small.body.statements == (Make("w", "state", "w", Local("x")),)
+    assert small.body.statements == (Make("w", "state", "w", X),)
