@@ -55,6 +55,7 @@ class Layout(NamedTuple):
         trees: for each outermost scope, what of its surroundings a body can see.
         names: the names of each given scope.
         left: for each outermost scope the paths of the variables that are not lifted: a body that asks is told so.
+        shown: whether it shows in the paths of scopes inside.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Layout(NamedTuple):
     trees: tuple[Any, ...]
     names: tuple[Names, ...]
     left: tuple[tuple[Path, ...], ...]
+    shown: bool

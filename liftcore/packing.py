@@ -323,7 +323,7 @@ class Crossing:
                     root.invalidate()
 
 
-def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callable[..., Any]:
+def lift_across(across: Callable[..., Any], groups: Groups, name: str, shown: bool = True) -> Callable[..., Any]:
     """The lifted function.
 
     Args:
@@ -331,6 +331,7 @@ def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callab
             output groups.
         groups: what it takes in and lets out.
         name: how it shows in the paths of errors.
+        shown: whether it does so in those of scopes inside.
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
@@ -338,7 +339,7 @@ def lift_across(across: Callable[..., Any], groups: Groups, name: str) -> Callab
         variable_groups, rng_groups, left = filter_(outers, groups.into, groups.keys)
         surroundings = tuple([(type(outer), *outer.tree.surroundings) for outer in outers])
         names = tuple([scope.names() for scope in given])
-        layout = Layout(name, groups, structure, routes, surroundings, names, left)
+        layout = Layout(name, groups, structure, routes, surroundings, names, left, shown)
         crossing = Crossing(layout, outers, given)
         crossing.enter()
         try:
@@ -444,7 +445,7 @@ def reconstruct(
             root=outer.node.copy_counts(fresh),
             fallbacks=fallbacks,
             initializing=outer.tree.initializing,
-            lift=Lift(outer, layout.name, layout.groups, hoisted),
+            lift=Lift(outer, layout.name if layout.shown else "", layout.groups, hoisted),
             left=(*layout.left[index], *outer.tree.left),
             word=functools.partial(_word, outer, fresh) if fresh else outer.tree.word,
         )

@@ -171,9 +171,6 @@ class Body:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
-    def __str__(self) -> str:
-        return self.layout.name or self.__name__
-
     def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
@@ -246,13 +243,13 @@ class Compiled:
             _calls.reset(before)
             del call.crossing  # a copy of the context would keep it alive
             if call.traced:
-                self._remember(Signature.of(self.body, crossing, gone, operands))
+                self._remember(Signature.of(crossing, gone, operands))
 
     def _remember(self, now: Signature) -> None:
         """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
         if recording():
-            name, cache = str(self.body), self._known
-            others = [other for other in reversed(list(cache.values())) if str(other.body) == name]
+            name, cache = self.body.layout.name, self._known
+            others = [other for other in reversed(list(cache.values())) if other.body.layout.name == name]
             before = [
                 Known(one.path, facts_of(other.body, one), cache) for other in others for one in reversed(other.traces)
             ]

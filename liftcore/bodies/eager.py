@@ -2,8 +2,7 @@
 
 A lifted `jit` changes no name, no value and no draw. So a loop that runs eagerly is put under one that does not show,
 and the next loop over the same functions, with equal options and types, finds what it compiled. Where no key stands for
-the functions or the options, or the body cannot be traced so (it may ask for values that are known only outside of
-`jit`), the loop runs as it is; errors always come from that run.
+the functions or the options, or the body asks for values that are known only outside of `jit`, the loop runs as it is.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ Arrays: TypeAlias = dict[str, list[Any]]
 
 _GROUPS = Groups.of([True], [True, Captured(all=True)], [True], Advice("", ""))
 _NUMBERS = (bool, int, float, complex, np.generic)
+_NO_NUMBERS = "OSUMm"  # dtypes of NumPy: objects, texts, times
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -46,8 +46,8 @@ _SHARED = Cache()
 """What was compiled for functions that hold no arrays."""
 
 
-class Untraceable(BaseException):
-    """A body cannot be traced: a signal, which no `except Exception` around it takes."""
+class AsItIs(BaseException):
+    """The loop is to run as it is: a signal, which no `except Exception` of code around a body takes."""
 
 
 def kept(
@@ -85,7 +85,9 @@ class Kinds(NamedTuple):
 
     def traced(self, name: str, leaf: Any) -> int | None:
         """0 for a leaf of an argument that is traced, None for one that is static."""
-        array = isinstance(leaf, jax.Array | np.ndarray) and name not in self.known
+        if isinstance(leaf, np.ndarray):
+            return 0 if name not in self.known and leaf.dtype.kind not in _NO_NUMBERS else None
+        array = isinstance(leaf, jax.Array) and name not in self.known
         return 0 if array or (name in self.numbers and isinstance(leaf, _NUMBERS)) else None
 
 
@@ -130,22 +132,22 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
         if call is None:
             return made.lifted(scopes, *args, **kwargs)
         try:
-            return lift_across(functools.partial(_across, *call, cache()), _GROUPS, "")(scopes)
-        except Untraceable:
+            return lift_across(functools.partial(_across, *call, cache()), _GROUPS, call[0].__name__, False)(scopes)
+        except AsItIs:
             pass
-        return made.lifted(scopes, *args, **kwargs)  # its errors know nothing of what was tried before
+        return made.lifted(scopes, *args, **kwargs)  # an error that it raises knows nothing of what was tried before
 
     return keeping_lifter(lifted, made.lifted)
 
 
 def _across(call: EagerCall, arrays: Arrays, gone: Arrays, cache: Cache, crossing: Crossing, *groups: Any) -> Any:
     if crossing.watched is not None:
-        raise Untraceable
+        raise AsItIs
     paths = tuple(outer.path for outer in crossing.outers)  # filters may ask for them
     body = Body(call, call.key, crossing.layout, (), paths, None)
     found = cache.find(body, (("donate_argnames", DONATED),) if gone else ())
     if found.body.fn.needs_values:  # type: ignore[attr-defined]
-        raise Untraceable
+        raise AsItIs
     return found(crossing, gone, (*groups, arrays))
 
 
@@ -212,9 +214,9 @@ class EagerCall:
         args, kwargs = join_arguments(values)
         try:
             return self._made.lifted(scopes, *args, **kwargs)
-        except Exception as error:
-            self.needs_values = isinstance(error, _NEEDS_VALUES)
-            raise Untraceable from error
+        except _NEEDS_VALUES as error:
+            self.needs_values = True
+            raise AsItIs from error
 
     def trace_facts(self) -> dict[str, Any]:
         """What it is, for who asks why it was traced again."""

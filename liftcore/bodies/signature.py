@@ -36,10 +36,10 @@ class Signature(NamedTuple):
     types: tuple[Any, ...]
 
     @classmethod
-    def of(cls, body: Body, crossing: Crossing, gone: PyTree, operands: PyTree) -> Signature:
+    def of(cls, crossing: Crossing, gone: PyTree, operands: PyTree) -> Signature:
         """That of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{crossing.outers[0].path_text.rstrip('/')}/{body}"
+        path = f"{crossing.outers[0].path_text.rstrip('/')}/{crossing.layout.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
 
 
