@@ -270,6 +270,11 @@ class Prologue:
         """Takes an initial value that was made elsewhere, for those that read it."""
         self._known[self.traced.outvars[number]] = (value, axis)
 
+    def forget(self, picks: Sequence[bool]) -> None:
+        """Lets the chosen initial values be made again."""
+        for var in pick(self.traced.outvars, picks):
+            self._known.pop(var, None)
+
     def see(self, leaves: Sequence[Any]) -> None:
         """Takes other leaves of the operands, for what is made from now on."""
         invars = self.traced.jaxpr.invars[len(self.traced.consts) :]

@@ -6,7 +6,8 @@
                new value there too: that must be the same in all iterations, and the old one may not be read
     carried    is made once, as iteration 0 would make it, and is what the loop begins with
     stacked    is made for all iterations at once, unless it depends on the carry: then it is made in the loop itself,
-               or, inside another lift that has to tell what is created from what is computed, by running the loop twice
+               or, inside another lift that has to tell what is created from what is computed, by running the loop
+               twice; to that lift it depends on all that the loop carries
 """
 
 from __future__ import annotations
@@ -113,11 +114,16 @@ class Loop(NamedTuple):
             return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
         traced, (carried, carry) = _trace(pure, flat, given, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
-        made, chosen, outside = self._create(pure, traced, (carried, carry), xs)
-        begin = select(_merged(carried, made.carried), traced.outputs[0][0]), carry
-        for what, now, after in zip(("carried variable ", "carry"), begin, traced.outputs[0], strict=True):
+        kinds = Kinds.of(traced)
+        once, made, outside = self._create(pure, traced, kinds, (carried, carry), xs)
+        chosen = kinds.made_before
+
+        def begin(made: Created) -> Any:
+            return select(_merged(carried, made.carried), traced.outputs[0][0]), carry
+
+        for what, now, after in zip(("carried variable ", "carry"), begin(made), traced.outputs[0], strict=True):
             check_carry(pure.where, what, now, after)
-        check_separate(pure, begin[0])
+        check_separate(pure, begin(made)[0])
 
         def loop(made: Created, chosen: Sequence[bool]) -> Any:
             rest, (first, leaves) = traced.remainder(chosen), map(jax.tree.leaves, (state, xs))
@@ -131,14 +137,14 @@ class Loop(NamedTuple):
                 left, (now, ys) = traced.as_trees(chosen, rest(*given, *rest.of(operands)))
                 return now, (left.stacked, ys)
 
-            return self.scan(step, begin, (leaves, made.stacked))
+            return self.scan(step, begin(made), (leaves, made.stacked))
 
         if pure.nested and not all(chosen):
             _, (left, _) = loop(made, chosen)
             left = jax.tree.map(pure.crossing.bind, self._moved(to_axis, left))
             pure.made([(), (), *left])
             outside = _either(outside, left)
-            made = made._replace(stacked=self._moved(to_front, outside))
+            made = self._made_late(pure, once, kinds, outside)
             chosen = [True for _ in chosen]
         (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
         if not all(chosen):
@@ -152,14 +158,13 @@ class Loop(NamedTuple):
         return carry, outputs.join(ys, made.constant[0]), groups
 
     def _create(
-        self, pure: Pure, traced: Traced, state: PyTree, xs: PyTree
-    ) -> tuple[Created, Sequence[bool], Sequence[PyTree]]:
+        self, pure: Pure, traced: Traced, kinds: Kinds, state: PyTree, xs: PyTree
+    ) -> tuple[Prologue, Created, Sequence[PyTree]]:
         """Makes the initial values, but those of stacked variables that depend on the carry.
 
         Returns:
-            The values; for each leaf whether it was made; and the stacked ones as they lie outside, along their axes.
+            What made those that are made once; the values; and the stacked ones as they lie outside, along their axes.
         """
-        kinds = Kinds.of(traced)
         if kinds.differing:
             raise _no_constant(pure.where, traced, kinds, self.advice)
         first = _first(pure.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
@@ -167,21 +172,41 @@ class Loop(NamedTuple):
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.places]
-        begin = self.size - 1 if self.reverse else 0
         for part in traced.levels(kinds.made_before):
-            pure.make(once, both(part, kinds.made_once))
+            pure.make(once, both(part, kinds.early))
+            once.make(both(part, kinds.late))  # for the run of the loop that makes what these read
             pure.make(many, both(part, kinds.made_at_once), axes)
             for number in itertools.compress(range(len(part)), part):
                 if kinds.made_at_once[number]:
-                    if self.size and number in kinds.read_once:
-                        stacked = many.values[number]
-                        once.know(number, jax.lax.index_in_dim(stacked, begin, axes[number] or 0, keepdims=False))
+                    self._know_first(once, kinds, number, many.values[number])
                 elif kinds.places[number][0] != "carried":  # what is made at once reads no carried variable
                     many.know(number, once.values[number])
         values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
         made: Created = traced.tree(None, values)
         pure.made([made.shared, made.carried, *made.stacked])
-        return made._replace(stacked=self._moved(to_front, made.stacked)), kinds.made_before, made.stacked
+        return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
+
+    def _made_late(self, pure: Pure, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
+        """All initial values, once the stacked ones are there: a carried one that reads one of these is made again.
+
+        Inside another lift it has to read that as it is there, bound.
+        """
+        traced = once.traced
+        values = jax.tree.leaves(traced.created._replace(stacked=stacked))
+        for number, (kind, _) in enumerate(kinds.places):
+            if kind == "stacked":
+                self._know_first(once, kinds, number, values[number])
+        once.forget(kinds.late)
+        for part in traced.levels(kinds.late):
+            pure.make(once, part)
+        made: Created = once.tree()
+        return made._replace(stacked=self._moved(to_front, stacked))
+
+    def _know_first(self, once: Prologue, kinds: Kinds, number: int, stacked: Any) -> None:
+        """Tells what is made once of the first slice of a stacked value, if it reads that."""
+        if self.size and number in kinds.read_once:
+            axis, begin = self.group_axes[kinds.places[number][1]], self.size - 1 if self.reverse else 0
+            once.know(number, jax.lax.index_in_dim(stacked, begin, axis or 0, keepdims=False))
 
     def _batch(self, part: Callable[..., Any], in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
         """Equations for all iterations at once where that gives the same, else for one after the other."""
@@ -218,6 +243,7 @@ class Kinds(NamedTuple):
         read_once: the numbers of those that a carried or shared one reads.
         made_once: whether it is made from the state, and from the slices of the iteration that runs first.
         made_at_once: whether it is made for all iterations, from the slices of each.
+        late: whether it is made once, and reads a stacked one that is made in the loop.
         differing: the numbers of those that all iterations share and that depend on one of them.
         carried_from_slices: whether a carried one reads slices.
     """
@@ -226,6 +252,7 @@ class Kinds(NamedTuple):
     read_once: frozenset[int]
     made_once: Sequence[bool]
     made_at_once: Sequence[bool]
+    late: Sequence[bool]
     differing: Sequence[int]
     carried_from_slices: bool
 
@@ -240,14 +267,21 @@ class Kinds(NamedTuple):
         # A carried variable that was made in the body is another one in the next iteration, as the carry is.
         state = [_STATE in read or bool(carried & earlier) for read, earlier in zip(reads, traced.earlier, strict=True)]
         shared = [number for number, kind in enumerate(kinds) if kind in ("shared", "constant")]
+        left = {number for number, kind in enumerate(kinds) if kind == "stacked" and state[number]}
         return cls(
             places,
             frozenset().union(*[read for kind, read in zip(kinds, traced.earlier, strict=True) if kind != "stacked"]),
             [kind != "stacked" for kind in kinds],
             [kind == "stacked" and not one for kind, one in zip(kinds, state, strict=True)],
+            [kind != "stacked" and bool(left & earlier) for kind, earlier in zip(kinds, traced.earlier, strict=True)],
             [number for number in shared if reads[number] or state[number]],
             any(_SLICES in reads[number] for number in carried),
         )
+
+    @property
+    def early(self) -> list[bool]:
+        """Whether it is made once, and is not late."""
+        return [one and not late for one, late in zip(self.made_once, self.late, strict=True)]
 
     @property
     def made_before(self) -> list[bool]:

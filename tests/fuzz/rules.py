@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.fuzz import programs
 from tests.fuzz.plain import GIVEN, IllegalError, Path, treatment
+from tests.fuzz.programs import CARRY
 
 Deps = frozenset[int | str]
 NONE: Deps = frozenset()
@@ -63,6 +64,8 @@ class State:
                     raise IllegalError(f"{path} is not lifted")
                 if axis is not None:
                     deps.add(number)
+                if axis == CARRY:
+                    deps.add(carried_by(number))
         return frozenset(deps)
 
     def shared(self, path: Path, kinds: tuple[str, ...]) -> Deps:
@@ -137,7 +140,7 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
             if collection == "params" and draws(init):  # from the key that the parameter is made with
                 deps |= of_expr(programs.Key("params"), at, env, state)
             deps |= {RESHAPED} if (collection, name) in state.reshaped else NONE
-            env[into] = made((collection, *at, name), init, deps | of_maps(at, collection, name, deps, state), state)
+            env[into] = made((collection, *at, name), init, deps, state)
         case programs.Write(collection, name, value, _):
             wrote((collection, *at, name), of_expr(value, at, env, state), state)
         case programs.Let(into, value):
@@ -152,6 +155,11 @@ def of_statement(statement: Any, at: Path, env: dict[str, Deps], state: State) -
         case programs.Call():
             return of_call(statement, at, env, state)
     return statement
+
+
+def carried_by(number: int) -> str:
+    """Depended on by what goes from one iteration of a loop to the next."""
+    return f"carried by {number}"
 
 
 def sown(state: State) -> None:
@@ -180,23 +188,17 @@ def made(path: Path, init: Any, deps: Deps, state: State) -> Deps:
         return state.variables[path] | mapped
     if deps & state.shared(path, GROUPED):
         raise IllegalError(f"{path} is shared and depends on the iteration")
+    around = [(number, lift) for number, lift in state.around if lift.kind in GROUPED]
+    for place, (number, lift) in enumerate(around):
+        outer = any(treatment(each, path) is None for _, each in around[:place])
+        if outer and carried_by(number) in deps and isinstance(treatment(lift, path), int):
+            raise IllegalError(f"{path} is made in a loop from what that carries, and a lift around shares it")
     if path[0] == "params" and RESHAPED in deps:
         raise IllegalError(f"{path} is made from what has another shape later, so that `apply` expects another one")
     if path[0] == "params" and state.has(*DERIVATIVES) and not is_float(init):
         raise IllegalError(f"one cannot differentiate by {path}")
     state.variables[path] = deps | mapped
     return state.variables[path]
-
-
-def of_maps(at: Path, collection: str, name: str, deps: Deps, state: State) -> Deps:
-    """A limit of `map_variables` inside another lift: what it maps is not made from what is made in it."""
-    found = NONE
-    for place, (number, lift) in enumerate(state.around):
-        if place and lift.kind == "map_variables":
-            if f"made in {number}" in deps and treatment(lift, (collection, *at, name)) != "unlifted":
-                raise IllegalError(f"{name} is mapped, and made from what is made in the same lift")
-            found |= {f"made in {number}"}
-    return found
 
 
 def wrote(path: Path, deps: Deps, state: State) -> None:
@@ -248,7 +250,7 @@ def of_call(statement: programs.Call, at: Path, env: dict[str, Deps], state: Sta
         bodies, deps = of_branches(statement, below, {**env, "x": args[1]}, inner, state)
     else:
         own = frozenset([number]) if lift.kind in GROUPED else NONE
-        held = {"x": args[0] | own}
+        held = {"x": args[0] | own | ({carried_by(number)} if lift.kind in LOOPS else NONE)}
         if lift.kind in GROUPED:
             held["y"] = NONE.union(*args[1:]) | (own if lift.kind in LOOPS else NONE)
         bodies, deps = of_runs(statement, below, {**env, **held}, inner, state)

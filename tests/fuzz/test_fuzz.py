@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.fuzz import lifted, programs
-from tests.fuzz.cases import CASES, OPEN
+from tests.fuzz.cases import CASES, SPLITS, nested
 from tests.fuzz.compare import COLLECTIONS, WAYS, mismatches, rngs
 from tests.fuzz.generate import Generator
 from tests.fuzz.plain import run_plain
@@ -23,12 +23,6 @@ X = Local("x")
 def test_what_once_failed(name: str) -> None:
     assert legal(CASES[name]) == CASES[name]
     assert mismatches(CASES[name]) == {}
-
-
-@pytest.mark.xfail(reason="known defects", strict=False)
-@pytest.mark.parametrize("name", OPEN)
-def test_what_fails_still(name: str) -> None:
-    assert mismatches(OPEN[name], WAYS[:1]) == {}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -56,6 +50,22 @@ def test_rules_take_out_a_shared_value_that_depends_on_the_iteration() -> None:
     assert legal(program(programs.Key("params"))).body.statements[0].bodies[0].statements == ()
 
 
+def test_rules_take_out_what_a_loop_makes_from_what_it_carries_where_a_lift_around_shares_it() -> None:
+    def program(axis: Any, init: Any) -> Program:
+        return nested(
+            Lift("while_loop", 2, (("consts", axis), ("state", None)), SPLITS),
+            Lift("scan", 1, (("state", CARRY), ("consts", 0)), SPLITS),
+            Make("v", "state", "v", Num(0)),
+            Make("w", "consts", "w", init),
+        )
+
+    def left(program: Program) -> int:
+        return len(legal(program).body.statements[0].bodies[0].statements[0].bodies[0].statements)
+
+    assert left(program(None, Read("state", "v"))) == 1
+    assert left(program(CARRY, Read("state", "v"))) == left(program(None, Num(1))) == 2
+
+
 def test_rules_take_out_a_parameter_made_from_what_has_another_shape_later() -> None:
     def program(added: Any) -> Program:
         wide = Write("state", "n", added, raw=True)
@@ -78,16 +88,6 @@ def test_rules_let_a_lift_declare_again_and_a_named_call_not() -> None:
         assert legal(program(*kinds)) == program(*kinds)
         assert mismatches(program(*kinds)) == {}
     assert "'b'" not in repr(legal(program("named_call")))
-
-
-def test_rules_take_out_a_mapped_value_made_from_another_in_a_nested_lift() -> None:
-    lift = Lift("map_variables", 0, (("params", None), ("state", None)))
-    chain = (Make("n", "state", "n", Num(0.5)), Make("w", "params", "w", Op("float32", (Read("state", "n"),))))
-    call = Call("a", lift, (Body(chain, X),), (X,))
-    alone = Program(Body((call,), Local("a")))
-    nested = Program(Body((Call("b", Lift("jit"), (alone.body,), (X,)),), X))
-    assert legal(alone) == alone
-    assert "'w'" not in repr(legal(nested))
 
 
 def test_rules_let_one_scope_have_a_name() -> None:
