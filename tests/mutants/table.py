@@ -279,6 +279,27 @@ MUTANTS = (
         ("lift/test_map_variables.py",),
     ),
     Mutant(
+        "bodies/lens.py",
+        "weak = jax.typeof(leaf).weak_type and not aval.weak_type",
+        "weak = False",
+        "what a body made with a type of its own takes that of others once it went through the maps",
+        ("lift/test_map_variables.py",),
+    ),
+    Mutant(
+        "bodies/mapped.py",
+        "return [stored, tag(fitting)], seen",
+        "return [stored, fitting], seen",
+        "what is stored as it is seen depends on nothing",
+        ("lift/test_map_variables.py",),
+    ),
+    Mutant(
+        "bodies/mapped.py",
+        "bind=lambda _, value: self._pure.crossing.bind(value)",
+        "bind=lambda _, value: value",
+        "a lift around cannot see which mapped initial value another one reads",
+        ("lift/test_map_variables.py",),
+    ),
+    Mutant(
         "bodies/loop.py",
         "state = [_STATE in read or bool(carried & earlier)",
         "state = [_STATE in read",
