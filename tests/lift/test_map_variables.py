@@ -345,10 +345,10 @@ def test_map_in_must_undo_what_map_out_does_to_types() -> None:
 
 def test_what_is_stored_must_be_mapped_too() -> None:
     def astray(variables: Any) -> Any:
-        return {"other": variables["params"]}
+        return {"other": {"w": variables["params"]["w"], "b": {0: variables["params"]["b"]}}}
 
     with pytest.raises(
-        LiftArgumentError, match=r"`map_out` returned \['other/b', 'other/w'\], which `mapped` does not"
+        LiftArgumentError, match=r"`map_out` returned \['other/w', 'other/b/0'\], which `mapped` does not"
     ):
         liftcore.init(map_variables(linear, "params", map_out=astray, init=True))(KEY, X)
 

@@ -525,6 +525,18 @@ def test_a_carried_variable_of_python_numbers_is_promoted() -> None:
     assert mutated["state"]["s"].dtype == jnp.float32
 
 
+def test_a_python_number_that_the_body_makes_is_promoted_where_it_is_carried() -> None:
+    def fn(scope: Scope, carry: Any, x: Any) -> Any:
+        state = scope.child(lambda scope: scope.variable("state", "s", lambda: 1), "below")()
+        state.value = state.value + x
+        return carry, state.value
+
+    xs = jnp.arange(3.0, dtype=jnp.bfloat16)
+    (_, ys), variables = liftcore.init(liftcore.scan(fn, variable_carry="state"))(KEY, None, xs)
+    assert variables == {"state": {"below": {"s": 4.0}}}
+    assert ys.dtype == variables["state"]["below"]["s"].dtype == jnp.bfloat16
+
+
 def test_groups_are_shared_then_carried_then_stacked() -> None:
     def fn(scope: Scope, carry: Any, x: Any) -> Any:
         for collection in ("a", "b", "c"):
