@@ -272,6 +272,13 @@ MUTANTS = (
         ("lift/test_jvp.py", "lift/test_vjp.py"),
     ),
     Mutant(
+        "bodies/eager.py",
+        "paths = tuple(outer.path for outer in crossing.outers)",
+        "paths = ()",
+        "a loop whose filters look at paths is shared by other paths",
+        ("lift/test_eager.py",),
+    ),
+    Mutant(
         "bodies/lens.py",
         "        found = fn(_copied(tree))",
         "        found = fn(tree)",
