@@ -117,6 +117,14 @@ def test_law_11_a_mapped_variable_reads_others_as_the_body_sees_them(name: str, 
     assert_equals_the_loop(ways("lifted"), ways("plain"), refused(AROUND[around]))
 
 
+@pytest.mark.parametrize(
+    "inner", ["vmap", "scan, shared", "cond", "jit", "map_variables", "map_variables, all but one"]
+)
+def test_law_11_what_a_lift_makes_inside_is_read_as_maps_around_it_show_it(inner: str) -> None:
+    ways = functools.partial(wrapped, chained, (inner, "map_variables, all"))
+    assert_equals_the_loop(ways("lifted"), ways("plain"), refused({inner} & TABLE.keys()))
+
+
 # -- the cases that the law was found with -----------------------------------------------------------------------------
 
 KEY = jax.random.key(0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import liftcore
 from tests.lift.plain import Body, Path
@@ -59,13 +60,17 @@ def seen_through(collections: tuple[str, ...], into: Number, out: Number, back: 
     def plain(body: Body) -> Body:
         def call(scope: Any, x: Any) -> Any:
             world, outer = scope.world, scope.world.copy()
+
+            def seen(path: Path, made: Any) -> Any:
+                stored = outer.seen(path, mapped(out, {path: made}).get(path, made))
+                return mapped(into, {path: stored}).get(path, stored)
+
             world.values |= mapped(into, world.values)
             world.pending |= mapped(into, world.pending)
-            world.changed, world.first = {}, {}
-            world.seen = lambda path, made: outer.seen(path, mapped(into, mapped(out, {path: made})).get(path, made))
+            world.changed, world.first, world.seen = {}, {}, seen
             y = body(scope, x)
             written = {path: world.values[path] for path in world.changed}
-            kept = {path: value for path, value in written.items() if world.first.get(path) is value}
+            kept = {path: value for path, value in written.items() if _same(value, world.first.get(path))}
             world.values |= mapped(out, written) | mapped(back, kept)
             world.values |= {path: outer.values[path] for path in outer.values if path not in written}
             world.first = {**outer.first, **world.first, **mapped(back, world.first)}
@@ -75,6 +80,12 @@ def seen_through(collections: tuple[str, ...], into: Number, out: Number, back: 
         return call
 
     return plain
+
+
+def _same(value: Any, first: Any) -> bool:
+    """Whether a variable is as it was made; one that was written has another value."""
+    alike = jax.tree.structure(value) == jax.tree.structure(first)
+    return alike and all(map(jnp.array_equal, jax.tree.leaves(value), jax.tree.leaves(first)))
 
 
 def swapped(one: str, other: str) -> Row:
