@@ -16,7 +16,7 @@ import copy
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -117,6 +117,20 @@ class Traced:
     def numbers(self, *parts: int) -> list[bool]:
         """For each initial value whether it lies in one of some parts of `created`."""
         return [part in parts for part in self.parts]
+
+    def picks(self, numbers: Container[int]) -> list[bool]:
+        """For each initial value whether its number is one of some."""
+        return [number in numbers for number in range(self._made)]
+
+    def read_by(self, picks: Sequence[bool]) -> list[bool]:
+        """For each initial value whether one of the chosen ones reads it."""
+        return self.picks(frozenset().union(*pick(self.earlier, picks)))
+
+    @property
+    def names(self) -> list[str]:
+        """For each initial value the name of its variable, for the text of errors: `created` holds groups."""
+        paths = [path for path, _ in jax.tree.leaves_with_path(self.created)]
+        return [jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths]
 
     def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
         """A pytree like `created` with the chosen initial values, and None for the others."""
@@ -274,6 +288,11 @@ class Prologue:
         """Lets the chosen initial values be made again."""
         for var in pick(self.traced.outvars, picks):
             self._known.pop(var, None)
+
+    def replace(self, number: int, value: Any) -> None:
+        """Takes what stands for an initial value from now on, here and outside."""
+        self.know(number, value)
+        self.values[number] = value
 
     def see(self, leaves: Sequence[Any]) -> None:
         """Takes other leaves of the operands, for what is made from now on."""

@@ -35,7 +35,7 @@ from .variable import Variable
 if TYPE_CHECKING:
     from .hoist import Prologue
 
-__all__ = ["Crossing", "lift_across", "name_of", "pack"]
+__all__ = ["Crossing", "call_inside", "lift_across", "name_of", "pack"]
 
 
 def pack(
@@ -235,13 +235,7 @@ class Crossing:
 
     def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a function of the user's returns for scopes that `scope_fn` made."""
-        try:
-            result = fn(scopes, *args, **kwargs)
-        except TypeError as error:
-            taken = misfit(error, fn, (scopes, *args), kwargs)
-            if taken is None:
-                raise
-            raise problems.wrong_function(self.where, fn, taken, args, kwargs) from error
+        result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
             if isinstance(leaf, Scope | Variable):
                 raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else "Variable")
@@ -321,6 +315,32 @@ class Crossing:
             for root in roots:
                 if root.tree.alive:
                     root.invalidate()
+
+
+def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of the user's from another one that a lift made of it, which is called with scopes inside.
+
+    Raises:
+        LiftArgumentError: where the function cannot take what it is called with.
+    """
+
+    def where() -> str:
+        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=_is_scope) if _is_scope(leaf))
+        return f"{scope.tree.lift.name} at {scope.tree.lift.outer.path_text}"
+
+    return _call(where, fn, scopes, args, kwargs)
+
+
+def _call(
+    where: Callable[[], str], fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        return fn(scopes, *args, **kwargs)
+    except TypeError as error:
+        taken = misfit(error, fn, (scopes, *args), kwargs)
+        if taken is None:
+            raise
+        raise problems.wrong_function(where(), fn, taken, args, kwargs) from error
 
 
 def lift_across(across: Callable[..., Any], groups: Groups, name: str, shown: bool = True) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import vary as add_axes
 from .._compat import varying_axes
-from ..packing import name_of
+from ..packing import call_inside, name_of
 from ..scope import Scope
 from ..typing import Path, Predicate, PyTree
 
@@ -42,7 +42,7 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
         ]
         for scope, inner in zip(flat, given, strict=True):
             inner.stand_for(scope)
-        result = fn(jax.tree.unflatten(treedef, given), *args, **kwargs)
+        result = call_inside(fn, jax.tree.unflatten(treedef, given), *args, **kwargs)
         for scope, inner in zip(flat, given, strict=True):
             scope.take_names(inner.names())
         return result

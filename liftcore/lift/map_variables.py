@@ -2,24 +2,23 @@
 
 What is stored is `map_out` of what the body made, and what the body sees is `map_in` of what is stored. So that `init`
 gives what `apply` gives, a body that may create variables is traced first. Then come, once each: what it creates, the
-stored form of that, what the body sees of it, and the rest of the body, computed from what it sees.
+stored form of that, what the body sees of it, and the rest of the body, computed from what it sees. An initial value
+that reads a mapped variable is made after the body sees that one.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
-
-import jax
 
 from ..bodies.axes import split_arrays
 from ..bodies.changes import names_of
 from ..bodies.lens import Lens
-from ..errors import LiftArgumentError, UnliftedCollectionError, no_function
-from ..filters import Nothing, intersect, merge, subtract
+from ..bodies.mapped import make_mapped
+from ..errors import UnliftedCollectionError, no_function
+from ..filters import Nothing, intersect, subtract
 from ..groups import Advice, Captured
-from ..hoist import Prologue, Traced
+from ..hoist import Prologue
 from ..pure import Pure, lift
 from ..split import split
 from ..typing import Filter, PyTree, Variables
@@ -62,7 +61,8 @@ def map_variables(
         mapped: a filter of the variables that are mapped. Others are lifted as they are.
         map_in: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
             sees; not called where there are none.
-        map_out: from what the body made or wrote to what is stored, which `mapped` must take too.
+        map_out: from what the body made or wrote to what is stored, which `mapped` must take too. Where the initial
+            value of a mapped variable reads another one, both functions are traced, as under `jax.jit`.
         init: whether the body may create mapped variables.
         mutable: whether it may write them, and create them.
         variables: a filter of the other variables that are lifted.
@@ -73,8 +73,9 @@ def map_variables(
 
     Raises:
         UnliftedCollectionError: when called, where a mapped variable is created or written and may not be.
-        LiftArgumentError: when called, where `map_in` does not undo what `map_out` does to a shape or dtype, and where
-            one of them returns something that cannot be used.
+        LiftArgumentError: when called, where `map_in` does not undo what `map_out` does to a shape or dtype, where
+            one of them returns something that cannot be used, and where an initial value reads a mapped variable that
+            they make from that same value too.
     """
     for function in (map_in, map_out):
         if not callable(function):
@@ -117,53 +118,16 @@ def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) ->
         return arrays, groups
 
     parts = split(pure, flat, seen)
-    traced = parts.traced
-    prologue = Prologue(traced, traced.leaves((seen,)))
-    mapped, early = _before_mapped(pure, traced)
-    pure.make(prologue, early)
-    prologue.make(mapped)
-    stored = pure.crossing.bind(lens.stored(prologue.tree(mapped)[0]))
-    if jax.tree.leaves(stored):
-        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        fitting, seen = lens.fitting(view, traced.created[0]), lens.fitting(view, seen)
-        for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
-            prologue.know(number, value)
-            prologue.values[number] = value
-        prologue.see(traced.leaves((seen,)))
-    pure.make(prologue, [not (one or other) for one, other in zip(mapped, early, strict=True)])
+    prologue = Prologue(parts.traced, parts.traced.leaves((seen,)))
+    stored, seen = make_mapped(lens, prologue, before, seen)
+    prologue.see(parts.traced.leaves((seen,)))
+    pure.make(prologue, [value is None for value in prologue.values])
     created = prologue.tree()
     groups = [stored, *created[1 : len(parts.values)]]
     pure.made(groups)
     arrays, (written, *values) = parts.remainder(created, seen)
     _check_unwritten(pure, () if mutable else written)
     return parts.join(groups, joins[0](arrays), [lens.stored(written), *values])
-
-
-def _before_mapped(pure: Pure, traced: Traced) -> tuple[list[bool], list[bool]]:
-    """The mapped initial values, and those others that these read and that read none of them: these are made first.
-
-    All mapped ones are made in one go, since `map_out` is given them at once.
-
-    Raises:
-        LiftArgumentError: inside another lift, which could not see what one of them depends on: where it reads a mapped
-            one of another collection, or what reads a mapped one.
-    """
-    mapped = [part == 0 for part in traced.parts]
-    paths = [path[2:] for path, _ in jax.tree.leaves_with_path(traced.created)]
-    early = [False for _ in mapped]
-    for number in itertools.compress(range(len(mapped)), mapped):
-        for other in traced.earlier[number]:
-            through = not mapped[other] and any(mapped[one] for one in traced.earlier[other])
-            early[other] = not mapped[other] and not through
-            if pure.nested and (through or (mapped[other] and paths[other][0] != paths[number][0])):
-                reader, read = (jax.tree_util.keystr(paths[one], simple=True, separator="/") for one in (number, other))
-                raise LiftArgumentError(
-                    f'"{reader}" in {pure.where}',
-                    f'its initial value reads "{read}", which is mapped, or reads what is; '
-                    "`map_out` is given all mapped variables at once.",
-                    "Create what is read before the lift.",
-                )
-    return mapped, early
 
 
 def _check_unwritten(pure: Pure, written: PyTree) -> None:

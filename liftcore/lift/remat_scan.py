@@ -9,7 +9,7 @@ from typing import Any
 from ..bodies.axes import NO_AXES
 from ..bodies.eager import kept
 from ..errors import LiftArgumentError, no_function
-from ..packing import name_of
+from ..packing import call_inside, name_of
 from ..typing import Filter
 from .remat import remat
 from .scan import scan
@@ -74,7 +74,7 @@ def remat_scan(
 
     def loop(body: Callable[..., Any], length: int) -> Callable[..., Any]:
         def step(scopes: Any, carry: Any) -> tuple[Any, None]:
-            return body(scopes, carry), None
+            return call_inside(body, scopes, carry), None
 
         step.__name__ = name_of(fn)  # for the paths of errors
         scanned = scan(

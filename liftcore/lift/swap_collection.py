@@ -11,6 +11,7 @@ import jax
 
 from ..errors import no_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
+from ..packing import call_inside
 from ..scope import Scope
 from ..typing import Filter, Path, Predicate
 from .map_variables import map_variables
@@ -57,7 +58,7 @@ def swap_collection(
         trees = {id(scope.tree): scope.tree for scope in jax.tree.leaves(scopes, is_leaf=_is_scope)}
         for tree in trees.values():
             tree.mutable = _renamed(tree.mutable, other)
-        return fn(scopes, *args, **kwargs)
+        return call_inside(fn, scopes, *args, **kwargs)
 
     named = functools.wraps(fn)(swapped) if hasattr(fn, "__name__") else swapped
     return map_variables(named, (col_a, col_b), swap, swap, init=True, mutable=True, variables=variables, rngs=rngs)

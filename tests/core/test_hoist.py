@@ -273,6 +273,21 @@ def test_a_batch_is_made_at_once_and_read_along_its_axis() -> None:
     assert prologue.values[1].tolist() == [0.0, 2.0, 4.0]
 
 
+def test_what_an_effect_gives_in_a_batch_differs_between_elements(effects: list[str]) -> None:
+    def fn(x: Any) -> Any:
+        found = counting(effects, "made")(x)
+        first = tag(found + 1)
+        return [first, tag(first * found)], ()
+
+    traced, xs = trace(fn, jnp.float32(1)), jnp.arange(3.0)
+    prologue = Prologue(traced, [xs], [0], lambda part, in_axes, out_axes: jax.vmap(part, tuple(in_axes), out_axes))
+    for level in traced.levels(traced.all()):
+        prologue.make(level, [0, 0])
+    assert prologue.values[1].tolist() == [0.0, 2.0, 6.0]
+    jax.effects_barrier()
+    assert effects == ["made"] * 3
+
+
 def test_an_effect_runs_once_however_many_read_what_it_gave(effects: list[str]) -> None:
     def fn(x: Any) -> Any:
         found = counting(effects, "made")(x)

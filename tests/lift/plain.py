@@ -46,6 +46,7 @@ class World:
         changed: what was created or written.
         sown: captured values that the transformation around does not list.
         first: the first value of what was created.
+        seen: from a path and what is made there to what the body has of it.
     """
 
     values: dict[Path, Any]
@@ -60,6 +61,7 @@ class World:
     changed: dict[Path, None] = dataclasses.field(default_factory=dict)
     sown: list[tuple[Path, str, str, Any]] = dataclasses.field(default_factory=list)
     first: dict[Path, Any] = dataclasses.field(default_factory=dict)
+    seen: Callable[[Path, Any], Any] = lambda path, made: made
 
     def put(self, path: Path, value: Any) -> None:
         assert self.mutable(path[0]), path
@@ -70,7 +72,7 @@ class World:
     def inside(self, values: dict[Path, Any], root: Callable[[str], Any], taken: Iterable[str]) -> World:
         """The world of one lane or iteration."""
         here = World(values, root, self.given, self.mutable, self.initializing, frozenset(taken))
-        here.counts, here.starts = dict(self.counts), self.starts
+        here.counts, here.starts, here.seen = dict(self.counts), self.starts, self.seen
         return here
 
     @contextlib.contextmanager
@@ -163,7 +165,7 @@ class Plain:
         self.names.add(name)
         path = (collection, *self.path, name)
         if path not in self.world.values:
-            made = jax.tree.map(jnp.asarray, init_fn(*args))
+            made = self.world.seen(path, jax.tree.map(jnp.asarray, init_fn(*args)))
             self.world.put(path, self.world.pending.get(path, made))
             self.world.first[path] = self.world.values[path]
         return Held(self.world, path)

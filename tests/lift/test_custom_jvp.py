@@ -338,6 +338,18 @@ def test_the_rule_writes_what_the_function_writes() -> None:
 # -- derivatives of it, and lifts around -------------------------------------------------------------------------------
 
 
+def test_second_derivatives_flow_through_no_other_variable() -> None:
+    lifted = ruled(layer)
+
+    def loss(variables: Any, x: Any) -> Any:
+        return jnp.sum(result(lifted, False, x, given=variables))
+
+    for outer in (jax.jacfwd, jax.jacrev):
+        mixed = outer(jax.grad(loss, 1))(VARIABLES, X)
+        assert mixed["params"]["w"].any()
+        assert not mixed["state"]["n"].any()
+
+
 def test_second_derivatives_are_those_of_the_rule() -> None:
     def ours(params: Any, x: Any) -> Any:
         return total(result(ruled(layer), ["state"], x, given={**VARIABLES, "params": params}))

@@ -17,6 +17,7 @@ import liftcore
 import linen_like as linen
 from liftcore import Scope
 from liftcore.errors import CarryTypeError
+from liftcore.filters import Not, PathContains
 
 X = jnp.arange(1.0, 4.0)
 KEYS = {"params": jax.random.key(0), "noise": jax.random.key(1)}
@@ -208,6 +209,20 @@ def test_options_and_types_are_told_apart() -> None:
 
 def reading(scope: Scope, x: Any, *_: Any) -> tuple[Any, Any]:
     return x + scope.get_variable("params", "w", 0.0), None
+
+
+def test_a_filter_that_looks_at_paths_is_asked_at_each_place() -> None:
+    def body(scope: Scope, x: Any, _: Any) -> tuple[Any, Any]:
+        return x * scope.get_variable("params", "w"), None
+
+    stacked = PathContains("a")
+    loop = liftcore.scan(body, length=2, variable_axes={stacked: 0}, variable_broadcast=Not(stacked))
+
+    def model(scope: Scope, x: Any) -> Any:
+        return [loop(scope.push(name), x, None)[0].tolist() for name in "ab"]
+
+    params = {name: {"w": jnp.array([2.0, 3.0])} for name in "ab"}
+    assert liftcore.apply(model)({"params": params}, jnp.ones(2)) == [[6.0, 6.0], [4.0, 9.0]]
 
 
 def test_options_that_change_in_place_after_the_lift_are_those_that_it_was_made_with() -> None:

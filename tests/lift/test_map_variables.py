@@ -131,6 +131,14 @@ def test_tied_weights() -> None:
     assert_same(y, X @ kernel @ kernel.T)
 
 
+def test_what_the_body_made_with_a_dtype_of_its_own_keeps_it_in_init() -> None:
+    def body(scope: Scope) -> Any:
+        return scope.param("w", lambda key: jnp.float32(3))
+
+    y, _ = liftcore.init(map_variables(body, "params", lambda tree: jax.tree.map(lambda _: 3.0, tree), init=True))(KEY)
+    assert (y * jnp.bfloat16(2)).dtype == jnp.float32
+
+
 def test_one_stored_variable_may_be_seen_as_several() -> None:
     """Weight normalisation: a kernel is stored as its direction and its lengths."""
 
@@ -160,6 +168,98 @@ def test_the_functions_may_change_what_they_are_given() -> None:
     lifted = map_variables(lambda scope: scope.get_variable("params", "w"), "params", in_place)
     assert liftcore.apply(lifted)(variables) == 3
     assert variables == {"params": {"v": 3.0}}
+
+
+# -- initial values that read others -----------------------------------------------------------------------------------
+
+
+def data_dependent(scope: Scope, x: Any) -> Any:
+    kernel = scope.param("kernel", uniform, (3, 2))
+    return x @ kernel + scope.param("bias", lambda key: -(x @ kernel).mean(0))
+
+
+def test_an_initial_value_reads_a_mapped_one_as_the_body_sees_it() -> None:
+    y, variables = liftcore.init(map_variables(data_dependent, "params", sign, init=True))(KEY, X)
+    kernel = liftcore.init(data_dependent)(KEY, X)[1]["params"]["kernel"]
+    assert_same(variables["params"], {"kernel": kernel, "bias": -(X @ jnp.sign(kernel)).mean(0)})
+    assert_same(y, X @ jnp.sign(kernel) + jnp.sign(variables["params"]["bias"]))
+
+
+@pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat, liftcore.jit])
+def test_maps_may_name_all_variables_though_one_reads_another(lift: Callable[..., Any]) -> None:
+    calls: list[str] = []
+
+    def into(variables: Any) -> Any:
+        calls.append("into")
+        stored = variables["params"]
+        return {"params": {"kernel": stored["scale"] * stored["kernel"].T, "bias": stored["bias"]}}
+
+    def out(variables: Any) -> Any:
+        calls.append("out")
+        kernel, bias = variables["params"]["kernel"], variables["params"]["bias"]
+        return {"params": {"kernel": kernel.T / 4, "scale": jnp.float32(4), "bias": bias}}
+
+    lifted = lift(map_variables(data_dependent, "params", into, out, init=True))
+    y, variables = liftcore.init(lifted)(KEY, X)
+    assert calls == ["out", "into"]
+    expected, plain = liftcore.init(data_dependent)(KEY, X)
+    kernel, bias = plain["params"]["kernel"], plain["params"]["bias"]
+    assert_same((y, variables), (expected, {"params": {"kernel": kernel.T / 4, "scale": jnp.float32(4), "bias": bias}}))
+    assert_same(liftcore.apply(lifted)(variables, X), y)
+
+
+def test_the_leaves_of_a_variable_may_read_different_others() -> None:
+    def body(scope: Scope, x: Any) -> Any:
+        pair = scope.variable("state", "pair", lambda: (jnp.float32(1), 2 * x))
+        other = scope.variable("log", "other", lambda: pair.value[0] + 1)
+        return scope.variable("state", "last", lambda: (other.value * pair.value[1], pair.value[0])).value
+
+    lifted = map_variables(body, ("state", "log"), double, halve, mutable=True)
+    for lift in (lambda fn: fn, liftcore.jit):
+        y, variables = liftcore.init(lift(lifted))(KEY, jnp.float32(3))
+        assert y == (12.0, 1.0)
+        assert variables == {"state": {"pair": (0.5, 3.0), "last": (6.0, 0.5)}, "log": {"other": 1.0}}
+
+
+def test_a_loop_around_sees_which_mapped_variable_another_one_reads() -> None:
+    def body(scope: Scope, x: Any, _: Any) -> Any:
+        n = scope.variable("state", "n", lambda: jnp.float32(1))
+        scope.variable("log", "seen", lambda: 10 * n.value)
+        n.value += 1
+        return x, None
+
+    lifted = map_variables(body, ("state", "log"), double, halve, mutable=True)
+    loop = liftcore.scan(lifted, length=3, variable_carry="state", variable_axes={"log": 0})
+    variables = liftcore.init(loop)(KEY, 0.0, None)[1]
+    assert variables["state"]["n"] == 2
+    assert variables["log"]["seen"].tolist() == [5.0, 10.0, 15.0]
+
+
+@pytest.mark.parametrize("maps", [(centred, lambda tree: tree), (lambda tree: tree, centred)])
+def test_what_a_map_makes_of_a_variable_may_not_depend_on_one_that_reads_it(maps: Any) -> None:
+    message = (
+        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", and what '
+        r"`map_out` and `map_in` make of that depends on \['params/bias'\]. Map them apart"
+    )
+    with pytest.raises(LiftArgumentError, match=message):
+        liftcore.init(child(map_variables(data_dependent, "params", *maps, init=True)))(KEY, X)
+    apart = data_dependent
+    for name in ("kernel", "bias"):
+        apart = map_variables(apart, PathContains(name), *maps, init=True)
+    variables = liftcore.init(apart)(KEY, X)[1]
+    assert sorted(variables["params"]) == ["bias", "kernel"]
+
+
+def test_effects_of_maps_run_once_though_one_variable_reads_another() -> None:
+    seen: list[float] = []
+
+    def shown(variables: Any) -> Any:
+        jax.debug.callback(lambda value: seen.append(float(value)), variables["params"]["bias"].sum())
+        return variables
+
+    _, variables = liftcore.init(map_variables(data_dependent, "params", map_out=shown, init=True))(KEY, X)
+    jax.effects_barrier()
+    assert seen == [float(variables["params"]["bias"].sum())]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -245,10 +345,10 @@ def test_map_in_must_undo_what_map_out_does_to_types() -> None:
 
 def test_what_is_stored_must_be_mapped_too() -> None:
     def astray(variables: Any) -> Any:
-        return {"other": variables["params"]}
+        return {"other": {"w": variables["params"]["w"], "b": {0: variables["params"]["b"]}}}
 
     with pytest.raises(
-        LiftArgumentError, match=r"`map_out` returned \['other/b', 'other/w'\], which `mapped` does not"
+        LiftArgumentError, match=r"`map_out` returned \['other/w', 'other/b/0'\], which `mapped` does not"
     ):
         liftcore.init(map_variables(linear, "params", map_out=astray, init=True))(KEY, X)
 

@@ -525,6 +525,31 @@ def test_a_carried_variable_of_python_numbers_is_promoted() -> None:
     assert mutated["state"]["s"].dtype == jnp.float32
 
 
+def test_a_python_number_that_the_body_makes_is_promoted_where_it_is_carried() -> None:
+    def fn(scope: Scope, carry: Any, x: Any) -> Any:
+        state = scope.child(lambda scope: scope.variable("state", "s", lambda: 1), "below")()
+        state.value = state.value + x
+        return carry, state.value
+
+    xs = jnp.arange(3.0, dtype=jnp.bfloat16)
+    (_, ys), variables = liftcore.init(liftcore.scan(fn, variable_carry="state"))(KEY, None, xs)
+    assert variables == {"state": {"below": {"s": 4.0}}}
+    assert ys.dtype == variables["state"]["below"]["s"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_carried_initial_value_reads_a_stacked_one_of_the_iteration_that_runs_first(reverse: bool) -> None:
+    def fn(scope: Scope, carry: Any, x: Any) -> Any:
+        stacked = scope.variable("log", "x", lambda: 10 * x)
+        state = scope.variable("state", "s", lambda: stacked.value + 1)
+        return carry, state.value
+
+    loop = liftcore.scan(fn, variable_axes={"log": 0}, variable_carry="state", reverse=reverse)
+    (_, ys), variables = liftcore.init(loop)(KEY, None, jnp.arange(1.0, 4.0))
+    assert variables["state"]["s"] == (31.0 if reverse else 11.0)
+    assert ys.tolist() == [variables["state"]["s"]] * 3
+
+
 def test_groups_are_shared_then_carried_then_stacked() -> None:
     def fn(scope: Scope, carry: Any, x: Any) -> Any:
         for collection in ("a", "b", "c"):

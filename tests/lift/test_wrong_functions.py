@@ -14,8 +14,8 @@ from tests.lift.only import KINDS, only
 from tests.lift.quick import key
 
 X = jnp.array([0.1, 0.2, 0.3])
-WRAPPED = ("scan", "remat_scan", "shard_map", "fori_loop", "grad", "custom_jvp")
-"""Kinds whose body is called by another function, here or in liftcore."""
+WRAPPED = ("scan", "fori_loop", "grad", "custom_jvp")
+"""Kinds whose body is called by another function here."""
 
 
 def fails(name: str, body: Any) -> LiftArgumentError:
@@ -34,6 +34,30 @@ def test_a_function_without_a_scope_is_told_how_it_is_called(name: str) -> None:
     error = fails(name, of_jax)
     assert "of_jax takes `(x)`, and is called with the scope (or module) first: `of_jax(scope, a float32[" in error.what
     assert error.fix.startswith("Give it the scope (or module) as its first parameter")
+
+
+@pytest.mark.parametrize(
+    ("lift", "where"),
+    [
+        (lambda fn: liftcore.swap_collection(fn, "params", "ema"), "map_variables(of_jax) at /a"),
+        (lambda fn: liftcore.remat_scan(fn, (2, 3)), "scan(of_jax) at /a/scan(of_jax)/remat(of_jax)"),
+        (
+            lambda fn: liftcore.remat(liftcore.swap_collection(fn, "a", "b")),
+            "map_variables(of_jax) at /a/remat(of_jax)",
+        ),
+    ],
+)
+def test_a_function_that_another_one_calls_for_a_lift_is_told_of_by_its_own_name(lift: Any, where: str) -> None:
+    def of_jax(x: Any) -> Any:
+        return x
+
+    root = liftcore.bind({}, key(0), mutable=True).push("a")
+    with pytest.raises(LiftArgumentError) as caught:
+        lift(of_jax)(root, X)
+    assert caught.value.where == where
+    assert caught.value.what.startswith(
+        "of_jax takes `(x)`, and is called with the scope (or module) first: `of_jax(sc"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("grad",)])
