@@ -118,6 +118,10 @@ class Traced:
         """For each initial value whether it lies in one of some parts of `created`."""
         return [part in parts for part in self.parts]
 
+    def types(self, picks: Sequence[bool]) -> list[Any]:
+        """The types of the chosen initial values."""
+        return [var.aval for var in pick(self.outvars, picks)]
+
     def picks(self, numbers: Container[int]) -> list[bool]:
         """For each initial value whether its number is one of some."""
         return [number in numbers for number in range(self._made)]

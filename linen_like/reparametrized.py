@@ -66,6 +66,7 @@ def _map_variables(fn: Callable[..., Any], view: _View, creates: bool) -> Callab
         return fn(scopes, *args, **kwargs)
 
     store = functools.partial(_map, view.store)
+    store.by_parts = True  # type: ignore[attr-defined]  # it makes variables, so it cannot be traced by itself
     return liftcore.map_variables(body, "params", functools.partial(_map, view.see), store, init=creates)
 
 

@@ -7,7 +7,8 @@ same, and may name the variables in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -47,6 +48,8 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
         return lens.fitting(view, traced.created[0]), lens.fitting(view, seen)
 
     if True in [one and other for one, other in zip(mapped, read, strict=True)]:
+        if getattr(lens.map_out, "by_parts", False):
+            return _by_parts(lens, prologue, before, seen)
         return _InOrder(lens, prologue, views).run()
     lens.pure.make(prologue, read)
     prologue.make(mapped)
@@ -56,6 +59,39 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
         for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
             prologue.replace(number, value)
     return stored, seen
+
+
+def _by_parts(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
+    """The same by maps that take the variables in parts: each part as it is made, and not traced."""
+    traced = prologue.traced
+    mapped = traced.numbers(0)
+    read = traced.read_by(mapped)
+    parts: list[Any] = [tuple({} for _ in traced.created[0])]
+    for level in traced.levels([one or other for one, other in zip(mapped, read, strict=True)]):
+        lens.pure.make(prologue, [chosen and not one for chosen, one in zip(level, mapped, strict=True)])
+        now = [chosen and one for chosen, one in zip(level, mapped, strict=True)]
+        if True in now:
+            prologue.make(now)
+            made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
+            parts.append(lens.pure.crossing.bind(lens.stored(made)))
+            values = jax.tree.leaves(lens.fitting(lens.view(parts[-1]), types))
+            for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
+                prologue.replace(number, value)
+    stored = tuple(merge(*trees) for trees in zip(*parts, strict=True))
+    if jax.tree.leaves(seen):
+        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        seen = lens.fitting(view, seen)
+    return stored, seen
+
+
+def _without_none(tree: Any) -> Any:
+    """A group, without the variables that are None."""
+    if isinstance(tree, tuple):
+        return tuple(map(_without_none, tree))
+    if not isinstance(tree, Mapping):
+        return tree
+    below = {name: _without_none(value) for name, value in tree.items() if value is not None}
+    return {name: value for name, value in below.items() if not (isinstance(value, dict) and not value)}
 
 
 class _InOrder:

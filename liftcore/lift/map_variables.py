@@ -62,7 +62,8 @@ def map_variables(
         map_in: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
             sees; not called where there are none.
         map_out: from what the body made or wrote to what is stored, which `mapped` must take too. Where the initial
-            value of a mapped variable reads another one, both functions are traced, as under `jax.jit`.
+            value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a `map_out`
+            with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
         init: whether the body may create mapped variables.
         mutable: whether it may write them, and create them.
         variables: a filter of the other variables that are lifted.

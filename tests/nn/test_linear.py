@@ -56,16 +56,16 @@ def test_dense_general_to_no_new_axes_is_a_sum() -> None:
 
 
 def test_dense_general_asks_its_initializers_for_a_matrix_and_keeps_a_box() -> None:
-    asked = []
+    asked, names = [], ("batch", "in", None, "out", None)
 
     def init_fn(key: Any, shape: Any, dtype: Any) -> Any:
         asked.append(shape)
-        return liftcore.meta.Partitioned(jnp.ones(shape, dtype), ("in", "out"))
+        return liftcore.meta.Partitioned(jnp.ones(shape, dtype), names)
 
     options = {"axis": (1, 2), "batch_dims": (0,), "kernel_init": init_fn, "use_bias": False}
     _, variables = liftcore.init(nn.dense_general)(jax.random.key(0), array(2, 3, 4), (5, 6), **options)
     assert asked == [(24, 30)]
-    assert variables["params"]["kernel"].names == ("in", "out")
+    assert variables["params"]["kernel"].names == names
     assert variables["params"]["kernel"].value.shape == (2, 3, 4, 5, 6)
 
 
