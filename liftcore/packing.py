@@ -284,17 +284,17 @@ class Crossing:
         """What was drawn, named and sown under scopes made inside."""
         draws = {
             (index, path, name): count
-            for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
-            for path, name, count in _advances(root.node, outer.node)
+            for index, root in enumerate(roots)
+            for path, name, count in _advances(root.node)
             if name not in self._fresh
         }
         names = tuple([inner.names() for inner in scopes])
         mixed = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.mixed])
         rewound = tuple(
             (index, path, tuple(kept | self._fresh for kept in each))
-            for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True))
+            for index, root in enumerate(roots)
             if root.tree.rewound
-            for path, each in _rewinds(root.node, outer.node)
+            for path, each in _rewinds(root.node)
         )
         return Record(tuple(draws.items()), names, sown, mixed, rewound)
 
@@ -522,23 +522,24 @@ def _word(outer: Scope, fresh: Container[str], path: Path, name: str, count: int
     return outer.tree.word(path, name, count, rewound)
 
 
-def _advances(now: Node, before: Node | None, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """How many keys were drawn at and below a node since another node's counts, or since it was rewound."""
-    for name, count in now.counts.items():
-        went_on = before is not None and (
-            now.rewinds == before.rewinds or now.times_rewound(name) == before.times_rewound(name)
-        )
-        drawn = count - (before.counts.get(name, 0) if went_on and before is not None else 0)
+def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+    """How many keys were drawn at and below a node since it was made, or since it was rewound."""
+    counts, rewinds = node.began
+    earlier = len(rewinds)
+    for name, count in node.counts.items():
+        went_on = all(name in kept for kept in node.rewinds[earlier:])
+        drawn = count - (counts.get(name, 0) if went_on else 0)
         if drawn > 0:
             yield path, name, drawn
-    for name, child in now.children.items():
-        yield from _advances(child, before.children.get(name) if before is not None else None, (*path, name))
+    for name, child in node.children.items():
+        yield from _advances(child, (*path, name))
 
 
-def _rewinds(now: Node, before: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
+def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
     """Where scopes were rewound, at and below a node; what is below one of these was rewound with it."""
-    if len(now.rewinds) > len(before.rewinds):
-        yield path, now.rewinds[len(before.rewinds) :]
+    _, rewinds = node.began
+    if len(node.rewinds) > len(rewinds):
+        yield path, node.rewinds[len(rewinds) :]
         return
-    for name, child in now.children.items():
-        yield from _rewinds(child, before.child(name), (*path, name))
+    for name, child in node.children.items():
+        yield from _rewinds(child, (*path, name))

@@ -33,16 +33,19 @@ class Node:
         children: the nodes below, by name.
         counts: how many keys were drawn of each sequence, since it was last rewound.
         rewinds: for each time that this node was rewound, the sequences that went on as they were.
+        began: `counts` and `rewinds` when the node was made. The node outside of a lift, which it is a copy of, does
+            not tell them: another thread may draw there meanwhile.
         dicts: the variables of each collection that was asked for.
         owned: the collections of which the dict is a copy that may be written.
     """
 
-    __slots__ = ("children", "counts", "dicts", "owned", "rewinds")
+    __slots__ = ("began", "children", "counts", "dicts", "owned", "rewinds")
 
     def __init__(self, counts: dict[str, int] | None = None, rewinds: tuple[frozenset[str], ...] = ()) -> None:
         self.children: dict[str, Node] = {}
         self.counts = {} if counts is None else counts
         self.rewinds = rewinds
+        self.began: tuple[Mapping[str, int], tuple[frozenset[str], ...]] = (dict(self.counts), rewinds)
         self.dicts: dict[str, Mapping[str, Any]] = {}
         self.owned: tuple[str, ...] = ()
 

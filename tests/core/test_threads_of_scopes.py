@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,15 @@ from liftcore.errors import LiftError, ThreadError
 KEY, X = jax.random.key(0), jnp.ones((4, 3))
 THREADS, TIMEOUT = 4, 60
 VARIABLES = {"params": {"w": 2.0, "a": {"w": jnp.arange(3.0)}}, "state": {"n": 0, "a": {"n": 1}}}
+
+
+@pytest.fixture(autouse=True)
+def hasty() -> Iterator[None]:
+    """Lets Python switch between threads as often as it can, so that what depends on it shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
 
 
 def bound() -> Scope:
@@ -82,7 +92,7 @@ CHANGES |= {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_one_bound_scope_that_is_changed_in_two_threads_is_an_error(change: str) -> None:
-    for _ in range(10):
+    for _ in range(50):
         root = bound()
         results = at_once(lambda root=root: CHANGES[change](root))  # type: ignore[misc]
         errors = [result for result in results if isinstance(result, ThreadError)]
