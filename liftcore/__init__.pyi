@@ -1,11 +1,9 @@
 from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, statics, struct, traverse_util, typing
-from .bodies.axes import NO_AXES, In, InOut, Out, broadcast
+from .diagnostics.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
+from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .entry import apply, bind, init, lazy_init
-from .explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
-from .groups import Captured
-from .layout import Changes
 from .lift.associative_scan import associative_scan
 from .lift.checkify import checkify
 from .lift.cond import cond, switch
@@ -35,12 +33,14 @@ from .lift.vmap import vmap
 from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
-from .packing import pack
-from .pure import lifter_of
-from .retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
-from .scope import Scope
+from .pipeline.layout import Changes
+from .pipeline.packing import pack
+from .pipeline.pure import lifter_of
+from .runners.axes import NO_AXES, In, InOut, Out, broadcast
+from .scopes.groups import Captured
+from .scopes.scope import Scope
+from .scopes.variable import Variable
 from .statics import static_key
-from .variable import Variable
 
 __all__ = [
     "NO_AXES",

@@ -8,14 +8,10 @@ from typing import Any
 
 import jax
 
-from .errors import (
-    InvalidRngError,
-    LazyInitError,
-    no_function,
-)
-from .hoist import Prologue, trace
-from .retrace import note_applied
-from .scope import Scope
+from .diagnostics.retrace import note_applied
+from .errors import InvalidRngError, LazyInitError, no_function
+from .pipeline.hoist import Prologue, trace
+from .scopes.scope import Scope
 from .typing import Filter, RNGs, Variables
 
 __all__ = ["apply", "bind", "init", "lazy_init"]

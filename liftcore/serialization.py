@@ -29,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import struct
-from .encoding import StateError, decode, encode, is_typed_key
 from .errors import SerializationError
 from .frozen_dict import FrozenDict
 from .meta import AxisMetadata
+from .saving.encoding import StateError, decode, encode, is_typed_key
 
 __all__ = [
     "current_path",

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from ..bodies.changes import names_of
 from ..errors import LiftArgumentError
-from ..groups import Advice, Captured
-from ..layout import Changes
-from ..pure import Pure, lift
+from ..pipeline.layout import Changes
+from ..pipeline.pure import Pure, lift
+from ..runners.changes import names_of
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]

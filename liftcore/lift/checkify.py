@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
-from ..split import split
+from ..pipeline.pure import Pure, lift
+from ..pipeline.split import split
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["checkify"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-from ..bodies.arguments import named_like
-from ..bodies.branches import run_one
-from ..bodies.eager import kept
-from ..bodies.scalars import check_index, check_pred
 from ..errors import LiftArgumentError, shown
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.arguments import named_like
+from ..runners.branches import run_one
+from ..runners.eager import kept
+from ..runners.scalars import check_index, check_pred
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
-from ..bodies.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
 from ..errors import LiftArgumentError, no_function
-from ..groups import Captured
-from ..packing import name_of
-from ..pure import Pure, lift
+from ..pipeline.packing import name_of
+from ..pipeline.pure import Pure, lift
+from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
+from ..runners.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
+from ..scopes.groups import Captured
 from ..typing import Filter
 
 __all__ = ["custom_jvp"]

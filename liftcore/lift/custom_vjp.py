@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from ..bodies.carry import overlay
-from ..bodies.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
-from ..bodies.derivative import ADVICE, Scoped, zero_tangent
 from ..errors import LiftArgumentError, no_function, shown
-from ..groups import Captured
-from ..packing import name_of
-from ..pure import Pure, lift
+from ..pipeline.packing import name_of
+from ..pipeline.pure import Pure, lift
+from ..runners.carry import overlay
+from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
+from ..runners.derivative import ADVICE, Scoped, zero_tangent
+from ..scopes.groups import Captured
 from ..typing import Filter
 
 __all__ = ["custom_vjp"]

@@ -12,17 +12,17 @@ from typing import Any
 
 import jax
 
-from ..bodies.changes import names_of
-from ..bodies.custom import bind
-from ..equations import evaluate, opened
 from ..errors import LiftArgumentError, LiftError, no_function
 from ..filters import Nothing, merge
-from ..groups import Advice, Captured
-from ..packing import Crossing, name_of
-from ..pure import Pure, lift
-from ..scope import Scope
-from ..split import split
-from ..tree import Tree
+from ..pipeline.equations import evaluate, opened
+from ..pipeline.packing import Crossing, name_of
+from ..pipeline.pure import Pure, lift
+from ..pipeline.split import split
+from ..runners.changes import names_of
+from ..runners.custom import bind
+from ..scopes.groups import Advice, Captured
+from ..scopes.scope import Scope
+from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
 from ..values import copied
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from ..bodies.axes import split_arrays
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.axes import split_arrays
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["eval_shape"]

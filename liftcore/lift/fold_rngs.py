@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
-from ..scope import Scope
+from ..pipeline.pure import Pure, lift
+from ..scopes.groups import Advice, Captured
+from ..scopes.scope import Scope
 from ..typing import Filter
 from .with_rngs import begin_anew
 

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..bodies.arguments import named_like
-from ..bodies.axes import NO_AXES, split_rules
-from ..bodies.eager import kept
-from ..bodies.loop import Loop
-from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..errors import LiftArgumentError
-from ..groups import Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.arguments import named_like
+from ..runners.axes import NO_AXES, split_rules
+from ..runners.eager import kept
+from ..runners.loop import Loop
+from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
+from ..scopes.groups import Captured
 from ..typing import Filter
 
 __all__ = ["fori_loop"]

@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments, parameter_names
-from ..bodies.axes import NO_AXES
-from ..bodies.compiled import DONATED, Body, Cache, is_shareable
-from ..bodies.outline import outline
-from ..bodies.shardings import Placement
 from ..filters import names_collections
-from ..groups import Advice, Captured
-from ..packing import Crossing
-from ..pure import Pure, Transform, lifter
+from ..pipeline.packing import Crossing
+from ..pipeline.pure import Pure, Transform, lifter
+from ..runners.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments, parameter_names
+from ..runners.axes import NO_AXES
+from ..runners.compiled import DONATED, Body, Cache, is_shareable
+from ..runners.outline import outline
+from ..runners.shardings import Placement
+from ..scopes.groups import Advice, Captured
 from ..statics import Undescribed, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from ..bodies.arguments import named_like
-from ..bodies.carry import overlay, select
-from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
-from ..groups import Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.arguments import named_like
+from ..runners.carry import overlay, select
+from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
+from ..scopes.groups import Captured
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from .._compat import tag
-from ..bodies.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
-from ..bodies.eager import kept
-from ..bodies.lanes import Lanes, Mapper, over_lanes
-from ..groups import Advice
-from ..hoist import Prologue, trace
+from ..pipeline.hoist import Prologue, trace
+from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
+from ..runners.eager import kept
+from ..runners.lanes import Lanes, Mapper, over_lanes
+from ..scopes.groups import Advice
 from ..typing import PyTree
 
 __all__ = ["map"]

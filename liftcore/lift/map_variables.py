@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..bodies.axes import split_arrays
-from ..bodies.changes import names_of
-from ..bodies.lens import Lens
-from ..bodies.mapped import make_mapped
 from ..errors import UnliftedCollectionError, no_function
 from ..filters import Nothing, intersect, subtract
-from ..groups import Advice, Captured
-from ..hoist import Prologue
-from ..pure import Pure, lift
-from ..split import split
+from ..pipeline.hoist import Prologue
+from ..pipeline.pure import Pure, lift
+from ..pipeline.split import split
+from ..runners.axes import split_arrays
+from ..runners.changes import names_of
+from ..runners.lens import Lens
+from ..runners.mapped import make_mapped
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]

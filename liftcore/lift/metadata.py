@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..bodies.axes import NO_AXES, VariableAxes
-from ..bodies.boxes import boxes_inside, boxes_outside, check_params
 from ..filters import subtract
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.axes import NO_AXES, VariableAxes
+from ..runners.boxes import boxes_inside, boxes_outside, check_params
+from ..scopes.groups import Advice, Captured
 from ..typing import Axis
 
 __all__ = ["add_metadata_axis"]

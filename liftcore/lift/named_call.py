@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..errors import no_function
-from ..packing import name_of
+from ..pipeline.packing import name_of
 
 __all__ = ["named_call"]
 

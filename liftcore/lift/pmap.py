@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..bodies.axes import NO_AXES, flatten_axes
-from ..bodies.eager import kept
-from ..bodies.lanes import Lanes, Mapper, over_lanes
-from ..equations import evaluate, opened
 from ..errors import LiftArgumentError
-from ..groups import Advice
+from ..pipeline.equations import evaluate, opened
+from ..runners.axes import NO_AXES, flatten_axes
+from ..runners.eager import kept
+from ..runners.lanes import Lanes, Mapper, over_lanes
+from ..scopes.groups import Advice
 from ..typing import InOutAxes, PyTree
 
 __all__ = ["pmap"]

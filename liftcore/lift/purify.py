@@ -9,17 +9,17 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..bodies.axes import split_arrays
 from ..entry import bind
 from ..errors import LazyInitError, LiftArgumentError
 from ..filters import merge
-from ..groups import Advice, Captured
-from ..layout import Changes
-from ..packing import Crossing, name_of
-from ..pure import Pure, lift
-from ..scope import Scope
-from ..split import split
-from ..tree import Tree
+from ..pipeline.layout import Changes
+from ..pipeline.packing import Crossing, name_of
+from ..pipeline.pure import Pure, lift
+from ..pipeline.split import split
+from ..runners.axes import split_arrays
+from ..scopes.groups import Advice, Captured
+from ..scopes.scope import Scope
+from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
 
 __all__ = ["purify"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _compat
-from ..bodies.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
-from ..bodies.outline import outline
 from ..errors import LiftArgumentError, shown
-from ..groups import Advice, Captured
-from ..pure import Pure, Transform, lifter
+from ..pipeline.pure import Pure, Transform, lifter
+from ..runners.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
+from ..runners.outline import outline
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]

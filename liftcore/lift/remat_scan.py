@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..bodies.axes import NO_AXES
-from ..bodies.eager import kept
 from ..errors import LiftArgumentError, no_function
-from ..packing import call_inside, name_of
+from ..pipeline.packing import call_inside, name_of
+from ..runners.axes import NO_AXES
+from ..runners.eager import kept
 from ..typing import Filter
 from .remat import remat
 from .scan import scan

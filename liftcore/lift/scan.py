@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..bodies.arguments import parameter_names
-from ..bodies.axes import (
+from ..errors import LiftArgumentError, shown
+from ..pipeline.pure import Pure, lifter
+from ..runners.arguments import parameter_names
+from ..runners.axes import (
     NO_AXES,
     Arguments,
     VariableAxes,
@@ -21,12 +23,10 @@ from ..bodies.axes import (
     split_rules,
     to_front,
 )
-from ..bodies.boxes import boxes_outside, check_params, sized_inside
-from ..bodies.eager import kept
-from ..bodies.loop import Loop
-from ..errors import LiftArgumentError, shown
-from ..groups import Advice, Captured
-from ..pure import Pure, lifter
+from ..runners.boxes import boxes_outside, check_params, sized_inside
+from ..runners.eager import kept
+from ..runners.loop import Loop
+from ..scopes.groups import Advice, Captured
 from ..typing import Filter, InOutAxes
 
 __all__ = ["scan"]

@@ -9,13 +9,13 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..bodies.axes import Arguments, flatten_axes
-from ..bodies.shards import WHOLE, Shards, SplitOver
-from ..bodies.varying import typed
 from ..errors import LiftArgumentError, no_function
 from ..filters import to_predicate
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.axes import Arguments, flatten_axes
+from ..runners.shards import WHOLE, Shards, SplitOver
+from ..runners.varying import typed
+from ..scopes.groups import Advice, Captured
 from ..typing import PyTree
 
 __all__ = ["shard_map"]

@@ -11,8 +11,8 @@ import jax
 
 from ..errors import no_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
-from ..packing import call_inside
-from ..scope import Scope
+from ..pipeline.packing import call_inside
+from ..scopes.scope import Scope
 from ..typing import Filter, Path, Predicate
 from .map_variables import map_variables
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from ..bodies.derivative import ADVICE, Scoped, differentiable, with_aux
-from ..groups import Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux
+from ..scopes.groups import Captured
 from ..typing import Filter
 
 __all__ = ["vjp"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..bodies.axes import NO_AXES
-from ..bodies.lanes import Mapper, over_lanes
-from ..groups import Advice
+from ..runners.axes import NO_AXES
+from ..runners.lanes import Mapper, over_lanes
+from ..scopes.groups import Advice
 from ..typing import InOutAxes
 
 __all__ = ["vmap"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..bodies.arguments import named_like
-from ..bodies.axes import NO_AXES, split_rules
-from ..bodies.eager import kept
-from ..bodies.repeat import Repeat, Variables, loop_advice, loop_keys, splits
-from ..bodies.scalars import check_condition
-from ..groups import Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..runners.arguments import named_like
+from ..runners.axes import NO_AXES, split_rules
+from ..runners.eager import kept
+from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
+from ..runners.scalars import check_condition
+from ..scopes.groups import Captured
 from ..typing import Filter
 
 __all__ = ["while_loop"]

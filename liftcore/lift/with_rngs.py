@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..groups import Advice, Captured
-from ..pure import Pure, lift
+from ..pipeline.pure import Pure, lift
+from ..scopes.groups import Advice, Captured
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..typing import Array, Dtype
 
 __all__ = ["prelu"]

@@ -11,7 +11,7 @@ from jax import lax
 from jax.nn import initializers
 
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..typing import Array, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .params import param_for

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..errors import LiftArgumentError, ScopeVariableNotFoundError
-from ..scope import Scope
+from ..scopes.scope import Scope
+from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike
-from ..variable import Variable
 from .masks import check_attention_mask
 
 __all__ = ["DecodeCache", "decode_cache"]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype

@@ -15,7 +15,7 @@ from jax.nn import initializers
 
 from .. import meta
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer, Path, Variables
 from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype

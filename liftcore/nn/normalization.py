@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
+from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from ..variable import Variable
 from .axes import check_mask, normalize_axes
 from .params import check_stored, param_for
 from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype

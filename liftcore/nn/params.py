@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import ScopeParamShapeError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..typing import ArrayLike, Dtype, Initializer, Key, Shape
 
 __all__ = ["check_stored", "param_for"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..errors import LiftArgumentError
-from ..scope import Scope
+from ..scopes.scope import Scope
 from ..typing import Array, Key
 from .axes import normalize_axes
 

@@ -84,7 +84,7 @@ def test_an_import_brings_fewer_than_forty_modules(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_a_first_use_brings_jax_and_no_other_package(name: str) -> None:
     brought = new_modules(FIRST_USES[name])
-    assert {"core": "liftcore.scope", "linen_like": "linen_like.module"}[name] in brought
+    assert {"core": "liftcore.scopes.scope", "linen_like": "linen_like.module"}[name] in brought
     others = {module.partition(".")[0] for module in brought} - {"jax", "jaxlib", "liftcore", "linen_like"}
     assert not others & {"IPython", "flax", "matplotlib", "optax", "orbax", "rich", "yaml"}
 

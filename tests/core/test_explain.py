@@ -13,9 +13,9 @@ from jax.experimental import io_callback
 
 import liftcore
 from liftcore import In, InOut, Out, Scope
+from liftcore.diagnostics.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
+from liftcore.diagnostics.facts import type_text
 from liftcore.errors import UnliftedCollectionError
-from liftcore.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
-from liftcore.facts import type_text
 from liftcore.filters import All, PathContains, leaves_of
 from tests.lift.quick import key, uniform
 from tests.lift.table import SHOWN, TABLE

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 from liftcore._compat import tag
-from liftcore.hoist import Prologue, Traced, trace
+from liftcore.pipeline.hoist import Prologue, Traced, trace
 
 KEY = jax.random.key(0)
 

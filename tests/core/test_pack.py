@@ -21,7 +21,7 @@ from liftcore.errors import (
     UnliftedSequenceError,
 )
 from liftcore.filters import All, PathContains, to_predicate
-from liftcore.packing import Crossing, commit, dedupe, filter_, reconstruct, repack
+from liftcore.pipeline.packing import Crossing, commit, dedupe, filter_, reconstruct, repack
 
 KEY, OTHER = jax.random.key(0), jax.random.key(1)
 

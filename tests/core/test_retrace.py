@@ -16,9 +16,9 @@ import pytest
 
 import liftcore
 from liftcore import Scope
+from liftcore.diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from liftcore.errors import LiftError, TooManyTracesError
 from liftcore.filters import All, PathContains
-from liftcore.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 
 KEY = jax.random.key(0)
 X = jnp.ones(3)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import liftcore
-from liftcore import rng, sequences
+from liftcore import rng
 from liftcore.errors import InvalidRngError
 from liftcore.filters import DenyList, Nothing, intersect
-from liftcore.tree import Tree
+from liftcore.pipeline import sequences
+from liftcore.scopes.tree import Tree
 
 
 @pytest.mark.parametrize(

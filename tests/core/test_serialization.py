@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftcore import encoding, meta, serialization, struct
+from liftcore import meta, serialization, struct
 from liftcore.errors import SerializationError
 from liftcore.frozen_dict import FrozenDict, freeze
+from liftcore.saving import encoding
 from liftcore.serialization import (
     current_path,
     from_bytes,

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from liftcore import encoding
 from liftcore.errors import SerializationError
+from liftcore.saving import encoding
 from liftcore.serialization import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
 
 SIZE = 20_000_000

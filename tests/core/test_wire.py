@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftcore.wire import Tokens, bin_header, ext_header
+from liftcore.saving.wire import Tokens, bin_header, ext_header
 
 LENGTHS = [*range(18), 2**8 - 1, 2**8, 2**16 - 1, 2**16]
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from liftcore.groups import Groups
+from liftcore.scopes.groups import Groups
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 MAPPED: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from liftcore import encoding, serialization, struct
+from liftcore import serialization, struct
+from liftcore.saving import encoding
 
 flax = pytest.importorskip("flax")
 peer = pytest.importorskip("flax.serialization")

@@ -1,0 +1,412 @@
+"""`explain`: what each lift of a function does with every variable and every PRNG sequence, as text and as data.
+
+The function is traced once on scopes of its own, which are watched; nothing is computed. Its lifts are watched in turn,
+since the scopes inside a lift are of the same class as those outside.
+
+    Watching    a scope that notes what is read, created, written and drawn
+    Watch       the notes of one body, kept at its tree: `Tree.watch`; None at all times but these
+    Watched     a lift while it is watched; when it ends, its notes become one `ExplainedLift`
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from .. import filters
+from ..pipeline.layout import Changes
+from ..pipeline.packing import Crossing, name_of
+from ..pipeline.pure import Pure, lift
+from ..scopes.groups import Advice, Captured
+from ..scopes.scope import Scope
+from ..typing import Filter, Path, Predicate, PyTree
+from .facts import type_text
+
+__all__ = ["ExplainedLift", "ExplainedSequence", "ExplainedVariable", "Explanation", "Watch", "explain"]
+
+_NOT_LIFTED = "not lifted"
+_LIFTED = "lifted"
+
+
+# --- the data ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainedVariable:
+    """One variable at one lift.
+
+    Attributes:
+        path: `(collection, *modules, name)`.
+        type: its types as it lies outside the lift, such as `float32[4,3]`.
+        group: the filter that took it, in its short form; None where none did.
+        treatment: what the lift does with it, such as `axis 0`, or `not lifted`.
+        created: whether the body made it.
+        read: whether the body asked for its value.
+        written: whether the body gave it a new value.
+        hoisted: whether its initial value is computed once outside of the lift.
+    """
+
+    path: Path
+    type: str
+    group: str | None
+    treatment: str
+    created: bool = False
+    read: bool = False
+    written: bool = False
+    hoisted: bool = False
+
+    @property
+    def fate(self) -> str:
+        """What the body did with it, in words."""
+        told = {"created, hoisted": self.hoisted, "created": self.created and not self.hoisted}
+        told |= {"read": self.read, "written": self.written}
+        return ", ".join(word for word, holds in told.items() if holds) or "untouched"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainedSequence:
+    """One PRNG sequence at one lift.
+
+    Attributes:
+        name: the name that keys are asked for by.
+        source: the sequence that they come from: another one, `params`, where none of that name was given.
+        group: the filter that took it, in its short form; None where none did.
+        treatment: what the lift does with it, such as `split between lanes`, or `not lifted`.
+        drawn: how many keys one run of the body draws, those of lifts inside it counted once.
+    """
+
+    name: str
+    source: str
+    group: str | None
+    treatment: str
+    drawn: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainedLift:
+    """One use of a lifted transformation.
+
+    Attributes:
+        name: how it shows in paths, such as `vmap(block)`.
+        where: the place of the (first) scope that it was given, as errors show it.
+        variables: those at and below the scopes that it was given, lifted or not.
+        sequences: those that were given to `init` or `apply`, and those that were drawn from.
+        lifts: the lifts that its body used.
+    """
+
+    name: str
+    where: str
+    variables: tuple[ExplainedVariable, ...]
+    sequences: tuple[ExplainedSequence, ...]
+    lifts: tuple[ExplainedLift, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What the lifts of a function do. `str` shows it as a tree.
+
+    Attributes:
+        name: that of the function.
+        lifts: the lifts that it used, in order; each holds those inside it.
+    """
+
+    name: str
+    lifts: tuple[ExplainedLift, ...]
+
+    def only(self, filter: Filter) -> Explanation:
+        """The same for some variables and sequences only; the path of a sequence is its name."""
+        return Explanation(self.name, _chosen(self.lifts, filters.to_predicate(filter)))
+
+    def __str__(self) -> str:
+        lines = [f"  {line}" for found in self.lifts for line in _lines(found)]
+        return "\n".join([self.name, *(lines or ["  (no lifts)"])])
+
+
+def _chosen(lifts: Sequence[ExplainedLift], predicate: Predicate) -> tuple[ExplainedLift, ...]:
+    found = []
+    for one in lifts:
+        variables = tuple(row for row in one.variables if predicate(row.path, None))
+        sequences = tuple(row for row in one.sequences if predicate((row.name,), None))
+        below = _chosen(one.lifts, predicate)
+        if variables or sequences or below:
+            found.append(dataclasses.replace(one, variables=variables, sequences=sequences, lifts=below))
+    return tuple(found)
+
+
+def _lines(found: ExplainedLift) -> Iterator[str]:
+    """One lift as text: a row for each variable and each sequence, then the lifts inside."""
+    rows = [("/".join(one.path), one.type, _rule(one), one.fate) for one in found.variables]
+    for key in found.sequences:
+        source = "" if key.source == key.name else f" (of {key.source})"
+        rows.append((f"rng {key.name}{source}", "", _rule(key), f"{key.drawn} drawn" if key.drawn else "untouched"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield f"{found.name} at {found.where}"
+    for texts in rows:
+        yield "  " + "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True) if width).rstrip()
+    for below in found.lifts:
+        yield from (f"  {line}" for line in _lines(below))
+
+
+def _rule(row: ExplainedVariable | ExplainedSequence) -> str:
+    return row.treatment if row.group is None else f"{row.group}: {row.treatment}"
+
+
+# --- the way in -------------------------------------------------------------------------------------------------------
+
+
+def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
+    """Tells what each lift in a function of scopes does with every variable and PRNG sequence on its way.
+
+    The function is traced once, as under `jax.jit`, and nothing is computed. The scope that it is called with stays as
+    it is: no key counts as drawn there, no name is taken, no variable made. The body of a lifted `jit` is always run.
+
+    Example:
+        >>> import liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, x):
+        ...     return x * scope.param("scale", jax.random.normal, ()) + scope.get_variable("consts", "shift")
+        >>> lanes = liftcore.vmap(layer, variable_axes={"params": 0, "consts": None}, split_rngs={"params": True})
+        >>> scope = liftcore.bind({"consts": {"shift": jnp.ones(())}}, jax.random.key(0), mutable=True)
+        >>> print(explain(lanes)(scope, jnp.ones(5)))
+        layer
+          vmap(layer) at /
+            consts/shift  float32[]   'consts': axis None, one value for all lanes  read
+            params/scale  float32[5]  'params': axis 0                              created, hoisted, read
+            rng params                'params': split between lanes                 1 drawn
+
+    Args:
+        fn: called as `fn(scopes, *args, **kwargs)`; a lifted function, or one that uses some.
+
+    Returns:
+        `explained(scopes, *args, **kwargs)`, which returns an `Explanation`. Arrays among the arguments and variables
+        may be `jax.ShapeDtypeStruct`; a scope comes from `bind`, or is one that a function was given.
+    """
+    name = name_of(fn)
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = Watch(f"/{pure.crossing.layout.name}")
+        _trace(Pure(functools.partial(_run, fn, watch), pure.crossing), variable_groups, rng_groups, args, kwargs)
+        pure.forget()
+        nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
+        return Explanation(name, tuple(watch.lifts)), (Changes(nothing, nothing), tuple([] for _ in nothing))
+
+    advice = Advice('"{}"', '"{}"')  # all is lifted, so no error asks for it
+    return lift(transform, fn, [True], [True, Captured()], [True], "explain", advice)
+
+
+def _trace(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> None:
+    """Runs a function without computing: all arrays are abstract, all other values are themselves."""
+    leaves, treedef = jax.tree.flatten((variable_groups, rng_groups, args, kwargs))
+    arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)}
+
+    def run(arrays: dict[int, Any]) -> None:
+        values = [arrays.get(place, leaf) for place, leaf in enumerate(leaves)]
+        variable_groups, rng_groups, args, kwargs = jax.tree.unflatten(treedef, values)
+        pure(variable_groups, rng_groups, *args, **kwargs)
+
+    jax.eval_shape(run, arrays)
+
+
+def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+    def watching(scope: Scope) -> Watching:
+        scope.tree.watch = watch
+        watching = Watching.at(scope.tree, scope.node, scope.path, scope.parent)
+        watching.stand_for(scope)
+        return watching
+
+    return fn(jax.tree.map(watching, scopes, is_leaf=lambda one: isinstance(one, Scope)), *args, **kwargs)
+
+
+# --- how it is watched ------------------------------------------------------------------------------------------------
+
+
+class Watching(Scope):
+    """A scope that notes what is done with its variables and sequences in the `Watch` of its tree."""
+
+    __slots__ = ()
+
+    def _note(self, kind: str, collection: str, *names: str) -> None:
+        if self.tree.watch is not None:
+            getattr(self.tree.watch, kind).add((collection, *self.path, *names))
+
+    def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
+        self._note("read", collection, name)
+        return super().get_variable(collection, name, default)
+
+    def variables(self) -> Any:
+        found = super().variables()
+        for path, _ in filters.leaves_of(found):
+            self._note("read", *path)
+        return found
+
+    def param(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self._note("read", "params", name)
+        return super().param(name, *args, **kwargs)
+
+    def put_variable(self, collection: str, name: str, value: Any) -> None:
+        super().put_variable(collection, name, value)
+        self._note("written", collection, name)
+
+    def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+        super().create_variable(collection, name, value, settled=settled)
+        self._note("created", collection, name)
+
+    def count_draw(self, name: str) -> tuple[Any, str, int]:
+        drawn = super().count_draw(name)
+        if self.tree.watch is not None:
+            self.tree.watch.drawn[self.path, name, drawn[1]] += 1
+        return drawn
+
+
+class Watch:
+    """What one body did, and the lifts that it used.
+
+    Attributes:
+        read, created, written: the paths of variables.
+        drawn: how many keys were drawn, by place, name asked for and sequence.
+        lifts: the lifts.
+    """
+
+    def __init__(self, above: str) -> None:
+        self.above = above
+        self.read: set[Path] = set()
+        self.created: set[Path] = set()
+        self.written: set[Path] = set()
+        self.drawn: collections.Counter[tuple[Path, str, str]] = collections.Counter()
+        self.lifts: list[ExplainedLift] = []
+
+    def lift(self, crossing: Crossing) -> Watched:
+        """A lift that the body uses."""
+        where = crossing.outers[0].path_text.replace(self.above, "", 1) or "/"
+        return Watched(self, where, [outer.path for outer in crossing.outers])
+
+
+class Watched:
+    """A lift while it is watched."""
+
+    def __init__(self, outside: Watch, where: str, places: Sequence[Path]) -> None:
+        self._outside, self._where, self._places = outside, where, places
+        self._bodies: list[Watch] = []
+        self._hoisted: set[Path] = set()
+
+    def body(self) -> Watch:
+        """The notes of one body; a lift may have several."""
+        self._bodies.append(Watch(self._outside.above))
+        return self._bodies[-1]
+
+    def settle(self, created: Sequence[PyTree]) -> None:
+        """Notes initial values that were made outside of the lift; those that were not are None."""
+        for group in created:
+            for place, tree in zip(self._places, group, strict=False):
+                made = (path for path, value in filters.leaves_of(tree) if jax.tree.leaves(value))
+                self._hoisted |= {_below(place, path) for path in made}
+
+    def close(self, crossing: Crossing) -> None:
+        """Puts the lift among those of the body outside, when what came out of it lies in the scopes there."""
+        total = Watch("")
+        for body in self._bodies:
+            total.read |= body.read
+            total.created |= body.created
+            total.written |= body.written
+            total.drawn |= body.drawn
+            total.lifts += [one for one in body.lifts if one not in total.lifts]
+        self._outside.drawn += total.drawn
+        variables = {row.path: row for row in self._variables(crossing, total)}
+        for path in _captured(crossing):
+            row = variables.get(path, ExplainedVariable(path, "", None, ""))
+            treatment = f"sown, {crossing.layout.groups.advice.captured}"
+            variables[path] = dataclasses.replace(row, group=None, treatment=treatment, written=True)
+        self._outside.read |= {row.path for row in variables.values() if row.read}
+        rows = tuple(variables[path] for path in sorted(variables))
+        found = ExplainedLift(crossing.layout.name, self._where, rows, _sequences(crossing, total), tuple(total.lifts))
+        self._outside.lifts.append(found)
+
+    def _variables(self, crossing: Crossing, total: Watch) -> Iterator[ExplainedVariable]:
+        layout = crossing.layout
+        for outer in crossing.outers:
+            variables = outer.collections_below()
+            into, out = (
+                {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
+                for trees in (
+                    filters.partition(variables, rules, outer.path)[0]
+                    for rules in (layout.groups.into, layout.groups.out)
+                )
+            )
+            # A lift may show a variable under another collection.
+            moved = {path[1:] for path in total.read if (path[0], *path[1 + len(outer.path) :]) not in into}
+            for relative, value in filters.leaves_of(variables):
+                path = _below(outer.path, relative)
+                yield ExplainedVariable(
+                    path,
+                    _type(value),
+                    *_treatment(crossing, into.get(relative), out.get(relative)),
+                    path in total.created,
+                    path in total.read or (relative in into and path[1:] in moved),
+                    path in total.written,
+                    path in self._hoisted,
+                )
+
+
+def _treatment(crossing: Crossing, into: int | None, out: int | None) -> tuple[str | None, str]:
+    """The filter that took a variable, and what the lift does with its group."""
+    layout = crossing.layout
+    going_in, coming_out = _word(layout.groups.advice.into, into), _word(layout.groups.advice.out, out)
+    if into is None and out is None:
+        return None, _NOT_LIFTED
+    if into is None:
+        return filters.short_form(layout.groups.out[out or 0]), f"{coming_out}, out only"
+    group = filters.short_form(layout.groups.into[into])
+    if out is None:
+        return group, f"{going_in}, in only"
+    return group, going_in if going_in == coming_out else f"in: {going_in}; out: {coming_out}"
+
+
+def _word(words: Sequence[str], index: int | None) -> str:
+    return words[index] if index is not None and index < len(words) else _LIFTED
+
+
+def _captured(crossing: Crossing) -> set[Path]:
+    """The paths of the sown values that came out of a lift beside its groups."""
+    sown = crossing.records[-1].sown if crossing.layout.groups.captures and crossing.records else ()
+    return {
+        (one.collection, *outer.path, *one.path, one.name)
+        for outer, values in zip(crossing.outers, sown, strict=False)
+        for one in values
+    }
+
+
+def _sequences(crossing: Crossing, total: Watch) -> tuple[ExplainedSequence, ...]:
+    layout, tree = crossing.layout, crossing.outers[0].tree
+    lifted = {name for outer in crossing.outers for name in outer.tree.rngs}
+    drawn = collections.Counter({(name, name): 0 for name in tree.given})
+    for (_, name, source), count in total.drawn.items():
+        drawn[name, source] += count
+    found = []
+    for (name, source), count in drawn.items():
+        rules = (_rule_of(layout.groups.keys, one) for one in (name, source))
+        index = next((rule for rule in rules if rule is not None), None) if source in lifted else None
+        group = None if index is None else filters.short_form(layout.groups.keys[index])
+        treatment = _NOT_LIFTED if index is None else _word(layout.groups.advice.keys, index)
+        found.append(ExplainedSequence(name, source, group, treatment, count))
+    return tuple(found)
+
+
+def _rule_of(rules: Sequence[Predicate], name: str) -> int | None:
+    return next((index for index, matches in enumerate(rules) if matches((name,), None)), None)
+
+
+def _below(place: Path, path: Path) -> Path:
+    return (path[0], *place, *path[1:])
+
+
+def _type(value: Any) -> str:
+    """The types of a variable's arrays, without their numbers."""
+    return " ".join(map(type_text, jax.tree.leaves(value))) or type(value).__name__

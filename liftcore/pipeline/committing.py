@@ -1,0 +1,145 @@
+"""The last stage of a lift: what its body did is done to the scopes outside, all of it or nothing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import filters
+from ..scopes.scope import Scope
+from ..scopes.tree import Sown
+from ..typing import Path, PyTree
+from ..values import unwrapped
+
+if TYPE_CHECKING:
+    from .packing import Crossing
+
+__all__ = ["commit"]
+
+_MISSING: Any = object()
+
+
+def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
+    """Puts output groups into the scopes outside, and goes on counting and naming where the body ended.
+
+    All or nothing: what can raise, checks and functions of the user's, has run before anything changes outside.
+    """
+    _check_draws(crossing)
+    if not crossing.is_unchanged(groups):
+        changes = _changes(crossing, groups)
+        sown = _reduced(crossing, groups, changes)
+        _put_back(crossing, changes)
+        for scope, one, value in sown:
+            scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
+    _go_on(crossing)
+
+
+def _check_draws(crossing: Crossing) -> None:
+    """Checks that what was drawn inside may be counted outside, where the scopes are not this thread's anyway."""
+    here = get_ident()
+    for record in crossing.records:
+        for (index, path, name), _ in record.draws:
+            if crossing.outers[index].tree.thread != here:
+                crossing.outers[index].below(path).check_live("drawing from", name)
+
+
+class _Change(NamedTuple):
+    """What is done to one scope outside: the first values of what is created, and the last values of what is written.
+
+    Both by `(collection, *modules below the scope, name)`.
+    """
+
+    scope: Scope
+    created: dict[Path, Any]
+    written: dict[Path, Any]
+
+
+def _changes(crossing: Crossing, groups: Sequence[PyTree]) -> list[_Change]:
+    """What is done to each scope outside, checked."""
+    tables = groups[: len(crossing.layout.groups.out)]
+    changes = []
+    for index, outer in enumerate(crossing.outers):
+        created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
+        written = dict(filters.leaves_of(filters.merge(*[group.values[index] for group in tables])))
+        for path in itertools.islice(itertools.chain(created, written), 1):  # what holds for one holds for all
+            outer.check_live("creating" if created else "writing", *path)
+        for path, value in created.items():
+            if outer.tree.writable(path[0]) is not True:
+                outer.below(path[1:-1]).check_writable(path[0], path[-1], value, "created")
+        for path, value in written.items():
+            if outer.tree.writable(path[0]) is not True:
+                outer.below(path[1:-1]).check_put(path[0], path[-1], value)
+        changes.append(_Change(outer, created, written))
+    return changes
+
+
+def _reduced(crossing: Crossing, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
+    """The captured values, each with the scope outside that sows it: functions of the user's have run already."""
+    if not crossing.layout.groups.captures or not crossing.records:
+        return []
+    found = []
+    for change, sown, values in zip(changes, crossing.records[-1].sown, groups[-1], strict=True):
+        now = {**change.created, **change.written}  # what will be there when a value is sown
+        for one, value in zip(sown, values, strict=True):
+            scope = change.scope.below(one.path)
+            scope.check_live("sowing", one.collection, one.name)
+            path, place = (one.collection, *one.path, one.name), (one.collection, *scope.path, one.name)
+            if not scope.tree.captures(place, value) and scope.is_mutable_collection(one.collection):
+                new = now[path] = _sum(scope, one, now.get(path, _MISSING), value)
+                one = one._replace(init_fn=tuple, reduce_fn=functools.partial(_first, new))
+            found.append((scope, one, value))
+    return found
+
+
+def _sum(scope: Scope, one: Sown, current: Any, value: Any) -> Any:
+    """What is there after a value is sown, checked."""
+    if current is _MISSING:
+        current = scope.value_at((one.collection,)).get(one.name, _MISSING)
+    if current is _MISSING:
+        scope.check_free(one.name, one.collection)
+        current = one.init_fn()
+    new = one.reduce_fn(unwrapped(current), value)
+    scope.check_put(one.collection, one.name, new)
+    return new
+
+
+def _first(first: Any, *_: Any) -> Any:
+    return first
+
+
+def _put_back(crossing: Crossing, changes: Sequence[_Change]) -> None:
+    """Makes and writes outside what the body did inside."""
+    for outer, created, written in changes:
+        for path, value in created.items():
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.is_bound(value))
+        for path, value in written.items():
+            outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
+        if crossing.nested:
+            mixed = [path for path, value in created.items() if not crossing.is_bound(value)]
+            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in mixed}
+
+
+def _go_on(crossing: Crossing) -> None:
+    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest.
+
+    Where one of several rewinds, counts begin anew for all, so that they depend on nothing before the lift.
+    """
+    draws: dict[tuple[int, Path, str], int] = {}
+    for record in crossing.records:
+        draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
+        for scope, names in zip(crossing.given, record.names, strict=bool(record.names)):
+            scope.take_names(names)
+        for index, path in record.mixed:
+            outer = crossing.outers[index]
+            outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
+        for index, path, each in record.rewound:
+            outer = crossing.outers[index]
+            outer.tree.rewound = True
+            for kept in each:
+                outer.below(path).node.rewind(kept)
+    for (index, path, name), count in draws.items():
+        counts = crossing.outers[index].below(path).node.counts
+        counts[name] = counts.get(name, 0) + count

@@ -1,0 +1,393 @@
+"""Hoisting: one trace of a body, cut into what makes its initial values and what is left.
+
+`trace` runs a function once, to a jaxpr. The initial values that it created are outputs of that jaxpr. A `Prologue`
+evaluates the equations that they need, outside of the loop or call that the body belongs to, and `Traced.rest` is the
+body without them: it takes the values as inputs. Equations with effects that an initial value needs run in the
+prologue and nowhere else.
+
+An initial value may read whatever was made before it in the body, other initial values among it. `Traced.depends` tells
+which operands each of them reads, and `Traced.earlier` which other ones; a prologue makes them in that order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+
+from .._compat import has_effect
+from ..typing import PyTree
+from .equations import Step, cut, evaluate, needed, opened, pick, steps_of, variables_of
+
+__all__ = ["Part", "Prologue", "Traced", "trace"]
+
+
+class Traced:
+    """One run of `fn(*operands) -> (created, rest)`, as a jaxpr.
+
+    Args:
+        closed: the jaxpr.
+        sizes: how many leaves each operand has.
+        outputs: a pytree of the structure of what `fn` returned.
+
+    Attributes:
+        jaxpr: the jaxpr, with its constants as its first inputs.
+        steps: its equations.
+        created: the types of the initial values, in their pytree.
+        outputs: those of the rest.
+        earlier: for each initial value the numbers of those that it reads, itself or through one of them.
+    """
+
+    def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree]) -> None:
+        self.jaxpr, self._consts, self._sizes = opened(closed), list(closed.consts), sizes
+        avals = [atom.aval for atom in closed.jaxpr.outvars]
+        self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
+        self._treedef: Any = jax.tree.structure(self.created)
+        self._made = len(jax.tree.leaves(self.created))
+        self.steps = steps_of(self.jaxpr)
+        self._sources, self.earlier = self._read_by()
+
+    @property
+    def consts(self) -> list[Any]:
+        """The arrays that the function closed over."""
+        return list(self._consts)
+
+    @property
+    def outvars(self) -> list[Any]:
+        """The variables of the initial values."""
+        return self.jaxpr.outvars[: self._made]
+
+    def closed_over(self, consts: Sequence[Any]) -> Traced:
+        """The same function, as if it had closed over other arrays of the same types."""
+        other = copy.copy(self)
+        other._consts = list(consts)
+        return other
+
+    @property
+    def depends(self) -> list[frozenset[int]]:
+        """For each initial value the (indices of the) operands that it depends on."""
+        return self._operands(self._sources)
+
+    def reads(self) -> PyTree:
+        """The same, as a pytree like `created`."""
+        return jax.tree.unflatten(self._treedef, self.depends)
+
+    def output_reads(self) -> tuple[PyTree, PyTree]:
+        """As `reads` and `earlier`, for what the body returns beside the initial values: two pytrees like `outputs`."""
+        outvars, found = self.jaxpr.outvars[self._made :], self._masks()[0]
+        masks = [found.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in outvars]
+        treedef = jax.tree.structure(self.outputs)
+        reads = jax.tree.unflatten(treedef, self._operands(self._places(masks)))
+        return reads, jax.tree.unflatten(treedef, self._numbers(masks))
+
+    def levels(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
+        """The chosen initial values in parts, each after those that it reads."""
+        level = [0] * self._made
+        # What is read is transitive, so who reads fewer comes first.
+        for number in sorted(range(self._made), key=lambda number: len(self.earlier[number])):
+            level[number] = 1 + max((level[one] for one in self.earlier[number]), default=-1)
+        for now in sorted(set(pick(level, picks))):
+            yield [chosen and one == now for one, chosen in zip(level, picks, strict=True)]
+
+    def mixes(self, axes: Sequence[Any] | None) -> bool:
+        """Whether an initial value that has no axis in a batch reads one that has."""
+        along = axes or ()
+        return any(
+            axis is None and any(along[number] is not None for number in earlier)
+            for axis, earlier in zip(along, self.earlier, strict=False)
+        )
+
+    def alike(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
+        """The chosen initial values in parts, each of those that depend on the same leaves of the operands."""
+        for source in dict.fromkeys(pick(self._sources, picks)):
+            yield [chosen and places == source for chosen, places in zip(picks, self._sources, strict=True)]
+
+    @property
+    def parts(self) -> list[int]:
+        """For each initial value the index of the part of `created`, a sequence, that it lies in."""
+        return [index for index, part in enumerate(self.created) for _ in jax.tree.leaves(part)]
+
+    def numbers(self, *parts: int) -> list[bool]:
+        """For each initial value whether it lies in one of some parts of `created`."""
+        return [part in parts for part in self.parts]
+
+    def types(self, picks: Sequence[bool]) -> list[Any]:
+        """The types of the chosen initial values."""
+        return [var.aval for var in pick(self.outvars, picks)]
+
+    def picks(self, numbers: Container[int]) -> list[bool]:
+        """For each initial value whether its number is one of some."""
+        return [number in numbers for number in range(self._made)]
+
+    def read_by(self, picks: Sequence[bool]) -> list[bool]:
+        """For each initial value whether one of the chosen ones reads it."""
+        return self.picks(frozenset().union(*pick(self.earlier, picks)))
+
+    @property
+    def names(self) -> list[str]:
+        """For each initial value the name of its variable, for the text of errors: `created` holds groups."""
+        paths = [path for path, _ in jax.tree.leaves_with_path(self.created)]
+        return [jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths]
+
+    def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
+        """A pytree like `created` with the chosen initial values, and None for the others."""
+        now = iter(values)
+        return jax.tree.unflatten(self._treedef, [next(now) if chosen else None for chosen in self.all(picks)])
+
+    def remainder(self, picks: Sequence[bool]) -> Part:
+        """The body with the chosen initial values given to it, instead of made by it; it makes the others first."""
+        kept = [not chosen for chosen in picks]
+        chosen = pick(self.jaxpr.outvars, picks)
+        outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._made :]
+        made = set(chosen)
+        steps = [step for step in self.steps if made.isdisjoint(step.eqn.outvars)]
+        effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
+        if effects:
+            effects -= {id(step) for step in needed(self.steps, chosen)}
+        return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
+
+    def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
+        """Runs the body with the chosen initial values given to it, instead of made by it.
+
+        Returns:
+            The pytree of the initial values that were not chosen (None for those that were), and the rest.
+        """
+        picks = self.all(picks)
+        run = self.remainder(picks)
+        given = pick(self._treedef.flatten_up_to(created), picks)
+        return self.as_trees(picks, run(*given, *run.of(self.leaves(operands))))
+
+    def as_trees(self, picks: Sequence[bool], values: Iterable[Any]) -> tuple[PyTree, PyTree]:
+        """What the remainder returns, as the pytrees that `rest` returns."""
+        now = iter(values)
+        left = self.tree([not chosen for chosen in picks], now)
+        return left, jax.tree.unflatten(jax.tree.structure(self.outputs), list(now))
+
+    def all(self, picks: Sequence[bool] | None = None) -> Sequence[bool]:
+        """The given choice, or that of all initial values."""
+        return [True] * self._made if picks is None else picks
+
+    def leaves(self, operands: Sequence[PyTree]) -> list[Any]:
+        """All leaves of the operands; Nones for an operand that is None."""
+        leaves: list[Any] = []
+        for operand, size in zip(operands, self._sizes, strict=True):
+            leaves += [None] * size if operand is None else jax.tree.leaves(operand)
+        return leaves
+
+    def with_effects(self) -> Traced:
+        """The same, with what effects gave to initial values as one more part of `created`, a list.
+
+        So each of these effects runs once, however many initial values read what it gave, and whether or not what
+        remains of the body reads that too.
+        """
+        other = copy.copy(self)
+        given = self._given_by_effects() if self.jaxpr.effects else []
+        if given:
+            outvars = [*self.outvars, *given, *self.jaxpr.outvars[self._made :]]
+            other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
+            other._made += len(given)
+            other._sources, other.earlier = other._read_by()
+        other.created = [*self.created, [var.aval for var in given]]
+        other._treedef = jax.tree.structure(other.created)
+        return other
+
+    def _given_by_effects(self) -> list[Any]:
+        """What equations with effects that initial values need give to anything."""
+        makers = [step for step in needed(self.steps, self.outvars) if has_effect(step.eqn)]
+        if not makers:
+            return []
+        read = set(variables_of(self.jaxpr.outvars)).union(*[step.reads for step in self.steps])
+        read.difference_update(variables_of(self.outvars))
+        return [var for step in makers for var in step.eqn.outvars if var in read]
+
+    def _cut(self, given: list[Any], steps: list[Any], outvars: Sequence[Any]) -> Part:
+        """Some equations, as a function of given values and of the leaves that they read."""
+        first = len(self._consts)
+        constvars, invars = self.jaxpr.invars[:first], self.jaxpr.invars[first:]
+        used = set(variables_of(outvars)).union(*[step.reads for step in steps])
+        places = [place for place, var in enumerate(invars) if var in used]
+        inputs = [*constvars, *given, *[invars[place] for place in places]]
+        return Part(cut(self.jaxpr, inputs, steps, outvars), places, self._consts)
+
+    def _read_by(self) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+        """What each initial value reads: the places of leaves (those of constants are negative), and other ones."""
+        masks = self._masks()[1]
+        return self._places(masks), self._numbers(masks)
+
+    def _masks(self) -> tuple[dict[Any, int], list[int]]:
+        """What each variable, and each initial value, depends on, as bits.
+
+        Each leaf has a bit of its own, and each initial value has from the equation on that makes it.
+        """
+        invars, size = self.jaxpr.invars, len(self.jaxpr.invars)
+        numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
+        masks = {var: 1 << place for place, var in enumerate(invars)}
+        found = [masks.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in self.outvars]
+        for step in self.steps:
+            mask = functools.reduce(operator.or_, [masks.get(var, 0) for var in step.reads], 0)
+            if mask:
+                masks |= dict.fromkeys(step.eqn.outvars, mask)
+            for var in step.eqn.outvars:
+                if var in numbers:
+                    found[numbers[var]] = mask
+                    masks[var] = mask | 1 << size + numbers[var]
+        return masks, found
+
+    def _places(self, masks: Sequence[int]) -> list[frozenset[int]]:
+        """The places of the leaves in masks."""
+        first, size = len(self._consts), len(self.jaxpr.invars)
+        return [frozenset([place - first for place in range(size) if mask >> place & 1]) for mask in masks]
+
+    def _numbers(self, masks: Sequence[int]) -> list[frozenset[int]]:
+        """The numbers of the initial values in masks."""
+        size = len(self.jaxpr.invars)
+        return [frozenset([number for number in range(self._made) if mask >> size + number & 1]) for mask in masks]
+
+    def _operands(self, places: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+        """The operands that leaves belong to."""
+        ends = list(itertools.accumulate(self._sizes))
+        return [frozenset([bisect.bisect_right(ends, place) for place in some if place >= 0]) for some in places]
+
+
+class Prologue:
+    """What makes the initial values of a body, each after those that it reads.
+
+    Args:
+        traced: the body.
+        leaves: those of its operands; None for one that no value that is made here reads.
+        axes: along which of its axes each leaf differs between the elements of a batch; None where there is no batch.
+        batch: runs equations for a batch: `batch(part, in_axes, out_axes) -> callable`, such as `jax.vmap`.
+
+    Attributes:
+        traced: the body.
+        values: for each initial value what stands for it outside, or None where it was not made.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        leaves: Sequence[Any],
+        axes: Sequence[Any] | None = None,
+        batch: Callable[..., Callable[..., Any]] | None = None,
+    ) -> None:
+        self.traced, self._batch = traced, batch
+        invars = traced.jaxpr.invars
+        axes = [None] * len(leaves) if axes is None else axes
+        given = [*((const, None) for const in traced.consts), *zip(leaves, axes, strict=True)]
+        self._known: dict[Any, tuple[Any, Any]] = dict(zip(invars, given, strict=True))
+        self.values: list[Any] = [None] * len(traced.outvars)
+
+    def know(self, number: int, value: Any, axis: Any = None) -> None:
+        """Takes an initial value that was made elsewhere, for those that read it."""
+        self._known[self.traced.outvars[number]] = (value, axis)
+
+    def forget(self, picks: Sequence[bool]) -> None:
+        """Lets the chosen initial values be made again."""
+        for var in pick(self.traced.outvars, picks):
+            self._known.pop(var, None)
+
+    def replace(self, number: int, value: Any) -> None:
+        """Takes what stands for an initial value from now on, here and outside."""
+        self.know(number, value)
+        self.values[number] = value
+
+    def see(self, leaves: Sequence[Any]) -> None:
+        """Takes other leaves of the operands, for what is made from now on."""
+        invars = self.traced.jaxpr.invars[len(self.traced.consts) :]
+        self._known |= {var: (leaf, None) for var, leaf in zip(invars, leaves, strict=True)}
+
+    def make(
+        self,
+        picks: Sequence[bool],
+        axes: Sequence[Any] | None = None,
+        bind: Callable[[int, Any], Any] | None = None,
+    ) -> None:
+        """Makes the chosen initial values in one go.
+
+        Args:
+            picks: for each initial value whether it is chosen.
+            axes: for each of them the axis along which those of a batch are stacked; None for one that is shared.
+            bind: from the number of an initial value, and that value, to what stands for it outside. What is made later
+                reads that; so where something else may depend on a value, it has to be made before that, by itself.
+        """
+        traced = self.traced
+        numbers = [number for number, chosen in enumerate(picks) if chosen]
+        if not numbers:
+            return
+        outvars = pick(traced.outvars, picks)
+        steps = needed(traced.steps, outvars, known=self._known)
+        effects = self._given_by_effects(steps, outvars) if traced.jaxpr.effects else []
+        out_axes = [None if axes is None else axes[number] for number in numbers]
+        along = [None if self._batch is None else 0 for _ in effects]
+        made = self._run(steps, [*outvars, *effects], [*out_axes, *along])
+        for number, var, value, axis in zip(numbers, outvars, made, out_axes, strict=False):
+            self.values[number] = value if bind is None else bind(number, value)
+            if not isinstance(var, jex.Literal):
+                self._known[var] = self.values[number], axis
+        self._known |= dict(zip(effects, zip(made[len(numbers) :], along, strict=True), strict=True))
+
+    def _given_by_effects(self, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Any]:
+        """What equations with effects give to what is made later: an effect must not run again."""
+        makers = [step for step in steps if has_effect(step.eqn)]
+        if not makers:
+            return []
+        now = {id(step) for step in steps}
+        read = set().union(*[step.reads for step in self.traced.steps if id(step) not in now])
+        read.difference_update(variables_of(outvars))
+        return [var for step in makers for var in step.eqn.outvars if var in read]
+
+    def _run(self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any]) -> list[Any]:
+        """The values of some variables, by the equations that make them."""
+        used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
+        inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
+        run: Callable[..., list[Any]] = functools.partial(evaluate, cut(self.traced.jaxpr, inputs, steps, outvars))
+        if self._batch is not None:
+            run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
+        return run(*[self._known[var][0] for var in inputs])
+
+    def tree(self, picks: Sequence[bool] | None = None) -> PyTree:
+        """A pytree like `created` with the chosen initial values that were made, and None for the others."""
+        return self.traced.tree(picks, pick(self.values, self.traced.all(picks)))
+
+
+class Part:
+    """Some equations of a body, as a function of given values and of those leaves of the operands that they read.
+
+    Args:
+        jaxpr: the equations; its inputs are the constants, what is given, and these leaves.
+        places: see below.
+        consts: the constants.
+
+    Attributes:
+        places: which leaves of the operands it is called with, as places among all.
+    """
+
+    def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
+        self._jaxpr, self.places, self._consts = jaxpr, places, consts
+
+    def of(self, leaves: Sequence[Any]) -> list[Any]:
+        """Of all leaves of the operands, those that it is called with."""
+        return [leaves[place] for place in self.places]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Its outputs."""
+        return evaluate(self._jaxpr, *self._consts, *inputs)
+
+
+def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:
+    """Runs `fn(*operands) -> (created, rest)` once, without computing anything.
+
+    Args:
+        fn: a pure function.
+        *operands: pytrees of arrays, or of what stands for their types.
+        axes: the names and sizes of the mapped axes that it may ask for.
+    """
+    closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
+    return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)

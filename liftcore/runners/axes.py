@@ -1,0 +1,316 @@
+"""Axes: which one of each argument, variable and sequence a mapping or a loop runs along."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import mapped_aval
+from ..errors import AxisSizeError, LiftArgumentError, shown
+from ..pipeline.pure import Pure
+from ..scopes.scope import PERTURBATIONS
+from ..typing import Axis, Filter, PyTree
+from .arguments import parameter_names
+
+__all__ = [
+    "NO_AXES",
+    "Arguments",
+    "In",
+    "InOut",
+    "Out",
+    "VariableAxes",
+    "broadcast",
+    "flatten_axes",
+    "replace_mapped",
+    "select_mapped",
+    "slice_type",
+    "split_arrays",
+    "split_keys",
+    "split_rules",
+    "to_axis",
+    "to_front",
+]
+
+NO_AXES: Mapping[Any, Any] = MappingProxyType({})
+"""The default of `variable_axes` and `split_rngs`: nothing is lifted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class In:
+    """Variables that go in along an axis, and do not come out."""
+
+    axis: Axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Out:
+    """Variables that come out along an axis, and do not go in."""
+
+    axis: Axis
+
+
+@dataclasses.dataclass(frozen=True)
+class InOut:
+    """Variables that go in along one axis and come out along another."""
+
+    in_axis: Axis
+    out_axis: Axis
+
+
+Named: TypeAlias = tuple[str, PyTree, Sequence[Axis]]
+"""A value with its name, for the text of errors, and one axis for each of its leaves."""
+
+
+class _Broadcast:
+    """The axis of what is the same in all lanes or iterations."""
+
+    def __repr__(self) -> str:
+        return "broadcast"
+
+    def __reduce__(self) -> str:
+        return "broadcast"
+
+
+broadcast = _Broadcast()
+"""In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations."""
+
+
+class VariableAxes:
+    """The argument `variable_axes`, as filters and axes of what goes in and of what comes out.
+
+    Perturbations that no filter takes are lifted by themselves: each lane or iteration has one of its own.
+    """
+
+    def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
+        if not isinstance(variable_axes, Mapping):
+            raise LiftArgumentError(
+                "variable_axes",
+                f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
+                'Write `variable_axes={"params": 0}`; what the function is called with goes to what the lift returns.',
+            )
+        pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
+        pairs.append((PERTURBATIONS, 0, 0))
+        self.in_filters: list[Filter] = [key for key, into, _ in pairs if into is not _ABSENT]
+        self.in_axes: list[Axis] = [into for _, into, _ in pairs if into is not _ABSENT]
+        self.out_filters: list[Filter] = [key for key, _, out in pairs if out is not _ABSENT]
+        self.out_axes: list[Axis] = [out for _, _, out in pairs if out is not _ABSENT]
+
+
+_ABSENT: Any = object()
+
+
+def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
+    match axis:
+        case In():
+            pair = axis.axis, _ABSENT
+        case Out():
+            pair = _ABSENT, axis.axis
+        case InOut():
+            pair = axis.in_axis, axis.out_axis
+        case _:
+            pair = axis, axis
+    if not all(one is _ABSENT or one is None or (isinstance(one, int) and not isinstance(one, bool)) for one in pair):
+        raise LiftArgumentError(
+            f"variable_axes[{key!r}]",
+            f"expected an axis (an int, or None for the same value everywhere), given {axis!r}.",
+            "Write an int, None, In(axis), Out(axis) or InOut(in_axis, out_axis).",
+        )
+    return pair
+
+
+def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[Axis]]:
+    """The argument `split_rngs`, as filters of PRNG sequences and the axis of their keys: 0 if split, else None."""
+    if isinstance(split_rngs, bool):
+        split_rngs = {...: split_rngs}
+    if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):
+        raise LiftArgumentError(
+            "split_rngs",
+            f"expected one bool, or a mapping from filters to bools, given {split_rngs!r}.",
+            'Write `split_rngs={"params": True, "dropout": True}`.',
+        )
+    return list(split_rngs), [0 if flag else None for flag in split_rngs.values()]
+
+
+def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) -> list[PyTree]:
+    """The groups of root keys, those of the split ones with a leading axis of other keys."""
+    return [
+        group if axis is None else jax.tree.map(lambda key: jax.random.split(key, size), group)
+        for group, axis in zip(rng_groups, axes, strict=True)
+    ]
+
+
+def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
+    """One axis for each leaf of a tree, from a pytree prefix of axes; None and `broadcast` stand for no axis."""
+    if isinstance(axes, int) or _no_axis(axes):  # one for all of it
+        return [None if _no_axis(axes) else axes] * len(jax.tree.leaves(tree))
+    prefix, treedef = _flatten(axes)
+    try:
+        parts = treedef.flatten_up_to(tree)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            where,
+            f"{axes!r} is no prefix of the value's structure, {jax.tree.structure(tree)}.",
+            "Give one axis for all of it, or one for each part; the scope (or module) itself is not counted.",
+        ) from error
+    flat: list[Any] = []
+    for axis, part in zip(prefix, parts, strict=True):
+        flat += [None if _no_axis(axis) else axis] * len(jax.tree.leaves(part))
+    return flat
+
+
+def _flatten(axes: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(axes, is_leaf=_no_axis)
+
+
+def _no_axis(axis: Any) -> bool:
+    return axis is None or axis is broadcast
+
+
+class Arguments:
+    """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole.
+
+    Attributes:
+        sliced: the leaves that are sliced.
+        axes: their axes.
+    """
+
+    def __init__(
+        self, pure: Pure, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
+    ) -> None:
+        """Of a call of a function whose first `skip` parameters are others."""
+        self._pure, self._skip, self._args, self._kwargs = pure, skip, tuple(args), dict(kwargs)
+        self._arg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, self._args)
+        self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
+        self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
+        self._axes = [*self._arg_axes, *self._kwarg_axes]
+        self.axes = [axis for axis in self._axes if axis is not None]
+        self.sliced = select_mapped(self._leaves, self._axes)
+
+    def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
+        """The size of the axis that they share with groups of variables.
+
+        Args:
+            given: the size that the user gave, if any.
+            groups: the groups of variables.
+            axes: the axis of each group.
+            fix: how to give the size, for the text of an error.
+
+        Raises:
+            AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
+        """
+        mapped = [*zip(self.sliced, self.axes, strict=True), *zip(groups, axes, strict=True)]
+        found = {given} if given is not None else set()
+        with contextlib.suppress(AttributeError, IndexError):  # told below
+            found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
+            if len(found) == 1:
+                return int(found.pop())
+        where, sizes = self._pure.where, [] if given is None else [("the size given", given)]
+        for name, tree, along in (*self._named(), *_named_groups(groups, axes)):
+            sizes += _sizes(where, name, tree, along)
+        if not sizes:
+            raise AxisSizeError(where, "nothing is mapped, so the size of the axis is unknown.", fix)
+        table = ", ".join(f"{name}: {size}" for name, size in sizes)
+        raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
+
+    def _named(self) -> Iterator[Named]:
+        """The arguments with their names in the signature of the function."""
+        names = parameter_names(self._pure.fn)[self._skip :]
+        names += [f"args[{index}]" for index in range(len(names), len(self._args))]
+        left = iter(self._arg_axes)
+        for name, arg in zip(names, self._args, strict=False):
+            yield name, arg, list(itertools.islice(left, len(jax.tree.leaves(arg))))
+        yield "keyword arguments", self._kwargs, self._kwarg_axes
+
+    def belong_to(self, numbers: Container[int]) -> list[bool]:
+        """For each sliced leaf whether it is of a positional argument with one of some numbers, from 1."""
+        each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
+        owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self._axes)
+        return [number in numbers for number in owners]
+
+    def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
+        """The arguments of one lane or iteration, from its slices."""
+        args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
+        return args, kwargs
+
+
+def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
+    """Groups of variables with their axes."""
+    for group, axis in zip(groups, axes, strict=True):
+        if axis is not None:
+            for tree in group:
+                for collection, below in tree.items():
+                    yield f'variables["{collection}"]', below, [axis] * len(jax.tree.leaves(below))
+
+
+def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterator[tuple[str, int]]:
+    if all(axis is None for axis in axes):
+        return
+    for (path, leaf), axis in zip(jax.tree.leaves_with_path(tree), axes, strict=True):
+        if axis is None:
+            continue
+        shape = np.shape(leaf)
+        if not -len(shape) <= axis < len(shape):
+            raise AxisSizeError(
+                where,
+                f"{name}{jax.tree_util.keystr(path)} has shape {shape} and no axis {axis} to map over.",
+                "Give None as its axis to use the same value everywhere.",
+            )
+        yield f"{name}{jax.tree_util.keystr(path)}", shape[axis]
+
+
+def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
+    """The items that have an axis."""
+    return [item for item, axis in zip(items, axes, strict=True) if axis is not None]
+
+
+def replace_mapped(items: Sequence[Any], axes: Sequence[Axis], slices: Sequence[Any]) -> list[Any]:
+    """The items, with slices in the place of those that have an axis."""
+    now = iter(slices)
+    return [item if axis is None else next(now) for item, axis in zip(items, axes, strict=True)]
+
+
+def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of a pytree, or what stands for their types; and how to put others in their places.
+
+    All other leaves are not traced, so that Python may see them.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
+    others = [leaf if kind is None else None for leaf, kind in zip(leaves, kinds, strict=True)]
+
+    def join(arrays: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(treedef, replace_mapped(others, kinds, arrays))
+
+    return select_mapped(leaves, kinds), join
+
+
+def slice_type(leaf: Any, axis: int) -> Any:
+    """The type of one slice along an axis, weak type and sharding included."""
+    return mapped_aval(np.shape(leaf)[axis], axis % np.ndim(leaf), jax.typeof(leaf))
+
+
+def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
+    """One axis for each leaf of keyword arguments: Python values that are no arrays have none."""
+    if not kwargs and isinstance(kw_axes, int):
+        return []
+    flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
+    leaves = jax.tree.leaves(dict(kwargs))
+    return [axis if isinstance(leaf, jax.Array | np.ndarray) else None for axis, leaf in zip(flat, leaves, strict=True)]
+
+
+def to_front(tree: PyTree, axis: Axis) -> PyTree:
+    """Arrays with an axis moved to the front."""
+    return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), tree)
+
+
+def to_axis(tree: PyTree, axis: Axis) -> PyTree:
+    """Arrays with their first axis moved elsewhere."""
+    return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), tree)

@@ -1,0 +1,161 @@
+"""What a loop carries: variables that are found by their place in a tree, and types that must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+
+from ..errors import CarryTypeError, LiftArgumentError
+from ..filters import leaves_of
+from ..pipeline.pure import Pure
+from ..typing import Path, PyTree
+from ..values import Whole, unwrapped, wrapped
+from .changes import path_text
+
+__all__ = ["casts_of", "check_carry", "check_separate", "overlay", "promoted", "select"]
+
+
+def select(group: PyTree, like: PyTree) -> PyTree:
+    """The variables of a group that another group has too."""
+    return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
+
+
+def _select(tree: Any, pattern: Any) -> Any:
+    if not isinstance(pattern, Mapping):
+        return wrapped(tree) if type(pattern) is Whole else tree
+    tree = unwrapped(tree)
+    if not isinstance(tree, Mapping):
+        return tree
+    return {name: _select(tree[name], below) for name, below in pattern.items() if name in tree}
+
+
+def overlay(group: PyTree, newer: PyTree) -> PyTree:
+    """The variables of a group, each as it is in another group where that has it."""
+    return tuple(_overlay(tree, update) for tree, update in zip(group, newer, strict=True))
+
+
+def _overlay(tree: Any, update: Any) -> Any:
+    tree = unwrapped(tree)
+    if not isinstance(tree, Mapping) or not isinstance(update, Mapping):
+        return update
+    return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}
+
+
+def promoted(before: PyTree, after: PyTree) -> PyTree | None:
+    """The carry with its weakly typed leaves cast to what the body made of them, or None where nothing is to cast.
+
+    JAX does so too: a Python number that goes into a loop as a weak `int32` may come out as a `float32`.
+    """
+    leaves, treedef = _flatten(before)
+    if treedef != _flatten(after)[1]:
+        return None
+    cast = [_promote(leaf, new) for leaf, new in zip(leaves, jax.tree.leaves(after), strict=True)]
+    if all(new is leaf for new, leaf in zip(cast, leaves, strict=True)):
+        return None
+    return jax.tree.unflatten(treedef, cast)
+
+
+def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree)
+
+
+def _promote(leaf: Any, new: Any) -> Any:
+    old = jax.typeof(leaf)
+    if not old.weak_type or old.dtype == new.dtype:
+        return leaf
+    return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
+
+
+def casts_of(pure: Pure, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
+    """The casts of carried variables that a body creates as weakly typed numbers, and writes as something else.
+
+    They are what `promoted` does to those that were given: see `Tree.casts`.
+    """
+    found = {}
+    before, after = select(created, written), select(written, created)
+    for outer, tree, other in zip(pure.crossing.outers, before, after, strict=True):
+        values = dict(leaves_of(other))
+        for path, value in leaves_of(tree):
+            (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(values[path])
+            if treedef == treedef_after:
+                dtypes = tuple(_promoted_dtype(*pair) for pair in zip(olds, news, strict=True))
+                if any(dtype is not None for dtype in dtypes):
+                    found[(path[0], *outer.path, *path[1:])] = dtypes
+    return found
+
+
+def _promoted_dtype(old: Any, new: Any) -> Any:
+    if not old.weak_type or old.dtype == new.dtype:
+        return None
+    number = next(kind for kind in (int, float, complex) if old.dtype == jnp.result_type(kind))  # as what it began
+    return jnp.result_type(number, new.dtype)
+
+
+def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
+    """Checks that a loop gives back what it takes.
+
+    Raises:
+        CarryTypeError: where structure, shape, dtype or sharding differ.
+    """
+    (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
+    if treedef != treedef_after:
+        raise CarryTypeError(
+            where,
+            f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
+            "Return a carry of the structure that the function was given.",
+        )
+    if [*map(_type, olds)] == [*map(_type, news)]:
+        return
+    paths = [path for path, _ in jax.tree.leaves_with_path(before)]
+    pairs = [(path, old, new) for path, old, new in zip(paths, olds, news, strict=True) if _type(old) != _type(new)]
+    changed = "; ".join(
+        f"{what}{jax.tree_util.keystr(path)}: {_type_text(old)} in, {_type_text(new)} out" for path, old, new in pairs
+    )
+    what = f"the type must stay the same from one iteration to the next ({changed})."
+    raise CarryTypeError(where, what, _advice([(_type(old), _type(new)) for _, old, new in pairs]))
+
+
+def _advice(pairs: Sequence[tuple[_Type, _Type]]) -> str:
+    """How to make types the same."""
+    if any(old.shape != new.shape for old, new in pairs):
+        return "Return a carry of the shape that the function was given; what grows is stacked as an output."
+    if any(old.dtype != new.dtype for old, new in pairs):
+        return "Cast one of them, such as `carry.astype(jnp.float32)`."
+    spec = ", ".join(map(repr, pairs[0][0].spec))
+    return f"It lies on devices in another way: `jax.sharding.reshard(carry, P({spec}))` brings it back."
+
+
+def check_separate(pure: Pure, group: PyTree) -> None:
+    """Checks that what each variable of a group begins with can be told from what a body makes of it."""
+    for index, path in sorted(pure.crossing.records[-1].mixed):
+        if path in dict(leaves_of(group[index])):
+            raise LiftArgumentError(
+                f'"{path_text(path)}" in {pure.where}',
+                "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
+                "what is computed from it, as is needed here.",
+                "Create it before that lift, or write the lift with those of liftcore.",
+            )
+
+
+class _Type(NamedTuple):
+    """What must stay the same: `spec` is how each dimension is partitioned over axes of a mesh that are explicit."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    spec: tuple[Any, ...]
+
+
+def _type(value: Any) -> _Type:
+    aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
+    spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
+    return _Type(aval.dtype, aval.shape, (*spec, *[None] * (len(aval.shape) - len(spec))))
+
+
+def _type_text(value: Any) -> str:
+    dtype, shape, spec = _type(value)
+    sizes = [str(size) if axes is None else f"{size}@{axes}" for size, axes in zip(shape, spec, strict=True)]
+    return f"{dtype}[{', '.join(sizes)}]"

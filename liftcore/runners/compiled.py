@@ -1,0 +1,322 @@
+"""What a lifted `jit` compiles, and how one compiled function serves calls from anywhere in a model.
+
+What a body draws depends on the path and the counts of its caller, which are no part of what is compiled. A key is
+`fold_in(root, word)`, where the word is a hash of path and count: so the *words* are arguments of the compiled
+function, taken from one vector in the order of the draws. Which draws a body makes, the names it takes and what it sows
+is static. It rides home in the pytree structure of the compiled function's output, on cached calls as well.
+
+A compiled function knows nothing of the call that traces it but through `_calls`: what it keeps, it keeps for all.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import dataclasses
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import closed_over
+from ..diagnostics.retrace import Counted, Known, note, recording
+from ..pipeline.hoist import Traced
+from ..pipeline.layout import Layout, Record
+from ..pipeline.packing import Crossing, name_of
+from ..pipeline.split import Split, with_created, without_created
+from ..statics import snapshot
+from ..typing import Path
+from .arguments import join_arguments
+from .shardings import Shardings
+from .signature import Signature, facts_of
+
+__all__ = ["DONATED", "Body", "Cache", "Compiled", "Options", "is_shareable"]
+
+Options: TypeAlias = tuple[tuple[str, Any], ...]
+"""Arguments of `jax.jit` by name."""
+
+DONATED = "gone"
+"""The argument of all compiled functions that holds what is donated."""
+
+_CACHED = 256
+"""How many compiled functions of different configurations are kept."""
+
+_FEW = 256
+"""How many draws a body is traced with room for at first."""
+
+_TRACES = 256
+"""How many traces that create variables a compiled function keeps."""
+
+
+class Call:
+    """A call of a compiled function.
+
+    Attributes:
+        crossing: the use of a lift that it belongs to.
+        traced: whether the body ran.
+    """
+
+    __slots__ = ("crossing", "traced")
+
+    def __init__(self, crossing: Crossing) -> None:
+        self.crossing, self.traced = crossing, False
+
+
+_calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
+"""The innermost call that runs now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One draw of a body, by its place in what was lifted and by how many draws came before it there.
+
+    Once the body has rewound the place (`rewound` is how often), draws outside no longer come before it.
+    """
+
+    index: int
+    path: Path
+    name: str
+    count: int
+    rewound: int
+
+    def word(self, crossing: Crossing) -> Any:
+        """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
+        scope = crossing.outers[self.index].below(self.path)
+        count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
+        return scope.tree.word(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What a body did that is no array, as a pytree without leaves."""
+
+    record: Record
+    draws: tuple[Draw, ...]
+    changed: bool
+
+
+jax.tree_util.register_static(Kept)
+
+
+class TooFewWords(BaseException):
+    """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
+
+
+class Dealer:
+    """Deals out the words to a body while it is traced, and notes what each of them is for."""
+
+    def __init__(self, words: Any, crossing: Crossing) -> None:
+        self._words, self._outers = words, crossing.outers
+        self.draws: list[Draw] = []
+
+    def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
+        """What the scopes below one of the outermost scopes ask for words."""
+        outer = self._outers[index]
+
+        def deal(path: Path, name: str, count: int, rewound: int) -> Any:
+            below = path[len(outer.path) :]
+            node = outer.below(below).node
+            rewound -= node.times_rewound(name)
+            before = 0 if rewound else node.counts.get(name, 0)
+            self.draws.append(Draw(index, below, name, count - before, rewound))
+            if len(self.draws) > self._words.size:
+                raise TooFewWords
+            return self._words[len(self.draws) - 1]
+
+        return deal
+
+
+class Body:
+    """The function that is compiled. Equal ones share a trace.
+
+    Args:
+        fn: the function of scopes.
+        key: its key; an object that equals no other where there is none.
+        layout: what is static about the use of the lift.
+        fixed: the static arguments: name, key and value of each.
+        paths: the paths of what is lifted, where a filter may ask for them.
+        shardings: how arguments, result and variables lie on devices, where that was told.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        key: Hashable,
+        layout: Layout,
+        fixed: tuple[tuple[str, Hashable, Any], ...],
+        paths: tuple[Path, ...],
+        shardings: Shardings | None,
+    ) -> None:
+        self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
+        self._key = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
+        self._hash = hash(self._key)
+        self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def __name__(self) -> str:
+        return name_of(self.fn)
+
+    def __repr__(self) -> str:
+        return self.__name__  # JAX's errors show it
+
+    def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
+        """Runs while it is traced, and never again."""
+        call = _calls.get()
+        crossing = call.crossing
+        variable_groups, rng_groups, kept = operands
+        args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
+        dealer = Dealer(words, crossing)
+        scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
+        result = crossing.run(self.fn, scopes, args, kwargs)
+        groups = crossing.repacked(scopes)
+        created, (result, values) = without_created(result, groups)
+        if self.shardings is not None:
+            placement = self.shardings.placement
+            placement.check_result(f"{self.layout.name} at {crossing.outers[0].path_text}", result)
+            values = placement.constrain(values, crossing)
+        call.traced = True
+        changed = not crossing.is_unchanged(groups)
+        return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws), changed))
+
+
+_SIGNATURE = inspect.signature(functools.partial(Body.__call__, None))  # type: ignore[arg-type]
+"""That of every body: working it out takes a third of the time that making a compiled function does."""
+
+
+class Cache:
+    """A bounded number of compiled functions, which can be found again by an equal body.
+
+    Attributes:
+        find: called as `find(body, options)`.
+    """
+
+    def __init__(self) -> None:
+        known: Found = weakref.WeakValueDictionary()
+        self.find = functools.lru_cache(_CACHED)(functools.partial(Compiled, known))
+
+
+class Compiled:
+    """A body under `jax.jit`.
+
+    Args:
+        known: all that are in its cache; it puts itself there.
+        body: the body.
+        options: arguments of `jax.jit`.
+
+    Attributes:
+        traces: what the last traces were made for.
+    """
+
+    def __init__(self, known: Found, body: Body, options: Options) -> None:
+        # It may be traced again when what the user holds is no longer as the key says.
+        body.fn, body.fixed = snapshot(body.fn), tuple([(name, key, snapshot(one)) for name, key, one in body.fixed])
+        self.body = body
+        self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
+        self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
+        whole, rest = ({}, {}) if body.shardings is None else (body.shardings.whole(), body.shardings.rest())
+        self._whole = self._jit(body, **whole)
+        self._jit_rest = functools.partial(self._jit, **rest)
+        self._rest = functools.lru_cache(_TRACES)(self._without_created)
+        self._room = _FEW
+        self._known = known
+        known[id(self)] = self
+
+    def __call__(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The result of the body and its output groups; `gone` are the donated arguments."""
+        call = Call(crossing)
+        before = _calls.set(call)
+        try:
+            return self._call(crossing, gone, operands)
+        finally:
+            _calls.reset(before)
+            del call.crossing  # a copy of the context would keep it alive
+            if call.traced:
+                self._remember(Signature.of(crossing, gone, operands))
+
+    def _remember(self, now: Signature) -> None:
+        """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
+        if recording():
+            name, cache = self.body.layout.name, self._known
+            others = [other for other in reversed(list(cache.values())) if other.body.layout.name == name]
+            before = [
+                Known(one.path, facts_of(other.body, one), cache) for other in others for one in reversed(other.traces)
+            ]
+            note(name, Known(now.path, facts_of(self.body, now), cache), before)
+        self.traces.append(now)
+
+    def _call(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        words: Any = None  # where there is nothing to draw from
+        creates = False
+        if crossing.writes or any(map(any, operands[1])):
+            traced = self._trace(gone, operands)
+            created, (_, _, kept) = traced.out_info
+            words = self._filled([draw.word(crossing) for draw in kept.draws])
+            creates = bool(jax.tree.leaves(created))
+        if creates:
+            held = closed_over(traced)
+            sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
+            hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
+            parts, shardings = Split(crossing, hoisted), self.body.shardings
+            form = None if shardings is None else shardings.placement.form(hoisted.created, crossing)
+            created = parts.prologue(held, words, gone, operands, form=form)
+            result, values, kept = run(created, held, words, gone, operands)
+        else:
+            created, (result, values, kept) = self._whole(words, gone, operands)
+        crossing.records.append(kept.record)
+        return with_created(created[: len(values)], result, values) if kept.changed else (result, crossing.unchanged)
+
+    def _trace(self, gone: Any, operands: Any) -> Any:
+        """What is known of the body without running it; it is traced if no equal call was before."""
+        while True:
+            try:
+                return self._whole.trace(np.zeros(self._room, np.uint32), gone, operands)
+            except TooFewWords:
+                self._room *= 4
+
+    def _filled(self, words: list[Any]) -> Any:
+        """A vector of as many words as there is room for."""
+        rest = np.zeros(self._room - len(words), np.uint32)
+        if any(isinstance(word, jax.Array) for word in words):
+            return jnp.concatenate([jnp.stack(words), rest])
+        return np.concatenate([np.array(words, np.uint32), rest])
+
+    def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Traced, Callable[..., Any]]:
+        """The body as traced, and the compiled function of it without what makes its initial values."""
+        hoisted = Traced(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
+
+        def rest(created: Any, held: Any, words: Any, gone: Any, operands: Any) -> Any:
+            return hoisted.rest(None, created, held, words, gone, operands)[1]
+
+        rest.__name__ = self.body.__name__
+        return hoisted, self._jit_rest(rest)
+
+
+Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
+"""What is in a cache, the oldest first."""
+
+
+def is_shareable(fn: Callable[..., Any]) -> bool:
+    """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
+    if isinstance(fn, Counted):
+        return is_shareable(fn.__wrapped__)
+    if isinstance(fn, types.FunctionType):
+        defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
+        return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)
+    by_identity: bool = type(fn).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+    return not by_identity and not isinstance(fn, types.MethodType | functools.partial)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, tuple) else value

@@ -1,0 +1,335 @@
+"""What `custom_vjp` and `custom_jvp` share: functions of scopes that JAX may run long after the lift has ended.
+
+So nothing of the user's runs late: the function and its rule are traced when the lifted function is called, each once,
+and JAX is given what was traced. Variables that the function creates are made outside; its rule finds them there.
+
+A rule may call the lifted function itself, as JAX's own examples do. The derivative of that call, which is needed for
+derivatives of a higher order only, is the very rule that is being traced.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import LiftArgumentError, misfit, shown
+from ..filters import leaves_of, merge
+from ..pipeline.hoist import Traced, trace
+from ..pipeline.packing import name_of
+from ..pipeline.pure import Pure
+from ..pipeline.split import split, without_created
+from ..scopes.problems import wrong_function
+from ..typing import PyTree
+from .arguments import parameter_names
+from .branches import Slots, types_text
+from .carry import select
+from .changes import path_text
+from .derivative import positive
+
+__all__ = ["Arguments", "Operands", "Ruled", "bind", "by_number", "pair", "with_defaults"]
+
+
+class Arguments:
+    """The arguments of a call: those that JAX sees, and those that only Python does (`nondiff_argnums`).
+
+    Attributes:
+        held: the latter, in order.
+        seen: the former.
+    """
+
+    def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
+        numbers = set(positive(where, nondiff_argnums, len(args) + 1, "nondiff_argnums"))
+        if 0 in numbers:
+            raise LiftArgumentError(
+                f"{where}, nondiff_argnums={tuple(nondiff_argnums)}",
+                "number 0 is the scope (or the module) itself.",
+                "Count from 1; choose its variables with `wrt`.",
+            )
+        self._numbers, self._count = numbers, len(args)
+        self.held = [args[num - 1] for num in sorted(numbers)]
+        self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
+
+    def join(self, seen: Sequence[Any]) -> list[Any]:
+        """All arguments, in order."""
+        held, rest = iter(self.held), iter(seen)
+        return [next(held if num in self._numbers else rest) for num in range(1, self._count + 1)]
+
+
+class Operands(NamedTuple):
+    """What JAX sees: variables to differentiate with respect to, the other ones, keys, arguments, and closures.
+
+    `effects` are what effects gave to initial values, and to the function too.
+    """
+
+    wrt: PyTree
+    others: PyTree
+    rngs: Any
+    args: list[Any]
+    effects: Any = ()
+    consts: tuple[Any, ...] = ()
+
+
+class Ruled:
+    """A function of scopes and its rule, both traced.
+
+    Attributes:
+        operands: what both are called with, created variables included.
+        function: `operands -> (result, output values)`, which like the rule keeps no arrays.
+    """
+
+    def __init__(self, pure: Pure, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
+        self._pure, self._arguments = pure.hoisted(), arguments
+        given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
+        self._rule: Callable[..., tuple[Any, Any]] | None = None
+
+        def body(pure: Pure, operands: Operands) -> Any:
+            return self._run(pure, operands, *arguments.join(operands.args))
+
+        self._parts = split(pure, body, given)
+        self._begins = self._counts_of_draws()
+        self._slots = Slots()
+        self._written = self._note(self._parts.values)
+        self._created = self._parts.prologue(given)
+        wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
+        traced, (*_, effects) = self._parts.traced, self._created
+        self.operands = given._replace(wrt=wrt, others=others, effects=effects, consts=(_constant(traced.consts),))
+        shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
+        self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
+
+    def rule(
+        self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
+    ) -> Callable[..., Any]:
+        """Another function of the same scopes, traced, that takes the place of the first where that is differentiated.
+
+        Args:
+            identity: that of the lifted function: equal calls of it inside the rule are the same to their derivatives.
+            rule: called as `rule(scopes, *arguments(args, *more))`.
+            arguments: from the arguments, and what else there is, to what the rule is called with.
+            *more: pytrees of types.
+
+        Returns:
+            `(operands, *more) -> (result, output values)`.
+        """
+        for other, outer in _ruling.get():
+            if other is identity and self._is_same(outer):
+                self._check_draws(rule, outer)
+                return functools.partial(self._ruled_as, outer)
+        pure = self._pure.of(rule, self._created[:2])
+
+        def body(operands: Operands, *more: Any) -> Any:
+            args = self._arguments.join(operands.args)
+            return without_created(*self._run(pure, operands, *arguments(args, *more)))
+
+        before = _ruling.set(((identity, self), *_ruling.get()))
+        try:
+            traced = trace(body, self.operands._replace(effects=(), consts=()), *more)
+        finally:
+            _ruling.reset(before)
+        self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
+        self._check_same(rule, "creates", _names(traced.created), set())
+        self._check_same(rule, "writes", self._note(traced.outputs[1]), self._written)
+
+        self._rule = functools.partial(_rule, _without_constants(traced), self._slots)
+        return self._rule
+
+    def _is_same(self, outer: Ruled) -> bool:
+        """Whether this is the call that a rule of an outer one is traced for: of all that it may depend on."""
+        here, there = self._pure.crossing.outers, outer._pure.crossing.outers
+        if [one.path for one in here] != [one.path for one in there]:
+            return False
+        held = zip(self._arguments.held, outer._arguments.held, strict=True)
+        mine, theirs = (one.operands._replace(effects=(), consts=()) for one in (self, outer))
+        return _types(mine) == _types(theirs) and all(one is other or _equal(one, other) for one, other in held)
+
+    def _counts_of_draws(self) -> list[int]:
+        """What the counts are from which the draws of the function go on."""
+        outers, draws = self._pure.crossing.outers, self._pure.crossing.records[-1].draws
+        return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
+
+    def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
+        if self._begins != outer._begins:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {outer._pure.where}",
+                "it draws keys before it calls the function itself, which then draws others than without the rule.",
+                "Call the function first, and draw after.",
+            )
+
+    def _ruled_as(self, outer: Ruled, operands: Operands, *more: Any) -> tuple[Any, Any]:
+        """What the rule of an outer call, which is traced by now, makes of the operands of this one."""
+        assert outer._rule is not None, "JAX differentiates no call while the rule around it is traced"
+        consts = operands.consts[:1]
+        output, values = outer._rule(operands._replace(consts=outer.operands.consts), *more)
+        if any(self._slots.sown):  # of these a rule has others than its function: they are as they were without it
+            captured = self.function(operands._replace(consts=consts))[1][-1]
+            return output, [*values[:-1], captured]
+        return output, [*values[:-1], self._slots.fill(0, [[] for _ in self._slots.sown])]
+
+    def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The output groups, from the values that came out."""
+        self._pure.capture(self._slots.sown)
+        return self._parts.join(self._created, None, values)[1]
+
+    def _run(self, pure: Pure, operands: Operands, *args: Any) -> Any:
+        return pure([operands.wrt, operands.others], operands.rngs, *args)
+
+    def _note(self, values: Sequence[Any]) -> set[str]:
+        self._slots.add(self._pure.crossing.records[-1].sown, values[-1])
+        return _names(values[:-1])
+
+    def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:
+        if given != expected:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {self._pure.where}",
+                f"it {does} {sorted(given)}, and {sorted(expected)} was expected: what the function does, so does its "
+                "rule.",
+                "Create variables in the function, and write in the rule what the function writes.",
+            )
+
+
+_ruling: contextvars.ContextVar[tuple[tuple[object, Ruled], ...]] = contextvars.ContextVar("rules traced", default=())
+"""The calls whose rules are being traced, the innermost first, each with the identity of the lifted function."""
+
+
+def _types(operands: Operands) -> Any:
+    leaves, structure = jax.tree.flatten(operands)
+    return structure, list(map(jax.typeof, leaves))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two arguments that only Python sees are equal, as far as they can tell."""
+    return type(one) is type(other) and (one == other) is True
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether what a function closed over has no derivative; what may have one is left for JAX to refuse."""
+    return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
+
+
+def _constant(consts: Sequence[Any]) -> list[Any]:
+    return [value for value in consts if _is_constant(value)]
+
+
+def _without_constants(traced: Traced) -> Traced:
+    return traced.closed_over([None if _is_constant(value) else value for value in traced.consts])
+
+
+def _with_constants(traced: Traced, consts: Sequence[Any]) -> Traced:
+    rest = iter(consts)
+    return traced.closed_over([next(rest) if value is None else value for value in traced.consts])
+
+
+def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
+    wrt, others = operands.wrt, _opaque(operands.others)
+    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), (), operands.effects]
+    given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
+    result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
+    return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
+
+
+def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+    given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
+    result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
+    return result, _opaque([*values[:-1], slots.fill(1, values[-1])])
+
+
+def by_number(fn: Callable[..., Any], argnums: Sequence[int], argnames: Sequence[str]) -> tuple[int, ...]:
+    """`nondiff_argnums` and `nondiff_argnames` as numbers in the signature of a function.
+
+    Raises:
+        LiftArgumentError: where the function has no such argument.
+    """
+    known = parameter_names(fn) if argnames else []
+    for name in argnames:
+        if name not in known:
+            raise LiftArgumentError(
+                f"{name_of(fn)}, nondiff_argnames={tuple(argnames)}",
+                f'it has no argument "{name}" that may be given by position (available: {known[1:]}).',
+                "Choose one of these.",
+            )
+    return (*argnums, *map(known.index, argnames))
+
+
+def with_defaults(
+    where: str, fn: Callable[..., Any], nondiff_argnums: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments after the scopes by position, with their defaults, as the rule is given them.
+
+    Defaults that are no numbers, and those after, are left to the function.
+
+    Raises:
+        LiftArgumentError: where an argument can be given by name only.
+    """
+    bound = bind(where, fn, args, kwargs)
+    given = len(bound.args) - 1
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise LiftArgumentError(
+            where,
+            f"arguments {sorted(bound.kwargs)} can be given by name only, and a rule is given all by position.",
+            "Make them positional in the signature of the function.",
+        )
+    full = bound.args[1:]
+    ends = (
+        place
+        for place in range(given, len(full))
+        if place + 1 not in nondiff_argnums and not all(map(_is_number, jax.tree.leaves(full[place])))
+    )
+    return full[: next(ends, len(full))]
+
+
+def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a function of scopes, after the scopes, by the names of its parameters.
+
+    Raises:
+        LiftArgumentError: where it cannot be called with them.
+    """
+    try:
+        return inspect.signature(fn).bind(None, *args, **kwargs)
+    except TypeError as error:
+        taken = misfit(error, fn, (None, *args), kwargs)
+        if taken is None:
+            raise
+        raise wrong_function(where, fn, taken, args, kwargs) from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
+
+
+def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
+    """A rule that is checked to return a pair.
+
+    Args:
+        where: the lift.
+        rule: the rule.
+        expected: what it returns, in the words of a `return` statement.
+    """
+
+    @functools.wraps(rule)
+    def checked(*args: Any) -> Any:
+        given = rule(*args)
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise LiftArgumentError(
+                f"{name_of(rule)}, the rule of {where}",
+                f"expected the pair `{expected}`, given {shown(given)}.",
+                f"Write `return {expected}`.",
+            )
+        return tuple(given)
+
+    return checked
+
+
+def _opaque(tree: PyTree) -> PyTree:
+    """Arrays that no gradient flows through, of whatever order."""
+    return jax.tree.map(jax.lax.stop_gradient, tree)
+
+
+def _names(groups: Sequence[PyTree]) -> set[str]:
+    leaves = [leaf for group in groups for tree in group for leaf in leaves_of(tree)]
+    return {f"{path_text(path)}: {types_text(value)}" for path, value in leaves}

@@ -1,0 +1,234 @@
+"""Mapping: what `vmap` and its kin, `map` and `pmap`, have in common.
+
+The body is traced for one lane. What it creates is made by `jax.vmap`, one operation at a time, so that an enclosing
+loop sees what each initial value depends on. The rest runs under the mapping itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.core import ShapedArray
+
+from ..errors import LoopInvarianceError
+from ..pipeline.pure import Lifter, Pure, lifter
+from ..pipeline.split import Split, split
+from ..scopes.groups import Advice, Captured
+from ..typing import Axis, InOutAxes, PyTree
+from .axes import (
+    NO_AXES,
+    Arguments,
+    VariableAxes,
+    flatten_axes,
+    replace_mapped,
+    select_mapped,
+    slice_type,
+    split_keys,
+    split_rules,
+)
+from .boxes import boxes_outside, check_params, sized_inside
+
+__all__ = ["Lanes", "Mapper", "over_lanes"]
+
+
+class Mapper(NamedTuple):
+    """A transformation that maps a function over lanes.
+
+    Attributes:
+        name: its name.
+        advice: how it is told to take more, for the text of errors.
+        axis_name: the name of the axis, inside.
+        spmd_axis_name: see `jax.vmap`.
+        donated: the numbers of the arguments that are donated, from 1.
+        spread: what runs the body, where that is not `jax.vmap`: called as `spread(lanes, fn, in_axes, out_axes)`.
+        closed: whether arrays without an axis are operands too, and types tell nothing of the mesh that arrays lie on.
+        fix: how to give the size of the axis, for the text of an error.
+        same: how to write the same in all lanes, for the same.
+    """
+
+    name: str
+    advice: Advice
+    axis_name: Any = None
+    spmd_axis_name: Any = None
+    donated: Collection[int] = ()
+    spread: Callable[[Lanes, Callable[..., Any], PyTree, PyTree], Callable[..., Any]] | None = None
+    closed: bool = False
+    fix: str = "Give it: `axis_size=…`."
+    same: str = ", such as a `jax.lax.pmean` over `axis_name`"
+
+
+def over_lanes(
+    mapper: Mapper,
+    in_axes: InOutAxes,
+    out_axes: InOutAxes,
+    axis_size: int | None,
+    kw_axes: InOutAxes,
+    variable_axes: Mapping[Any, Any],
+    split_rngs: Mapping[Any, bool] | bool,
+    metadata_params: Mapping[Any, Any] = NO_AXES,
+) -> Lifter:
+    """What lifts functions through a mapping; the other arguments are those of `vmap`."""
+    axes = VariableAxes(variable_axes)
+    check_params(mapper.name, metadata_params)
+    rules, key_axes = split_rules(split_rngs)
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+
+    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = Arguments(pure, 1, args, kwargs, in_axes, kw_axes)
+        size, variable_groups = sized_inside(
+            pure.where,
+            variable_groups,
+            axes.in_axes,
+            metadata_params,
+            lambda groups: arguments.size(axis_size, groups, axes.in_axes, mapper.fix),
+        )
+        keys = split_keys(rng_groups, key_axes, size)
+        along = [axis if any(group) else None for group, axis in zip(variable_groups, axes.in_axes, strict=True)]
+
+        def join(slices: Any) -> tuple[Any, ...]:
+            variables = replace_mapped(variable_groups, along, slices[0])
+            return variables, replace_mapped(keys, key_axes, slices[1]), *arguments.join(slices[2])
+
+        def lane(pure: Pure, slices: Any, whole: Any) -> tuple[Any, Any]:
+            variables, rngs, args, kwargs = _put(join(slices), places, whole)
+            result, groups = pure(variables, rngs, *args, **kwargs)
+            flatten_axes(f"{pure.where}, out_axes", out_axes, result)
+            return result, groups
+
+        operands = (
+            select_mapped(variable_groups, along),
+            select_mapped(keys, key_axes),
+            arguments.sliced,
+        )
+        operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
+        places, whole = _whole(join, operands) if mapper.closed else ([], [])
+        donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
+        lanes = Lanes(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
+        result, groups = lanes.run(pure, lane, (operands, whole), out_axes)
+        return result, boxes_outside(groups, axes.out_axes, metadata_params)
+
+    advice = mapper.advice.along("lane", axes.in_axes, axes.out_axes, key_axes)
+    return lifter(lambda fn: transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
+
+
+def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:
+    """The arrays that each lane is given whole, and their places among all that it is given."""
+    leaves = jax.tree.leaves(join(jax.tree.map(lambda _: 0, operands)))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    return places, [leaves[place] for place in places]
+
+
+def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
+    """What a lane is given, with other arrays in some places."""
+    if not places:
+        return given
+    leaves, treedef = jax.tree.flatten(given)
+    for place, array in zip(places, whole, strict=True):
+        leaves[place] = array
+    return jax.tree.unflatten(treedef, leaves)
+
+
+class Lanes(NamedTuple):
+    """How a body is mapped.
+
+    Attributes:
+        mapper: the transformation.
+        size: how many lanes there are.
+        in_axes: the axes of the operands.
+        group_axes: those of the output groups.
+        donated: for each of the last leaves of the operands whether it is donated; empty where none is.
+    """
+
+    mapper: Mapper
+    size: int
+    in_axes: PyTree
+    group_axes: tuple[Axis, ...]
+    donated: Sequence[bool] = ()
+
+    def batch(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        """`jax.vmap`."""
+        return jax.vmap(
+            fn,
+            in_axes,
+            out_axes,
+            axis_size=self.size,
+            axis_name=self.mapper.axis_name,
+            spmd_axis_name=self.mapper.spmd_axis_name,
+        )
+
+    def spread(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        """The transformation itself."""
+        if self.mapper.spread is None:
+            return self.batch(fn, in_axes, out_axes)
+        return self.mapper.spread(self, fn, in_axes, out_axes)
+
+    def sliced(self, operands: PyTree, in_axes: PyTree) -> PyTree:
+        """What stands for the types of one lane's slices."""
+        leaves, treedef = jax.tree.flatten(operands)
+        axes = flatten_axes("operands", in_axes, operands)
+        slices = [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+        if self.mapper.closed:
+            slices = [_without_mesh(leaf) for leaf in slices]
+        return jax.tree.unflatten(treedef, slices)
+
+    @property
+    def names(self) -> list[tuple[Any, int]]:
+        """The named axis, as `jax.make_jaxpr` takes it."""
+        return [] if self.mapper.axis_name is None else [(self.mapper.axis_name, self.size)]
+
+    def run(
+        self, pure: Pure, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
+    ) -> tuple[PyTree, tuple[PyTree, ...]]:
+        """Maps `lane(pure, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
+        if not pure.writes:
+            run = self.spread(lambda *given: lane(pure, *given)[0], self.in_axes, out_axes)
+            return run(*operands), pure.unchanged
+        axes = list(self.group_axes)
+        parts = split(pure, lane, *self.sliced(operands, self.in_axes), axes=self.names)
+        whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
+        try:
+            created = parts.batched(self.batch, operands, flatten_axes("operands", self.in_axes, operands), whole[0][0])
+            if self.mapper.spread is None:
+                outputs = self.batch(parts.remainder, *whole)(created, *operands)
+            elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):
+                # Only `jax.vmap` tells whether a value differs between lanes.
+                jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
+        except ValueError as error:
+            _check_shared(pure.where, parts, axes, self.mapper, error)
+            raise
+        if self.mapper.spread is not None:
+            outputs = self.mapper.spread(self, parts.remainder, *whole)(created, *operands)
+        return parts.join(created, *outputs)
+
+
+_SLICES = 0
+"""The operand that differs between lanes, as `Traced.reads` numbers them."""
+
+
+def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
+    aval = leaf if isinstance(leaf, ShapedArray) else jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        aval.shape, aval.dtype, weak_type=aval.weak_type
+    )
+
+
+def _check_shared(where: str, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
+    """Raises where a shared variable, created or written, depends on the lane."""
+    traced = parts.traced
+    mapped = {number for number, part in enumerate(traced.parts) if part < len(axes) and axes[part] is not None}
+    created = traced.reads(), traced.tree(None, traced.earlier)
+    written = (one[1] for one in traced.output_reads())
+    advices = "do not split the sequence that its initializer draws from", f"write the same in all lanes{mapper.same}"
+    for both, advice in zip((created, written), advices, strict=True):
+        reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)
+        differ = jax.tree.map(lambda read, made: _SLICES in read or not mapped.isdisjoint(made), reads, earlier)
+        paths = [path for path, one in jax.tree.leaves_with_path(differ) if one]
+        names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths})
+        if names:
+            raise LoopInvarianceError(
+                where,
+                f"{names} is shared by all lanes (axis None), but its new value differs between them.",
+                f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.',
+            ) from error

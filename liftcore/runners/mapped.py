@@ -1,0 +1,165 @@
+"""Initial values that are mapped: stored as one map makes them, and read as the other one makes them of that.
+
+Where no mapped initial value reads another one, all are made at once. Where one does, the maps are traced, and cut as a
+body is: what some variables need of a map runs before the others are made. So a map is given the whole tree all the
+same, and may name the variables in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from .._compat import tag
+from ..errors import LiftArgumentError
+from ..filters import merge
+from ..pipeline.hoist import Prologue, trace
+from ..typing import PyTree
+from .lens import Lens
+
+__all__ = ["make_mapped"]
+
+_Views = Callable[[Any], tuple[PyTree, PyTree]]
+"""From the stored form of what was made to what the body sees of that, and of what was there before."""
+
+
+def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
+    """Makes the mapped initial values of a body, and all others that these read.
+
+    Args:
+        lens: the two maps.
+        prologue: that of the body. Mapped initial values are the first part of what it makes; it knows them afterwards
+            as the body sees them.
+        before: the mapped variables that were there before, as they are stored.
+        seen: the same as the body sees them.
+
+    Returns:
+        The stored form of those that were made, and what the body sees now of those that were there before.
+    """
+    traced = prologue.traced
+    mapped = traced.numbers(0)
+    read = traced.read_by(mapped)
+
+    def views(stored: Any) -> tuple[PyTree, PyTree]:
+        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        return lens.fitting(view, traced.created[0]), lens.fitting(view, seen)
+
+    if True in [one and other for one, other in zip(mapped, read, strict=True)]:
+        if getattr(lens.map_out, "by_parts", False):
+            return _by_parts(lens, prologue, before, seen)
+        return _InOrder(lens, prologue, views).run()
+    lens.pure.make(prologue, read)
+    prologue.make(mapped)
+    stored = lens.pure.crossing.bind(lens.stored(prologue.tree(mapped)[0]))
+    if jax.tree.leaves(stored):
+        fitting, seen = views(stored)
+        for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
+            prologue.replace(number, value)
+    return stored, seen
+
+
+def _by_parts(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
+    """The same by maps that take the variables in parts: each part as it is made, and not traced."""
+    traced = prologue.traced
+    mapped = traced.numbers(0)
+    read = traced.read_by(mapped)
+    parts: list[Any] = [tuple({} for _ in traced.created[0])]
+    for level in traced.levels([one or other for one, other in zip(mapped, read, strict=True)]):
+        lens.pure.make(prologue, [chosen and not one for chosen, one in zip(level, mapped, strict=True)])
+        now = [chosen and one for chosen, one in zip(level, mapped, strict=True)]
+        if True in now:
+            prologue.make(now)
+            made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
+            parts.append(lens.pure.crossing.bind(lens.stored(made)))
+            values = jax.tree.leaves(lens.fitting(lens.view(parts[-1]), types))
+            for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
+                prologue.replace(number, value)
+    stored = tuple(merge(*trees) for trees in zip(*parts, strict=True))
+    if jax.tree.leaves(seen):
+        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        seen = lens.fitting(view, seen)
+    return stored, seen
+
+
+def _without_none(tree: Any) -> Any:
+    """A group, without the variables that are None."""
+    if isinstance(tree, tuple):
+        return tuple(map(_without_none, tree))
+    if not isinstance(tree, Mapping):
+        return tree
+    below = {name: _without_none(value) for name, value in tree.items() if value is not None}
+    return {name: value for name, value in below.items() if not (isinstance(value, dict) and not value)}
+
+
+class _InOrder:
+    """The same where mapped initial values read others: each is made once the body sees what it reads."""
+
+    def __init__(self, lens: Lens, prologue: Prologue, views: _Views) -> None:
+        self._pure, self._body = lens.pure, prologue
+        types, treedef = jax.tree.flatten(prologue.traced.created[0])
+
+        def through(*made: Any) -> tuple[list[PyTree], PyTree]:
+            stored = tag(lens.stored(jax.tree.unflatten(treedef, made)))
+            fitting, seen = views(stored)
+            return [stored, tag(fitting)], seen
+
+        self._traced = trace(through, *types).with_effects()
+        self._maps = Prologue(self._traced, [None] * len(types))
+        self._made: list[Any] = [None] * len(types)
+        self._first = self._traced.parts.count(0)  # of what the body sees; what is stored comes before
+        self._reads, self._seen = self._traced.depends, set[int]()
+
+    def run(self) -> tuple[Any, Any]:
+        """Makes all of them; returns what `make_mapped` returns."""
+        traced = self._body.traced
+        mapped = traced.numbers(0)
+        chosen = zip(mapped, traced.read_by(mapped), strict=True)
+        left = {number for number, (one, other) in enumerate(chosen) if one or other}
+        while left:
+            ready = {number for number in left if traced.earlier[number] <= self._seen}
+            if not ready:
+                raise self._mixed(left)
+            self._make(ready)
+            left -= ready
+        created = self._maps.tree()
+        return created[0], self._traced.rest(None, created, *self._made)[1]
+
+    def _make(self, ready: set[int]) -> None:
+        """Makes some that read nothing which is not seen yet, and what the maps can make then."""
+        count, first = len(self._made), self._first
+        others = {number for number in ready if number >= count}
+        self._pure.make(self._body, self._body.traced.picks(others))
+        self._body.make(self._body.traced.picks(ready - others))
+        self._seen |= others
+        for number in ready - others:
+            self._made[number] = self._body.values[number]
+        self._maps.see(self._made)
+        now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
+        stored = {number for number in now if number < first}
+        self._maps.make(self._traced.picks(stored), bind=lambda _, value: self._pure.crossing.bind(value))
+        self._maps.make(self._traced.picks(now - stored))
+        for number in now & set(range(first, first + count)):
+            self._body.replace(number - first, self._maps.values[number])
+            self._seen.add(number - first)
+
+    def _wants(self, number: int) -> set[int]:
+        """The initial values that the maps need for one of their results, and that are not made yet."""
+        return {one for one in self._reads[number] if self._made[one] is None}
+
+    def _mixed(self, left: set[int]) -> LiftArgumentError:
+        """What to say where what is left reads variables that cannot be seen before it is made."""
+        earlier = self._body.traced.earlier
+        unseen = {number: earlier[number] - self._seen for number in left}
+        reader = next(number for number in sorted(left) if unseen[number].isdisjoint(left))
+        read = min(unseen[reader])
+        names = self._body.traced.names
+        wanted = sorted({names[number] for number in self._wants(self._first + read)})
+        return LiftArgumentError(
+            f'"{names[reader]}" in {self._pure.where}',
+            f'its initial value reads "{names[read]}", and what `map_out` and `map_in` make of that '
+            f"depends on {wanted}.",
+            "Map them apart, each in a `map_variables` of its own, or create what is read before the lift.",
+        )

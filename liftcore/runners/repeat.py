@@ -1,0 +1,236 @@
+"""A loop that ends on a condition, over bodies that are traced once and may create variables.
+
+Variables are *shared* by all iterations or *carried* from one to the next. Both the condition and the body may create
+them, the condition first. Initial values are made before the loop, as `hoist` cuts them out: shared ones may depend on
+nothing of it, carried ones are made as iteration 0 would make them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from ..errors import LiftArgumentError, LoopInvarianceError
+from ..filters import leaves_of, merge
+from ..pipeline.hoist import Prologue, Traced, trace
+from ..pipeline.layout import Changes
+from ..pipeline.pure import Pure
+from ..pipeline.split import without_created
+from ..scopes.groups import Advice
+from ..typing import Path, PyTree
+from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
+from .changes import names_of, path_text
+
+__all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
+
+_GROUPS = ("carry, from one iteration to the next", "broadcast, one value for all iterations")
+_ADVICE = Advice(
+    '`variable_carry="{0}"` or `variable_broadcast="{0}"`',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
+    _GROUPS,
+    _GROUPS,
+)
+
+
+class State(NamedTuple):
+    """What goes from one iteration to the next: how many there were, carried variables, the carry of the user."""
+
+    index: Any
+    carried: PyTree
+    value: PyTree
+
+
+class Variables(NamedTuple):
+    """Variables by how the loop treats them; created ones come in this order too."""
+
+    carried: PyTree
+    shared: PyTree
+
+
+class Repeat(NamedTuple):
+    """A loop.
+
+    Attributes:
+        pure: the body made pure; its output groups are the carried, the shared and the captured variables.
+        condition: `(pure, variables, index, value) -> (pred, groups)`.
+        body: `(pure, variables, index, value) -> (value, groups)`.
+        counts: whether they need the index; it is 0 where they do not.
+    """
+
+    pure: Pure
+    condition: Callable[..., Any]
+    body: Callable[..., Any]
+    counts: bool
+
+    def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
+        """Runs the loop; returns the last value and the output groups."""
+        if self.pure.writes:
+            return self._run_hoisted(variables, value)
+
+        runs: list[None] = []
+
+        def condition(now: Any) -> Any:
+            return self.condition(self.pure, variables, *now)[0]
+
+        def body(now: Any) -> Any:
+            runs.append(None)
+            return self._next(now[0]), self.body(self.pure, variables, *now)[0]
+
+        try:
+            begin = self._first, value
+            _, value = jax.lax.while_loop(condition, body, begin)
+            if not runs:  # under `jax.disable_jit` a body that never runs is not traced, but its draws count
+                jax.eval_shape(body, begin)
+        except TypeError:
+            traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
+            check_carry(self.pure.where, "carry", value, traced.outputs)
+            raise
+        return value, self.pure.unchanged
+
+    @property
+    def _first(self) -> Any:
+        return jax.numpy.int32(0) if self.counts else ()
+
+    def _next(self, index: Any) -> Any:
+        return index + 1 if self.counts else ()
+
+    def _run_hoisted(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
+        state = State(self._first, variables.carried, value)
+        condition, body, state = self._trace(state, variables.shared)
+        _check_constant(self.pure.where, condition, body)
+
+        early = self._made(condition, state, None)
+        known = state._replace(carried=_merged(state.carried, early.carried))
+        late = self._made(body, known, early.shared)
+        written = body.outputs[0].carried
+        begin = select(_merged(known.carried, late.carried), written)
+        check_carry(self.pure.where, "carried variable ", begin, written)
+        check_carry(self.pure.where, "carry", state.value, body.outputs[0].value)
+        check_separate(self.pure, begin)
+
+        def proceed(now: State) -> Any:
+            given = [overlay(early.carried, now.carried), early.shared, ()]
+            return condition.rest(None, given, now._replace(carried=overlay(state.carried, now.carried)), None)[1][0]
+
+        def step(now: State) -> State:
+            given = [overlay(late.carried, now.carried), late.shared, ()]
+            before = now._replace(carried=overlay(known.carried, now.carried))
+            after: State = body.rest(None, given, before, early.shared)[1][0]
+            return after
+
+        last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
+        carried, shared = map(_merged, early, late)
+        _, unwritten, captured = self.pure.unchanged
+        return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
+
+    def _made(self, traced: Traced, *operands: Any) -> Variables:
+        """The initial values that the condition or the body makes."""
+        prologue = Prologue(traced, traced.leaves(operands))
+        self.pure.make(prologue)
+        created = Variables(*prologue.tree()[:2])
+        self.pure.made(created)
+        return created
+
+    def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:
+        """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
+
+        def condition(pure: Pure, state: State, _: Any) -> Any:
+            variables = Variables(state.carried, shared)
+            created, (pred, values) = without_created(*self.condition(pure, variables, state.index, state.value))
+            self._check_captured()
+            self._check_unwritten(values[0], "the condition writes it", "Write it in the body.")
+            self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
+            return created, (pred, ())
+
+        def body(pure: Pure, state: State, early: PyTree) -> Any:
+            variables = Variables(state.carried, _merged(shared, early))
+            created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
+            self._check_captured()
+            names = names_of(values[1])
+            collection = names[0].split("/")[0] if names else ""
+            fix = f'Carry it: `variable_carry="{collection}"` (of modules: `carry_variables`).'
+            self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
+            return created, (State(self._next(state.index), values[0], value), ())
+
+        casts: dict[Path, tuple[Any, ...]] = {}
+        while True:
+            pure = self.pure.hoisted(casts)
+            first = trace(functools.partial(condition, pure), state, None)
+            known = state._replace(carried=_merged(state.carried, first.created[0]))
+            second = trace(functools.partial(body, pure), known, first.created[1])
+            after = second.outputs[0]
+            both = (select(state.carried, after.carried), state.value)
+            cast = promoted(both, (select(after.carried, state.carried), after.value))
+            created = casts_of(self.pure, _merged(first.created[0], second.created[0]), after.carried)
+            if cast is None and not created:
+                return first, second, state
+            casts |= created
+            if cast is not None:
+                state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
+
+    def _check_captured(self) -> None:
+        for record in self.pure.crossing.records:
+            for one in itertools.chain(*record.sown):
+                raise LiftArgumentError(
+                    f'"{"/".join((one.collection, *one.path, one.name))}" in {self.pure.where}',
+                    "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
+                    "Use `scan`, carry the values as variables of one shape, or do not ask for the collection.",
+                )
+
+    def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
+        names = names_of(group)
+        if names:
+            raise LoopInvarianceError(f"{names} in {self.pure.where}", f"{what}.", fix)
+
+
+def _check_constant(where: str, condition: Traced, body: Traced) -> None:
+    """Checks that what all iterations share depends on none of them."""
+    for traced in (condition, body):
+        reads = traced.reads()[1]
+        names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
+        if names:
+            raise LoopInvarianceError(
+                where,
+                f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
+                "carry, on carried variables or on a key that is split.",
+                f'Carry it: `variable_carry="{names[0].split("/")[0]}"`, or do not split the sequence it draws from.',
+            )
+
+
+def _depends(read: PyTree) -> bool:
+    return any(_STATE in one for one in jax.tree.leaves(read, is_leaf=lambda leaf: isinstance(leaf, frozenset)))
+
+
+_STATE = 0
+"""The operand of a traced body that is the state, as `Traced.reads` numbers them."""
+
+
+def _merged(group: PyTree, other: PyTree) -> PyTree:
+    return tuple(map(merge, group, other))
+
+
+def loop_advice(axes: Sequence[Any]) -> Advice:
+    """How a loop takes variables and sequences, in words."""
+    same, folded = "the same keys in all iterations", "folded with the number of the iteration"
+    return _ADVICE._replace(keys=tuple(same if axis is None else folded for axis in axes))
+
+
+def splits(rng_groups: Any, axes: list[Any]) -> bool:
+    """Whether there is any key that differs between iterations."""
+    return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
+
+
+def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:
+    """The root keys of one iteration: those of bodies have offset 0, those of conditions 1."""
+
+    def folded(group: Any, axis: Any) -> Any:
+        if not jax.tree.leaves(group) or (axis is None and not offset):
+            return group
+        number = offset if axis is None else 2 * index + offset
+        return jax.tree.map(lambda key: jax.random.fold_in(key, number), group)
+
+    return [folded(group, axis) for group, axis in zip(rng_groups, axes, strict=True)]

@@ -1,0 +1,208 @@
+"""How the arguments, the result and the variables of a lifted `jit` lie on devices.
+
+What goes in, and the result, is told to `jax.jit` by its own arguments. Which variables come out is known only when the
+body has run, so these are constrained where they come out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError
+from ..filters import to_predicate
+from ..pipeline.packing import Crossing
+from ..typing import Path, PyTree
+
+__all__ = ["Placement", "Shardings"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A pytree of shardings that can be hashed; None stands for what is left to JAX."""
+
+    leaves: tuple[Any, ...]
+    treedef: Any
+
+    @classmethod
+    def of(cls, tree: PyTree) -> Frozen:
+        """The same of a pytree of shardings."""
+        leaves, treedef = _flatten(tree)
+        return cls(tuple(leaves), treedef)
+
+    @property
+    def tree(self) -> PyTree:
+        """The pytree again."""
+        return jax.tree.unflatten(self.treedef, self.leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shardings:
+    """The shardings of one compiled function.
+
+    Attributes:
+        gone: those of the donated arguments.
+        operands: those of the groups of variables, of the groups of sequences and of the other arguments.
+        placement: what was told of the lifted function.
+    """
+
+    gone: Frozen
+    operands: Frozen
+    placement: Placement
+
+    def whole(self) -> dict[str, Any]:
+        """The arguments of `jax.jit` for the body."""
+        result = self.placement.out_shardings.tree
+        return {
+            "in_shardings": (None, self.gone.tree, self.operands.tree),
+            "out_shardings": (None, (result, None, None)),
+        }
+
+    def rest(self) -> dict[str, Any]:
+        """Those for the body without what makes its initial values."""
+        result = self.placement.out_shardings.tree
+        return {
+            "in_shardings": (None, None, None, self.gone.tree, self.operands.tree),
+            "out_shardings": (result, None, None),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """What was told of a lifted function.
+
+    Attributes:
+        in_shardings: the argument of `jit`.
+        out_shardings: the same.
+        rules: its argument `variable_shardings`, as predicates and shardings.
+    """
+
+    in_shardings: Frozen
+    out_shardings: Frozen
+    rules: tuple[tuple[Any, Any], ...]
+
+    @classmethod
+    def of(cls, in_shardings: PyTree, out_shardings: PyTree, variables: Mapping[Any, Any]) -> Placement | None:
+        """None where nothing was told.
+
+        Raises:
+            LiftArgumentError: where `variables` is no mapping.
+        """
+        if not isinstance(variables, Mapping):
+            raise LiftArgumentError(
+                f"variable_shardings={variables!r} of jit",
+                "expected a mapping from filters to shardings.",
+                'Write `variable_shardings={"params": sharding}`.',
+            )
+        if in_shardings is None and out_shardings is None and not variables:
+            return None
+        in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+        rules = tuple((to_predicate(one), sharding) for one, sharding in variables.items())
+        return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
+
+    def arrange(
+        self, where: str, crossing: Crossing, gone: Mapping[str, Any], variable_groups: PyTree, kept: Mapping[str, Any]
+    ) -> Shardings:
+        """The shardings of one call, from its arguments as `name_arguments` calls them and its variables.
+
+        Raises:
+            LiftArgumentError: where `in_shardings` is no prefix of the arguments, or there are some by name.
+        """
+        arguments = {**gone, **kept}
+        named = sorted(name for name in arguments if not name.isdecimal())
+        if named and self.in_shardings.leaves != (None,):
+            raise LiftArgumentError(
+                f"{where}, in_shardings",
+                f"it tells of arguments by their position, and {named} came by name.",
+                "Give them by position.",
+            )
+        positional = sorted((name for name in arguments if name.isdecimal()), key=int)
+        values = tuple(arguments[name] for name in positional)
+        each = dict(zip(positional, _spread(f"{where}, in_shardings", self.in_shardings.tree, values), strict=True))
+        groups = tuple(self._of_group(group, crossing) for group in variable_groups) if self.rules else None
+        rest = {name: each.get(name) for name in kept}
+        return Shardings(Frozen.of({name: each[name] for name in gone}), Frozen.of((groups, None, rest)), self)
+
+    def check_result(self, where: str, result: PyTree) -> None:
+        """Checks that `out_shardings` is a prefix of the result.
+
+        Raises:
+            LiftArgumentError: where it is not.
+        """
+        _spread(f"{where}, out_shardings", self.out_shardings.tree, result)
+
+    def constrain(self, groups: Sequence[PyTree], crossing: Crossing) -> list[PyTree]:
+        """Output groups with each variable where it has to lie; the last group holds captured values."""
+        if not self.rules:
+            return list(groups)
+        *groups, captured = groups
+        shardings = (self._of_group(group, crossing) for group in groups)
+        placed = (jax.tree.map(_constrained, *pair, is_leaf=_is_none) for pair in zip(shardings, groups, strict=True))
+        return [*placed, captured]
+
+    def form(self, created: Sequence[PyTree], crossing: Crossing) -> Callable[[int, Any], Any] | None:
+        """The same for initial values one by one, by their numbers: None where all stay as they are.
+
+        Args:
+            created: their types: output groups, what is captured, and what effects gave.
+            crossing: the use of the lift.
+        """
+        if not self.rules:
+            return None
+        *groups, _, _ = created
+        groups = [self._of_group(group, crossing) for group in groups]
+        shardings = [one for group in groups for one in jax.tree.leaves(group, is_leaf=_is_none)]
+
+        def form(number: int, value: Any) -> Any:
+            return _constrained(shardings[number], value) if number < len(shardings) else value
+
+        return form
+
+    def _of_group(self, group: PyTree, crossing: Crossing) -> tuple[PyTree, ...]:
+        """The shardings of a group of variables, in its structure."""
+        return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, crossing.outers, strict=True))
+
+    def _of_tree(self, tree: PyTree, place: Path) -> PyTree:
+        def of_variable(keys: Any, value: Any) -> Any:
+            collection, *below = (key.key for key in keys)
+            path = (collection, *place, *below)
+            found = next((sharding for matches, sharding in self.rules if matches(path, value)), None)
+            return jax.tree.map(lambda _: found, value)
+
+        return jax.tree.map_with_path(of_variable, tree, is_leaf=_is_variable)
+
+
+def _spread(where: str, shardings: PyTree, tree: PyTree) -> PyTree:
+    """One sharding for each leaf of a tree, from a pytree prefix."""
+    leaves, treedef = _flatten(shardings)
+    try:
+        parts = treedef.flatten_up_to(tree)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            where,
+            f"it is no prefix of the value's structure, {jax.tree.structure(tree)}.",
+            "Give one sharding for all of it, or one for each part; the scope (or module) and static arguments are "
+            "not counted.",
+        ) from error
+    spread = [jax.tree.map(lambda _, one=leaf: one, part) for leaf, part in zip(leaves, parts, strict=True)]
+    return jax.tree.unflatten(treedef, spread)
+
+
+def _flatten(shardings: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(shardings, is_leaf=_is_none)
+
+
+def _constrained(sharding: Any, value: Any) -> Any:
+    constrain: Any = jax.lax.with_sharding_constraint
+    return value if sharding is None else constrain(value, sharding)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _is_variable(value: Any) -> bool:
+    return not isinstance(value, Mapping)

@@ -1,0 +1,167 @@
+"""A body that runs on the shards of a mesh, and may create variables.
+
+It is traced for one shard, inside of a `jax.shard_map`, so that its types tell along which axes of the mesh a value
+varies. The jaxpr is cut, and there are then two kinds of `jax.shard_map`: those that make initial values, and the one
+that runs the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from .._compat import varying_axes
+from ..errors import LiftArgumentError, LoopInvarianceError
+from ..pipeline.hoist import Traced, trace
+from ..pipeline.pure import Pure
+from ..pipeline.split import Split, without_created
+from ..typing import PyTree
+from .axes import flatten_axes
+from .varying import spec_axes
+
+__all__ = ["WHOLE", "Shards", "SplitOver"]
+
+WHOLE = PartitionSpec()  # type: ignore[no-untyped-call]
+"""The spec of what is the same on all shards."""
+
+SplitOver = bool | str | tuple[str, ...]
+"""Whether a sequence is split over all axes, over none, or over which."""
+
+
+class Shards(NamedTuple):
+    """How a body is run: `jax.shard_map` less its function and specs.
+
+    Attributes:
+        where: the lift, for the text of errors.
+        axes: the names of the axes that it is manual over, in the order of the mesh, and their sizes.
+        options: what `jax.shard_map` takes beside the specs.
+    """
+
+    where: str
+    axes: dict[Any, int]
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, where: str, mesh: Any, axis_names: AbstractSet[Any], check_vma: bool) -> Shards:
+        """From the arguments of `shard_map`; where there is no mesh, it is that of the context."""
+        shape = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
+        axes = {name: size for name, size in shape.items() if not axis_names or name in axis_names}
+        return cls(where, axes, {"mesh": mesh, "axis_names": frozenset(axis_names), "check_vma": check_vma})
+
+    def chosen(self, split: SplitOver) -> tuple[Any, ...]:
+        """The axes that a sequence is split over."""
+        if isinstance(split, bool):
+            return tuple(self.axes) if split else ()
+        names = (split,) if isinstance(split, str) else split
+        if not set(names) <= set(self.axes):
+            raise LiftArgumentError(
+                f"split_rngs of {self.where}",
+                f"{split!r} is no axis that it maps over (these are {list(self.axes)}).",
+                "Name one or several of these, or write True for all.",
+            )
+        return names
+
+    def split(self, group: PyTree, axes: tuple[Any, ...]) -> PyTree:
+        """The root keys of one shard."""
+        if not axes:
+            return group
+        size = math.prod(self.axes[name] for name in axes)
+        return jax.tree.map(lambda key: jax.random.split(key, size)[jax.lax.axis_index(axes)], group)
+
+    def map(self, fn: Callable[..., Any], in_specs: PyTree, out_specs: PyTree) -> Callable[..., Any]:
+        """`jax.shard_map`."""
+        return jax.shard_map(fn, in_specs=in_specs, out_specs=out_specs, **self.options)
+
+    def run(
+        self,
+        pure: Pure,
+        shard: Callable[..., Any],
+        operands: tuple[PyTree, ...],
+        in_specs: tuple[PyTree, ...],
+        out_specs: PyTree,
+    ) -> tuple[PyTree, tuple[PyTree, ...]]:
+        """Runs `shard(pure, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
+        self.check_parts(operands[0], in_specs[0])
+        if not pure.writes:
+            run = self.map(lambda *slices: shard(pure, *slices)[0], in_specs, out_specs)
+            return run(*operands), pure.unchanged
+        hoisted = pure.hoisted()
+        traced = self.trace(lambda *slices: without_created(*shard(hoisted, *slices)), in_specs, operands)
+        parts = Split(pure.crossing, traced)
+        specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
+        self.check_new(parts.traced.created, specs, "do not split the sequence that its initializer draws from")
+        self.check_new(parts.values[:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
+        created = parts.batched(self._part, operands, flatten_axes(self.where, in_specs, operands), specs)
+
+        def rest(created: Any, *slices: Any) -> Any:
+            result, (*values, captured) = parts.remainder(created, *slices)
+            return result, [*values, jax.tree.map(lambda leaf: leaf[None], captured)]
+
+        return parts.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
+
+    def trace(self, body: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Traced:
+        """Runs a body once, on the types of one shard."""
+        found: list[Traced] = []
+
+        def probe(*slices: Any) -> tuple[()]:
+            found.append(trace(body, *slices))
+            return ()
+
+        jax.eval_shape(self.map(probe, in_specs, ()), *operands)
+        return found[0]
+
+    def _part(self, part: Callable[..., Any], in_specs: Sequence[Any], out_specs: Sequence[Any]) -> Callable[..., Any]:
+        """Equations that make initial values; a constant has no spec, and is the same on all shards."""
+        return self.map(part, tuple(WHOLE if spec is None else spec for spec in in_specs), list(out_specs))
+
+    def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
+        """Checks that the variables can be partitioned as their specs say."""
+        for group, spec in zip(groups, specs, strict=True):
+            if not spec_axes(spec) <= set(self.axes):
+                raise LiftArgumentError(
+                    f"variable_specs of {self.where}",
+                    f"{spec} names an axis that it does not map over (these are {list(self.axes)}).",
+                    "Name some of these, or none.",
+                )
+            for path, value in jax.tree.leaves_with_path(group):
+                entries = (entry if isinstance(entry, tuple) else (entry,) for entry in spec)
+                sizes = [math.prod(self.axes.get(name, 1) for name in entry) for entry in entries]
+                shape = np.shape(value)
+                if len(shape) < len(sizes) or any(dim % size for dim, size in zip(shape, sizes, strict=False)):
+                    raise LiftArgumentError(
+                        f'"{_name(path)}" in {self.where}',
+                        f"its spec {spec} cannot partition shape {shape} (axes of the mesh: {self.axes}).",
+                        "Give it a filter and a spec of its own in `variable_specs`.",
+                    )
+
+    def check_new(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec], advice: str) -> None:
+        """Checks that the new values of variables can be put together as their specs say."""
+        for group, spec in zip(groups, specs, strict=True):
+            for path, value in jax.tree.leaves_with_path(group):
+                where = f'"{_name(path)}" in {self.where}'
+                if value.ndim < len(spec):
+                    raise LiftArgumentError(
+                        where,
+                        f"its new value has shape {value.shape} on each shard, too few axes for its spec {spec}.",
+                        "Give it a filter and a spec of its own in `variable_specs`, or one more axis.",
+                    )
+                extra = [axis for axis in self.axes if axis in varying_axes(value) - spec_axes(spec)]
+                if extra:
+                    both = tuple(axis for axis in self.axes if axis in spec_axes(spec) or axis in extra)
+                    fix = f'`variable_specs={{"{_name(path[:2])}": P({both if len(both) > 1 else both[0]!r})}}`'
+                    raise LoopInvarianceError(
+                        where,
+                        f"by its spec, {spec}, it is the same along {extra}, but its new value differs there.",
+                        f"Partition it there too, such as {fix}, or {advice}.",
+                    )
+
+
+def _name(path: Any) -> str:
+    """The name of a variable, from its place in a group."""
+    return jax.tree_util.keystr(path[1:], simple=True, separator="/")

@@ -1,0 +1,80 @@
+"""Types inside of a `shard_map`: along which axes of the mesh the parts of a value differ."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+from jax.sharding import PartitionSpec
+
+from .._compat import vary as add_axes
+from .._compat import varying_axes
+from ..pipeline.packing import call_inside, name_of
+from ..scopes.scope import Scope
+from ..typing import Path, Predicate, PyTree
+
+__all__ = ["spec_axes", "typed"]
+
+Rules: TypeAlias = tuple[tuple[Predicate, PartitionSpec], ...]
+"""Filters of variables, each with how these are partitioned."""
+
+_CLASSES = 256
+"""How many classes of scopes are kept."""
+
+
+def spec_axes(spec: PartitionSpec) -> frozenset[Any]:
+    """The axes of the mesh that a spec names."""
+    entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec if entry is not None]
+    return frozenset().union(*entries)
+
+
+def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
+    """The function, with initial values of the types that variables of their specs have when they come in again."""
+
+    def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        flat: list[Scope]
+        flat, treedef = jax.tree.flatten(scopes, is_leaf=lambda value: isinstance(value, Scope))
+        given = [
+            _class(type(scope), rules).at(scope.tree, scope.node, scope.path, scope.parent)  # type: ignore[arg-type]
+            for scope in flat
+        ]
+        for scope, inner in zip(flat, given, strict=True):
+            inner.stand_for(scope)
+        result = call_inside(fn, jax.tree.unflatten(treedef, given), *args, **kwargs)
+        for scope, inner in zip(flat, given, strict=True):
+            scope.take_names(inner.names())
+        return result
+
+    functools.update_wrapper(call, fn)
+    call.__name__ = name_of(fn)
+    return call
+
+
+@functools.lru_cache(_CLASSES)
+def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
+    """Scopes whose initial values vary along the axes of their specs, even where they were made alike.
+
+    The scopes below, those inside of other lifts too, are of the same class. Equal rules give the same one.
+    """
+
+    class Typed(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+            path: Path = (collection, *self.path, name)
+            axes = next((spec_axes(spec) for matches, spec in rules if matches(path, value)), frozenset())
+            super().create_variable(collection, name, _vary(value, axes), settled=settled)
+
+    return Typed
+
+
+def _vary(value: PyTree, axes: frozenset[Any]) -> PyTree:
+    """A value that varies along some axes, by its type."""
+
+    def vary(leaf: Any) -> Any:
+        leaf = jax.numpy.asarray(leaf)
+        return add_axes(leaf, axes - varying_axes(jax.typeof(leaf)))
+
+    return jax.tree.map(vary, value) if axes else value

@@ -1,0 +1,1 @@
+"""Nested dicts of arrays as bytes, and back."""

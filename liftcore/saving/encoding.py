@@ -1,0 +1,432 @@
+"""Nested dicts and lists of arrays as msgpack bytes, and back, with no more memory than the bytes and the arrays take.
+
+An array is written straight from where it lies into its place in the bytes, and is read as a view of its place there.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import msgpack
+import numpy as np
+
+from ..errors import SerializationError
+from ..typing import Path
+from .wire import Tokens, bin_header, ext_header
+
+__all__ = ["StateError", "decode", "encode", "is_typed_key"]
+
+# An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
+# (real, imaginary). These three are all the extensions there are.
+_NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
+
+# msgpack holds no more than 2**32 - 1 bytes in one value, and some readers half of that. Larger arrays go in pieces.
+_MAX_CHUNK_BYTES = 2**30
+_CHUNKED = "__msgpack_chunked_array__"
+_CHUNKED_KEYS = {_CHUNKED, "shape", "chunks"}
+
+# Deep enough for any model, and shallow enough that no later recursion over what was read can overflow the stack.
+_MAX_DEPTH = 128
+
+_NUMPY_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_ML_DTYPES = (
+    *("bfloat16", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"),
+    *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_DTYPES} | {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES if hasattr(ml_dtypes, name)
+}
+
+_ARRAYS = (np.ndarray, jax.Array)
+
+_MAX_NDIM = 64  # NumPy's own; checked before lengths are multiplied, which for a million of them would take hours
+
+_DAMAGED = "The bytes are damaged, cut off, or were not written by msgpack_serialize."
+
+
+class StateError(SerializationError):
+    """An error at a path in a state, which grows at its front while the error passes through the containers."""
+
+    def __init__(self, what: str, fix: str, path: Path = ()) -> None:
+        super().__init__(f"state at /{'/'.join(path)}", what, fix)
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.fix, self.path)
+
+    def below(self, name: Any) -> StateError:
+        """Returns the error as one of what contains the place, under that name."""
+        return type(self)(self.what, self.fix, (str(name), *self.path))
+
+
+def _check_depth(depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise StateError(f"the tree is more than {_MAX_DEPTH} levels deep.", "Flatten it before it is saved.")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class _Array(NamedTuple):
+    """An array to be written in pieces, mostly one: each has a position in all else, and a number of bytes."""
+
+    value: np.ndarray[Any, Any] | jax.Array
+    dtype: np.dtype[Any]
+    pieces: list[tuple[int, int]]
+
+
+def encode(tree: Any) -> bytes:
+    """Returns the bytes of nested dicts and lists of arrays and plain values.
+
+    Raises:
+        StateError: if there is anything else in it.
+    """
+    plan = _Plan()
+    plan.add(tree, 0)
+    # A `BytesIO` fills the bytes that it is given in place, as nobody else holds them, and gives them back. A join
+    # would hold all arrays at once as they are written: contiguous, and on the host.
+    out, done = io.BytesIO(bytes(plan.size())), 0
+    for array in plan.arrays:
+        done = _write(out, array, plan.head, done)
+    out.write(plan.head[done:])
+    return out.getvalue()
+
+
+def _write(out: io.BytesIO, array: _Array, head: bytearray, done: int) -> int:
+    """Writes an array, and what of `head` is before it and not done yet; returns how much of it is done then."""
+    data, start = _raw(array.value, array.dtype), 0
+    for position, length in array.pieces:
+        out.write(head[done:position])
+        out.write(data[start : start + length])
+        done, start = position, start + length
+    return done
+
+
+def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memoryview:
+    """Returns the bytes of an array, without a copy where they lie as they are written."""
+    if not isinstance(value, np.ndarray) and [device.platform for device in value.devices()] != ["cpu"]:
+        # JAX keeps what it has copied to the host as long as the array; so it is asked of another array of the shards.
+        shards = [shard.data for shard in value.addressable_shards]
+        value = jax.make_array_from_single_device_arrays(value.shape, value.sharding, shards)
+    return np.asarray(value, dtype, order="C").reshape(-1).view(np.uint8).data
+
+
+class _Plan:
+    """What will be written: `head` is all but the bytes in arrays, which go between its parts."""
+
+    def __init__(self) -> None:
+        self.head = bytearray()
+        self.arrays: list[_Array] = []
+        self._packer = msgpack.Packer()
+        self._known: dict[Any, tuple[np.dtype[Any], int, bytes]] = {}
+
+    def size(self) -> int:
+        """Returns the number of all bytes."""
+        return len(self.head) + sum(length for array in self.arrays for _, length in array.pieces)
+
+    def add(self, tree: Any, depth: int) -> None:
+        """Adds a tree that is that many levels below the whole."""
+        _check_depth(depth)
+        if type(tree) is dict:
+            self._add_dict(tree, depth)
+        elif type(tree) is list:
+            self._add_list(tree, depth)
+        elif isinstance(tree, _ARRAYS):
+            self._add_array(tree, depth)
+        else:
+            self._add_plain(tree)
+
+    def _add_dict(self, tree: dict[Any, Any], depth: int) -> None:
+        for key in tree:
+            if type(key) not in (str, int):
+                raise StateError(f"the key {key!r} is neither a string nor an integer.", "Use strings as keys.")
+        self.head += self._packer.pack_map_header(len(tree))
+        key = None
+        try:
+            for key, child in tree.items():
+                self.head += _held(self._packer.pack, key)
+                self.add(child, depth + 1)
+        except StateError as error:
+            raise error.below(key) from error.__cause__
+
+    def _add_list(self, tree: list[Any], depth: int) -> None:
+        self.head += self._packer.pack_array_header(len(tree))
+        index = 0
+        try:
+            while index < len(tree):
+                self.add(tree[index], depth + 1)
+                index += 1
+        except StateError as error:
+            raise error.below(index) from error.__cause__
+
+    def _add_plain(self, value: Any) -> None:
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str):
+            self.head += _held(self._packer.pack, value)
+        elif kind is bytes:
+            self.head += _held(bin_header, len(value))
+            raw = np.frombuffer(value, np.uint8)
+            self.arrays.append(_Array(raw, raw.dtype, [(len(self.head), len(value))]))
+        elif kind is complex:
+            parts = self._packer.pack((value.real, value.imag))
+            self.head += ext_header(_COMPLEX, len(parts)) + parts
+        elif isinstance(value, np.generic):
+            dtype = _native(value)
+            self.head += self._header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
+        else:
+            fix = "Call to_bytes, which takes containers apart, or register_serialization_state for a type of your own."
+            raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
+
+    def _add_array(self, array: np.ndarray[Any, Any] | jax.Array, depth: int) -> None:
+        if not isinstance(array, np.ndarray) and not array.is_fully_addressable:
+            fix = "Gather it first, with jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
+            raise StateError("the array lies partly on other hosts.", fix)
+        dtype, size, header = self._described(array)
+        if size > _MAX_CHUNK_BYTES:
+            _check_depth(depth + 2)
+            pieces = self._add_pieces(array.shape, dtype, size)
+        else:
+            self.head += header
+            pieces = [(len(self.head), size)]
+        self.arrays.append(_Array(array, dtype, pieces))
+
+    def _described(self, array: np.ndarray[Any, Any] | jax.Array) -> tuple[np.dtype[Any], int, bytes]:
+        """Returns the dtype and the number of bytes that an array is written with, and what stands before them."""
+        kind = array.shape, array.dtype  # of which a model has few
+        if kind not in self._known:
+            dtype = _native(array)
+            size = math.prod(array.shape) * dtype.itemsize
+            whole = size <= _MAX_CHUNK_BYTES
+            self._known[kind] = dtype, size, self._header(_NDARRAY, array.shape, dtype, size) if whole else b""
+        return self._known[kind]
+
+    def _add_pieces(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> list[tuple[int, int]]:
+        """Adds a dict of flat arrays, which together are a large one."""
+        step = max(1, _MAX_CHUNK_BYTES // dtype.itemsize) * dtype.itemsize
+        pack, starts, pieces = self._packer.pack, range(0, size, step), []
+        self.head += self._packer.pack_map_header(3) + pack(_CHUNKED) + pack(True)
+        self.head += pack("shape") + pack({str(axis): length for axis, length in enumerate(shape)})
+        self.head += pack("chunks") + self._packer.pack_map_header(len(starts))
+        for index, start in enumerate(starts):
+            length = min(step, size - start)
+            self.head += pack(str(index)) + self._header(_NDARRAY, (length // dtype.itemsize,), dtype, length)
+            pieces.append((len(self.head), length))
+        return pieces
+
+    def _header(self, code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
+        """Returns what stands before the bytes of an array."""
+        pack = self._packer.pack
+        inner: bytes = self._packer.pack_array_header(3) + pack(shape) + pack(dtype.name) + bin_header(size)
+        return ext_header(code, len(inner) + size) + inner
+
+
+def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
+    """Returns `pack(value)`, and says so if the value is too large for msgpack."""
+    try:
+        return pack(value)
+    except (ValueError, OverflowError) as error:
+        fix = "Keep integers within 64 bits, and split what is over 4 GiB."
+        raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
+
+
+def _native(array: np.ndarray[Any, Any] | np.generic | jax.Array) -> np.dtype[Any]:
+    """Returns the dtype of an array in the byte order of the machine, if it can be written."""
+    if is_typed_key(array):
+        raise StateError("a typed random key is no plain array.", "Call to_bytes, or save jax.random.key_data(key).")
+    if array.dtype.name not in _DTYPES:
+        raise StateError(f"an array of dtype {array.dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}.")
+    return _DTYPES[array.dtype.name]
+
+
+def is_typed_key(value: Any) -> bool:
+    """Whether a value is an array of typed random keys, or the shape of one."""
+    dtype: Any = getattr(value, "dtype", None)
+    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def decode(data: memoryview, copy: bool) -> Any:
+    """Returns the nested dicts and lists in bytes; the arrays are copies, or views of the bytes where they can be.
+
+    Raises:
+        StateError: if the bytes are anything but what `encode` writes.
+    """
+    tokens = Tokens(data)
+    tree = _Reader(tokens).read(0, copy)
+    if tokens.left:
+        raise _damaged(f"the bytes cannot be read (after the value that they begin with there are {tokens.left} more).")
+    return tree
+
+
+def _damaged(what: str) -> StateError:
+    return StateError(what, _DAMAGED)
+
+
+def _take(tokens: Tokens) -> tuple[str, Any]:
+    try:
+        return tokens.take()
+    except ValueError as error:
+        raise _damaged(f"the bytes cannot be read ({error}).") from error
+
+
+def _plain(tokens: Tokens) -> Any:
+    """Returns the next number or string, or `None` if something else comes next."""
+    kind, value = _take(tokens)
+    return value if kind == "value" else None
+
+
+def _plain_list(tokens: Tokens) -> list[Any]:
+    """Returns the next list of numbers and strings, with `None` where it has something else."""
+    kind, length = _take(tokens)
+    return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
+
+
+class _Reader:
+    """What reads the values of tokens, and remembers how the arrays among them began."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._types: dict[int, _Type] = {}
+
+    def read(self, depth: int, copy: bool) -> Any:
+        """Returns the next value, which is that many levels below the whole."""
+        _check_depth(depth)
+        kind, value = _take(self._tokens)
+        if kind == "ext":
+            code, data = value
+            return self._extension(code, data, copy)
+        if kind == "map":
+            return self._dict(value, depth, copy)
+        if kind == "list":
+            return self._list(value, depth, copy)
+        return bytes(value) if kind == "bin" else value
+
+    def _dict(self, length: int, depth: int, copy: bool) -> Any:
+        made: dict[Any, Any] = {}
+        for _ in range(length):
+            key = _plain(self._tokens)
+            if type(key) not in (str, int):
+                raise _damaged("a key is neither a string nor an integer.")
+            if key in made:
+                raise _damaged(f"a dict has the key {key!r} twice.")
+            try:
+                made[key] = self.read(depth + 1, copy and _CHUNKED not in made)  # pieces are copied as they are joined
+            except StateError as error:
+                raise error.below(key) from error.__cause__
+        return _whole(made) if _CHUNKED in made else made
+
+    def _list(self, length: int, depth: int, copy: bool) -> list[Any]:
+        made: list[Any] = []
+        try:
+            for _ in range(length):
+                made.append(self.read(depth + 1, copy))
+        except StateError as error:
+            raise error.below(len(made)) from error.__cause__
+        return made
+
+    def _extension(self, code: int, data: memoryview, copy: bool) -> Any:
+        if code == _NDARRAY:
+            array = self._array(data)
+            return _frozen(array.copy()) if copy else array
+        if code == _NUMPY_SCALAR:
+            array = self._array(data)
+            if array.shape:
+                raise _damaged(f"a NumPy scalar has the shape {array.shape}.")
+            return array[()]
+        if code == _COMPLEX:
+            return _complex(data)
+        raise _damaged(f"there is an extension of the unknown type {code}.")
+
+    def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
+        """Returns the array in an extension, over the bytes that it lies in."""
+        # Layers repeat. What is as long as an array before and begins with the same header is another of its type.
+        known = self._types.get(len(data))
+        if known is None or data[: len(known.header)] != known.header:
+            known = self._types[len(data)] = _type(data)
+        flat = np.frombuffer(data, known.dtype, offset=len(known.header))
+        if known.dtype == np.bool_ and flat.view(np.uint8).max(initial=0) > 1:
+            raise _damaged("an array of dtype bool has bytes other than 0 and 1.")
+        return _reshape(flat, known.shape)
+
+
+class _Type(NamedTuple):
+    """The type of an array, and what stands before the bytes of such an array."""
+
+    dtype: np.dtype[Any]
+    shape: list[int]
+    header: memoryview
+
+
+def _type(data: memoryview) -> _Type:
+    """Returns the type of the array in an extension."""
+    tokens = Tokens(data)
+    if _take(tokens) != ("list", 3):
+        raise _damaged("an array is not made of shape, dtype and bytes.")
+    shape, name, (kind, buffer) = _plain_list(tokens), _plain(tokens), _take(tokens)
+    if type(name) is not str or kind != "bin" or tokens.left:
+        raise _damaged("an array is not made of shape, dtype and bytes.")
+    if name not in _DTYPES:
+        raise _damaged(f"an array has the unknown dtype {name!r}.")
+    dtype = _DTYPES[name]
+    if _size(shape) * dtype.itemsize != len(buffer):
+        raise _damaged(f"an array of shape {shape} and dtype {dtype} cannot have {len(buffer)} bytes.")
+    return _Type(dtype, shape, data[: len(data) - len(buffer)])
+
+
+def _complex(data: memoryview) -> complex:
+    tokens = Tokens(data)
+    parts = _plain_list(tokens)
+    if [type(part) for part in parts] != [float, float] or tokens.left:
+        raise _damaged("a complex number is not made of two floats.")
+    return complex(*parts)
+
+
+def _size(shape: Sequence[Any]) -> int:
+    if len(shape) > _MAX_NDIM or not all(type(length) is int and length >= 0 for length in shape):
+        raise _damaged(f"an array has the shape {shape}.")
+    return math.prod(shape)
+
+
+def _reshape(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    try:
+        return flat.reshape(shape)
+    except (ValueError, OverflowError) as error:  # too many dimensions, or an empty array with an enormous one
+        raise _damaged(f"an array has the shape {shape} ({error}).") from error
+
+
+def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the array, read-only, so that it is used alike whether it is a view of the bytes or not."""
+    array.flags.writeable = False
+    return array
+
+
+def _whole(pieces: dict[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns a large array that was written in pieces."""
+    shape, chunks = _items(pieces.get("shape")), _items(pieces.get("chunks"))
+    if pieces.keys() != _CHUNKED_KEYS or not chunks:
+        raise _damaged("an array in pieces lacks its shape or its pieces.")
+    if not all(
+        isinstance(chunk, np.ndarray) and chunk.ndim == 1 and chunk.dtype == chunks[0].dtype for chunk in chunks
+    ):
+        raise _damaged("the pieces of an array are no flat arrays of one dtype.")
+    if _size(shape) != sum(chunk.size for chunk in chunks):
+        raise _damaged(f"the pieces of an array do not make up its shape {shape}.")
+    return _frozen(_reshape(np.concatenate(chunks), shape))
+
+
+def _items(indexed: Any) -> list[Any]:
+    """Returns what is under the names 0, 1, 2 …, or nothing if there are other names."""
+    count = len(indexed) if isinstance(indexed, dict) else 0
+    return [indexed[str(i)] for i in range(count)] if all(str(i) in indexed for i in range(count)) else []

@@ -1,0 +1,1 @@
+"""Scopes: live places in a tree of variables, which read, write, make, name and draw."""

@@ -1,0 +1,86 @@
+"""What is checked where a body declares a variable: that it is there, or may be made, and is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from .. import meta
+from ..values import shapes
+from . import problems
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["check_creatable", "check_lifted", "check_one", "check_shape", "names_checked"]
+
+
+def check_lifted(scope: Scope, collection: str, name: str) -> None:
+    """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
+    asking, path = scope, (collection, *scope.path, name)
+    while (lift := scope.tree.lift) is not None:
+        outside = lift.outer.below(scope.relative_path)
+        found = outside.dicts(collection)
+        if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
+            raise problems.not_lifted(asking, collection, name, scope.tree)
+        scope = outside
+
+
+def check_one(scope: Scope, collection: str, name: str) -> None:
+    """Raises where a variable is a dict of which lifts around take parts in several groups.
+
+    Where the dict was given to `apply`, only a body that declares the variable tells that it is one.
+    """
+    while scope.tree.lift is not None:
+        lift = scope.tree.lift
+        scope = lift.outer.below(scope.relative_path)
+        value = scope.dicts(collection).get(name)
+        if isinstance(value, Mapping):
+            problems.check_in_one_group(scope, (collection, *scope.path, name), value, lift)
+
+
+def check_creatable(scope: Scope, collection: str, name: str, made: bool = True) -> None:
+    """Raises where a variable that does not exist may not be made; `made` says whether there is an initializer."""
+    scope.check_valid()
+    check_lifted(scope, collection, name)
+    if scope.is_mutable_collection(collection) and made:
+        return
+    inside = scope.tree.without_output((collection, *scope.path, name), None) if made else None
+    if inside is not None:
+        raise problems.not_taken(scope, collection, name, inside, "created")
+    raise problems.not_found(scope, collection, name, list(scope.dicts(collection)))
+
+
+def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: bool = True) -> Any:
+    """The value of a new variable, which may be in a `Partitioned`: that has as many names as the array has axes.
+
+    Inside a lift it may have fewer, since one around may name an axis that is there, or one that will not be there (see
+    `liftcore.add_metadata_axis`): `initial` says whether this is what the initializer made. One may name nothing.
+    """
+    if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape"):
+        count, size = len(box.names), len(box.value.shape)
+        if (count > size and initial) or (count < size and scope.tree.lift is None and any(box.names)):
+            raise problems.wrong_names(scope, collection, name, box.names, box.value.shape)
+    return box
+
+
+def check_shape(
+    scope: Scope, name: str, value: Any, init_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises where a parameter that exists has another shape than its initializer would make."""
+    if init_fn is None:  # it is only read: there is nothing but the shape asked for that it might differ from
+        wanted = args[0] if args else kwargs.get("shape")
+        if type(wanted) is tuple and np.shape(meta.unbox(value)) != wanted:
+            raise problems.wrong_shape(scope, name, meta.unbox(value), wanted, asked=True)
+        return
+    if not callable(init_fn):
+        raise problems.no_initializer(scope, "params", name, init_fn)
+    value, expected = (
+        meta.unbox(value),
+        meta.unbox(jax.eval_shape(lambda: init_fn(jax.random.key(0), *args, **kwargs))),
+    )
+    if shapes(value) != shapes(expected):
+        raise problems.wrong_shape(scope, name, value, expected)

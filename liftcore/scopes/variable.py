@@ -1,0 +1,49 @@
+"""`Variable`: a handle of one named value of a scope."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import meta
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = ["Variable"]
+
+
+class Variable:
+    """One named value of a collection, read and written through `value`.
+
+    Example:
+        >>> import liftcore
+        >>> def count(scope):
+        ...     n = scope.variable("state", "n", lambda: 0)
+        ...     n.value += 1
+        ...     return n.value
+        >>> liftcore.apply(count, mutable=["state"])({"state": {"n": 41}})
+        (42, {'state': {'n': 42}})
+    """
+
+    __slots__ = ("collection", "name", "scope", "unbox")
+
+    def __init__(self, scope: Scope, collection: str, name: str, unbox: bool = True) -> None:
+        self.scope, self.collection, self.name, self.unbox = scope, collection, name, unbox
+
+    @property
+    def value(self) -> Any:
+        """The value as it stands now; of one in a box (see `liftcore.meta`) what is in it, unless `unbox` is False."""
+        value = self.scope.get_variable(self.collection, self.name)
+        return meta.unbox(value) if self.unbox else value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        put = self.scope.put_unboxed if self.unbox else self.scope.put_variable
+        put(self.collection, self.name, value)
+
+    def is_mutable(self) -> bool:
+        """Whether the value may be written."""
+        return self.scope.is_mutable_collection(self.collection)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.collection}/{'/'.join((*self.scope.path, self.name))})"
