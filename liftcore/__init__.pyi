@@ -35,7 +35,7 @@ from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
 from .pipeline.layout import Changes
 from .pipeline.packing import pack
-from .pipeline.pure import lifter_of
+from .pipeline.pure import lifter_of, transformation
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .scopes.groups import Captured
 from .scopes.scope import Scope
@@ -115,6 +115,7 @@ __all__ = [
     "struct",
     "swap_collection",
     "switch",
+    "transformation",
     "traverse_util",
     "typing",
     "unbox",

@@ -36,7 +36,7 @@ from .sequences import group_sequences, inner_sequences
 if TYPE_CHECKING:
     from .hoist import Prologue
 
-__all__ = ["Crossing", "call_inside", "lift_across", "name_of", "pack"]
+__all__ = ["PLAIN_ADVICE", "Crossing", "call_inside", "lift_across", "name_of", "pack"]
 
 
 def pack(
@@ -84,9 +84,12 @@ def pack(
         output = fn(crossing.scope_fn, crossing.repack_fn, variable_groups, rng_groups, *args, **kwargs)
         return _check_output(crossing, output)
 
-    advice = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
-    groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, advice)
+    groups = Groups.of(in_variable_filters, out_variable_filters, rng_filters, PLAIN_ADVICE)
     return lift_across(across, groups, name or name_of(fn))
+
+
+PLAIN_ADVICE = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
+"""How a lift of a user's own takes more."""
 
 
 class Crossing:

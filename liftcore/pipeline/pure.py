@@ -18,12 +18,12 @@ from ..scopes.groups import Advice, Captured, Groups
 from ..scopes.tree import Sown
 from ..typing import Filter, Path, PyTree
 from .layout import Record
-from .packing import Crossing, lift_across, name_of
+from .packing import PLAIN_ADVICE, Crossing, lift_across, name_of
 
 if TYPE_CHECKING:
     from .hoist import Prologue
 
-__all__ = ["Lifter", "Pure", "Transform", "keeping_lifter", "lift", "lifter", "lifter_of"]
+__all__ = ["Lifter", "Pure", "Transform", "keeping_lifter", "lift", "lifter", "lifter_of", "transformation"]
 
 Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 """Called as `transform(pure, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
@@ -88,6 +88,35 @@ def lifter(
         return lifted
 
     return lift_to_keep
+
+
+def transformation(
+    transform: Transform,
+    in_variable_filters: Sequence[Filter],
+    out_variable_filters: Sequence[Filter | Captured],
+    rng_filters: Sequence[Filter],
+    name: str | None = None,
+) -> Lifter:
+    """Makes a lifted transformation, `fn -> lifted`, out of one over pure functions of groups.
+
+    Args:
+        transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`; returns the result and the
+            output groups.
+        in_variable_filters: as in `pack`.
+        out_variable_filters: as in `pack`.
+        rng_filters: as in `pack`.
+        name: as in `pack`.
+
+    Returns:
+        A function from a function of scopes to the lifted one.
+
+    Raises:
+        LiftArgumentError: where `transform` cannot be called.
+    """
+    if not callable(transform):
+        raise no_function("transformation", transform)
+    filters = in_variable_filters, out_variable_filters, rng_filters
+    return lifter(lambda fn: transform, *filters, name or name_of(transform), PLAIN_ADVICE)
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
