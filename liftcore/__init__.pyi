@@ -33,18 +33,23 @@ from .lift.vmap import vmap
 from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
-from .pipeline.layout import Changes
-from .pipeline.packing import pack
-from .pipeline.pure import lifter_of, transformation
+from .pipeline.changes import Changes
+from .pipeline.outline import outline
+from .pipeline.packing import lifter_of, pack, transformation
+from .pipeline.splitting import Prologue, Split
+from .pipeline.use import Body, Use
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
-from .scopes.groups import Captured
+from .runners.loop import Loop
+from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
 from .scopes.variable import Variable
 from .statics import static_key
 
 __all__ = [
     "NO_AXES",
+    "Advice",
     "AxisMetadata",
+    "Body",
     "Captured",
     "Changes",
     "DenyList",
@@ -56,10 +61,14 @@ __all__ = [
     "FrozenDict",
     "In",
     "InOut",
+    "Loop",
     "Out",
+    "Prologue",
     "Retrace",
     "Retraces",
     "Scope",
+    "Split",
+    "Use",
     "Variable",
     "add_metadata_axis",
     "apply",
@@ -98,6 +107,7 @@ __all__ = [
     "meta",
     "named_call",
     "nn",
+    "outline",
     "pack",
     "pmap",
     "pop",

@@ -10,7 +10,7 @@ import jax
 
 from .diagnostics.retrace import note_applied
 from .errors import InvalidRngError, LazyInitError, no_function
-from .pipeline.hoist import Prologue, trace
+from .pipeline.splitting import Prologue, trace
 from .scopes.scope import Scope
 from .typing import Filter, RNGs, Variables
 

@@ -19,10 +19,11 @@ from typing import Any
 import jax
 
 from .. import filters
-from ..pipeline.layout import Changes
-from ..pipeline.packing import Crossing, name_of
-from ..pipeline.pure import Pure, lift
-from ..scopes.groups import Advice, Captured
+from ..errors import name_of
+from ..pipeline.changes import Changes
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body, Use
+from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..typing import Filter, Path, Predicate, PyTree
 from .facts import type_text
@@ -191,18 +192,18 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     """
     name = name_of(fn)
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = Watch(f"/{pure.crossing.layout.name}")
-        _trace(Pure(functools.partial(_run, fn, watch), pure.crossing), variable_groups, rng_groups, args, kwargs)
-        pure.forget()
-        nothing: tuple[Any, ...] = tuple({} for _ in pure.crossing.outers)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = Watch(f"/{body.use.layout.lift.name}")
+        _trace(Body(functools.partial(_run, fn, watch), body.use), variable_groups, rng_groups, args, kwargs)
+        body.forget()
+        nothing: tuple[Any, ...] = tuple({} for _ in body.use.outers)
         return Explanation(name, tuple(watch.lifts)), (Changes(nothing, nothing), tuple([] for _ in nothing))
 
     advice = Advice('"{}"', '"{}"')  # all is lifted, so no error asks for it
-    return lift(transform, fn, [True], [True, Captured()], [True], "explain", advice)
+    return transformation(transform, [True], [True, Captured()], [True], "explain", advice=advice)(fn)
 
 
-def _trace(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> None:
+def _trace(body: Body, variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> None:
     """Runs a function without computing: all arrays are abstract, all other values are themselves."""
     leaves, treedef = jax.tree.flatten((variable_groups, rng_groups, args, kwargs))
     arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)}
@@ -210,7 +211,7 @@ def _trace(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any, kwargs:
     def run(arrays: dict[int, Any]) -> None:
         values = [arrays.get(place, leaf) for place, leaf in enumerate(leaves)]
         variable_groups, rng_groups, args, kwargs = jax.tree.unflatten(treedef, values)
-        pure(variable_groups, rng_groups, *args, **kwargs)
+        body(variable_groups, rng_groups, *args, **kwargs)
 
     jax.eval_shape(run, arrays)
 
@@ -283,10 +284,10 @@ class Watch:
         self.drawn: collections.Counter[tuple[Path, str, str]] = collections.Counter()
         self.lifts: list[ExplainedLift] = []
 
-    def lift(self, crossing: Crossing) -> Watched:
+    def lift(self, use: Use) -> Watched:
         """A lift that the body uses."""
-        where = crossing.outers[0].path_text.replace(self.above, "", 1) or "/"
-        return Watched(self, where, [outer.path for outer in crossing.outers])
+        where = use.outers[0].path_text.replace(self.above, "", 1) or "/"
+        return Watched(self, where, [outer.path for outer in use.outers])
 
 
 class Watched:
@@ -302,14 +303,14 @@ class Watched:
         self._bodies.append(Watch(self._outside.above))
         return self._bodies[-1]
 
-    def settle(self, created: Sequence[PyTree]) -> None:
+    def made(self, created: Sequence[PyTree]) -> None:
         """Notes initial values that were made outside of the lift; those that were not are None."""
         for group in created:
             for place, tree in zip(self._places, group, strict=False):
                 made = (path for path, value in filters.leaves_of(tree) if jax.tree.leaves(value))
                 self._hoisted |= {_below(place, path) for path in made}
 
-    def close(self, crossing: Crossing) -> None:
+    def close(self, use: Use) -> None:
         """Puts the lift among those of the body outside, when what came out of it lies in the scopes there."""
         total = Watch("")
         for body in self._bodies:
@@ -319,25 +320,24 @@ class Watched:
             total.drawn |= body.drawn
             total.lifts += [one for one in body.lifts if one not in total.lifts]
         self._outside.drawn += total.drawn
-        variables = {row.path: row for row in self._variables(crossing, total)}
-        for path in _captured(crossing):
+        variables = {row.path: row for row in self._variables(use, total)}
+        for path in _captured(use):
             row = variables.get(path, ExplainedVariable(path, "", None, ""))
-            treatment = f"sown, {crossing.layout.groups.advice.captured}"
+            treatment = f"sown, {use.layout.lift.advice.captured}"
             variables[path] = dataclasses.replace(row, group=None, treatment=treatment, written=True)
         self._outside.read |= {row.path for row in variables.values() if row.read}
         rows = tuple(variables[path] for path in sorted(variables))
-        found = ExplainedLift(crossing.layout.name, self._where, rows, _sequences(crossing, total), tuple(total.lifts))
+        found = ExplainedLift(use.layout.lift.name, self._where, rows, _sequences(use, total), tuple(total.lifts))
         self._outside.lifts.append(found)
 
-    def _variables(self, crossing: Crossing, total: Watch) -> Iterator[ExplainedVariable]:
-        layout = crossing.layout
-        for outer in crossing.outers:
+    def _variables(self, use: Use, total: Watch) -> Iterator[ExplainedVariable]:
+        layout = use.layout
+        for outer in use.outers:
             variables = outer.collections_below()
             into, out = (
                 {path: index for index, tree in enumerate(trees) for path, _ in filters.leaves_of(tree)}
                 for trees in (
-                    filters.partition(variables, rules, outer.path)[0]
-                    for rules in (layout.groups.into, layout.groups.out)
+                    filters.partition(variables, rules, outer.path)[0] for rules in (layout.lift.into, layout.lift.out)
                 )
             )
             # A lift may show a variable under another collection.
@@ -347,7 +347,7 @@ class Watched:
                 yield ExplainedVariable(
                     path,
                     _type(value),
-                    *_treatment(crossing, into.get(relative), out.get(relative)),
+                    *_treatment(use, into.get(relative), out.get(relative)),
                     path in total.created,
                     path in total.read or (relative in into and path[1:] in moved),
                     path in total.written,
@@ -355,15 +355,15 @@ class Watched:
                 )
 
 
-def _treatment(crossing: Crossing, into: int | None, out: int | None) -> tuple[str | None, str]:
+def _treatment(use: Use, into: int | None, out: int | None) -> tuple[str | None, str]:
     """The filter that took a variable, and what the lift does with its group."""
-    layout = crossing.layout
-    going_in, coming_out = _word(layout.groups.advice.into, into), _word(layout.groups.advice.out, out)
+    layout = use.layout
+    going_in, coming_out = _word(layout.lift.advice.into, into), _word(layout.lift.advice.out, out)
     if into is None and out is None:
         return None, _NOT_LIFTED
     if into is None:
-        return filters.short_form(layout.groups.out[out or 0]), f"{coming_out}, out only"
-    group = filters.short_form(layout.groups.into[into])
+        return filters.short_form(layout.lift.out[out or 0]), f"{coming_out}, out only"
+    group = filters.short_form(layout.lift.into[into])
     if out is None:
         return group, f"{going_in}, in only"
     return group, going_in if going_in == coming_out else f"in: {going_in}; out: {coming_out}"
@@ -373,28 +373,28 @@ def _word(words: Sequence[str], index: int | None) -> str:
     return words[index] if index is not None and index < len(words) else _LIFTED
 
 
-def _captured(crossing: Crossing) -> set[Path]:
+def _captured(use: Use) -> set[Path]:
     """The paths of the sown values that came out of a lift beside its groups."""
-    sown = crossing.records[-1].sown if crossing.layout.groups.captures and crossing.records else ()
+    sown = use.records[-1].sown if use.layout.lift.captures and use.records else ()
     return {
         (one.collection, *outer.path, *one.path, one.name)
-        for outer, values in zip(crossing.outers, sown, strict=False)
+        for outer, values in zip(use.outers, sown, strict=False)
         for one in values
     }
 
 
-def _sequences(crossing: Crossing, total: Watch) -> tuple[ExplainedSequence, ...]:
-    layout, tree = crossing.layout, crossing.outers[0].tree
-    lifted = {name for outer in crossing.outers for name in outer.tree.rngs}
+def _sequences(use: Use, total: Watch) -> tuple[ExplainedSequence, ...]:
+    layout, tree = use.layout, use.outers[0].tree
+    lifted = {name for outer in use.outers for name in outer.tree.rngs}
     drawn = collections.Counter({(name, name): 0 for name in tree.given})
     for (_, name, source), count in total.drawn.items():
         drawn[name, source] += count
     found = []
     for (name, source), count in drawn.items():
-        rules = (_rule_of(layout.groups.keys, one) for one in (name, source))
+        rules = (_rule_of(layout.lift.rngs, one) for one in (name, source))
         index = next((rule for rule in rules if rule is not None), None) if source in lifted else None
-        group = None if index is None else filters.short_form(layout.groups.keys[index])
-        treatment = _NOT_LIFTED if index is None else _word(layout.groups.advice.keys, index)
+        group = None if index is None else filters.short_form(layout.lift.rngs[index])
+        treatment = _NOT_LIFTED if index is None else _word(layout.lift.advice.rngs, index)
         found.append(ExplainedSequence(name, source, group, treatment, count))
     return tuple(found)
 

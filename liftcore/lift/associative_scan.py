@@ -8,10 +8,11 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError
-from ..pipeline.layout import Changes
-from ..pipeline.pure import Pure, lift
+from ..pipeline.changes import Changes
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.changes import names_of
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]
@@ -50,21 +51,23 @@ def associative_scan(
         LiftArgumentError: when called, where the operator does more than read.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, elems: PyTree) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, elems: PyTree) -> Any:
         def operator(a: Any, b: Any) -> Any:
-            result, groups = pure(variable_groups, rng_groups, a, b)
-            _check_reads_only(pure, *groups)
+            result, groups = body(variable_groups, rng_groups, a, b)
+            _check_reads_only(body, *groups)
             return result
 
         scanned = jax.lax.associative_scan(operator, elems, reverse, axis)
-        return scanned, pure.unchanged
+        return scanned, body.unchanged
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [True], "associative_scan", _ADVICE)
+    return transformation(
+        transform, [variables], [variables, Captured(all=True)], [True], "associative_scan", advice=_ADVICE
+    )(fn)
 
 
-def _check_reads_only(pure: Pure, changes: Changes, _: Sequence[Any]) -> None:
+def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
     """Checks that one call of the operator changed nothing."""
-    record = pure.crossing.records[-1]
+    record = body.use.record
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
     done = (
@@ -76,7 +79,7 @@ def _check_reads_only(pure: Pure, changes: Changes, _: Sequence[Any]) -> None:
     for act, names, fix in done:
         if names:
             raise LiftArgumentError(
-                pure.where,
+                body.where,
                 f"the operator {act} {names}, but JAX calls it several times, on ever fewer pairs: it may only read.",
                 fix,
             )

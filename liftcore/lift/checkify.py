@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
-from ..pipeline.split import split
-from ..scopes.groups import Advice, Captured
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["checkify"]
@@ -51,16 +51,16 @@ def checkify(
         `lifted(scopes, *args, **kwargs)`, which returns the error, a `jax.experimental.checkify.Error`, and the result.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         from jax.experimental import checkify as checks  # it is slow to import, and few need it
 
         chosen = checks.user_checks if errors is None else errors
 
-        def body(pure: Pure) -> Any:
-            return pure(variable_groups, rng_groups, *args, **kwargs)
+        def run(body: Body) -> Any:
+            return body(variable_groups, rng_groups, *args, **kwargs)
 
-        if not pure.writes:
-            return checks.checkify(lambda: body(pure)[0], chosen)(), pure.unchanged
+        if not body.creates:
+            return checks.checkify(lambda: run(body)[0], chosen)(), body.unchanged
         errors_before: list[Any] = []
 
         def checked(part: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
@@ -71,8 +71,8 @@ def checkify(
 
             return run
 
-        parts = split(pure, body)
-        created = parts.batched(checked, (), (), [None for _ in parts.traced.created])
+        parts = body.split(via=run)
+        created = parts.batched_prologue(checked, (), (), [None for _ in parts.created])
 
         def rest() -> Any:
             for error in errors_before:
@@ -83,4 +83,6 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return parts.join(created, (error, result), values)
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "checkify", _ADVICE)
+    return transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "checkify", advice=_ADVICE)(
+        fn
+    )

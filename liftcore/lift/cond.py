@@ -8,12 +8,13 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, shown
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one
 from ..runners.eager import kept
 from ..runners.scalars import check_index, check_pred
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]
@@ -70,15 +71,17 @@ def cond(
             no scalar.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, pred: Any, *operands: Any) -> Any:
-        check_pred(pure.where, pred)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, pred: Any, *operands: Any) -> Any:
+        check_pred(body.where, pred)
 
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
             return jax.lax.cond(pred, *branches)
 
-        return run_one(pure, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
+        return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
-    lifted = lift(transform, true_fun, [variables], [variables, Captured(all=True)], [rngs], "cond", _ADVICE)
+    lifted = transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "cond", advice=_ADVICE)(
+        true_fun
+    )
 
     @named_like(true_fun)
     def call(scopes: Any, pred: Any, *operands: Any) -> Any:
@@ -125,15 +128,17 @@ def switch(
             "Give a list: `switch([f, g])`.",
         )
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
-        check_index(pure.where, index)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, index: Any, *operands: Any) -> Any:
+        check_index(body.where, index)
 
         def choose(branches: Sequence[Callable[[], Any]]) -> Any:
             return jax.lax.switch(index, branches)
 
-        return run_one(pure, functions, choose, variable_groups, rng_groups, operands)
+        return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 
-    lifted = lift(transform, functions[0], [variables], [variables, Captured(all=True)], [rngs], "switch", _ADVICE)
+    lifted = transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "switch", advice=_ADVICE)(
+        functions[0]
+    )
 
     @named_like(functions[0])
     def call(scopes: Any, index: Any, *operands: Any) -> Any:

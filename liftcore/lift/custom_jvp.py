@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, no_function
-from ..pipeline.packing import name_of
-from ..pipeline.pure import Pure, lift
+from ..errors import LiftArgumentError, name_of, no_function
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..runners.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["custom_jvp"]
@@ -71,7 +71,9 @@ class custom_jvp:
         self._rule: Callable[..., Any] | None = None
         self.identity: object = self
         filters = [wrt, variables]
-        self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", ADVICE)
+        self._lifted = transformation(
+            self._transform, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", advice=ADVICE
+        )(fn)
         functools.update_wrapper(self, fn, updated=())
 
     def defjvp(self, jvp: Callable[..., Any]) -> None:
@@ -90,20 +92,20 @@ class custom_jvp:
         where = f"custom_jvp({name_of(self._fn)})"
         return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
-    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+    def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
-            raise LiftArgumentError(pure.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
-        arguments = Arguments(pure.where, args, self._nondiff)
-        ruled = Ruled(pure, variable_groups, rng_groups, arguments)
-        scoped, held = Scoped.of(pure.crossing.layout), arguments.held
+            raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
+        arguments = Arguments(body.where, args, self._nondiff)
+        ruled = Ruled(body, variable_groups, rng_groups, arguments)
+        scoped, held = Scoped.of(body.use.layout), arguments.held
         moving = _Moving((ruled.operands.wrt, ruled.operands.args))
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
             trees, tangents = moving.join(given)
-            seen = Arguments(pure.where, args, self._nondiff).seen
+            seen = Arguments(body.where, args, self._nondiff).seen
             return *held, tuple(seen), tuple(tangents), scoped.out(trees)
 
-        rule = ruled.rule(self.identity, pair(pure.where, self._rule, "result, tangent"), with_tangents, moving.types)
+        rule = ruled.rule(self.identity, pair(body.where, self._rule, "result, tangent"), with_tangents, moving.types)
         run = jax.custom_jvp(ruled.function)
 
         def jvp(primals: tuple[Operands], tangents: tuple[Operands]) -> Any:

@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, no_function, shown
-from ..pipeline.packing import name_of
-from ..pipeline.pure import Pure, lift
+from ..errors import LiftArgumentError, name_of, no_function, shown
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.carry import overlay
 from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
 from ..runners.derivative import ADVICE, Scoped, zero_tangent
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["custom_vjp"]
@@ -73,7 +73,9 @@ class custom_vjp:
         self._forward: Callable[..., Any] | None = None
         self._backward: Callable[..., Any] | None = None
         filters = [wrt, variables]
-        self._lifted = lift(self._transform, fn, filters, [*filters, Captured(all=True)], [rngs], "custom_vjp", ADVICE)
+        self._lifted = transformation(
+            self._transform, filters, [*filters, Captured(all=True)], [rngs], "custom_vjp", advice=ADVICE
+        )(fn)
         functools.update_wrapper(self, fn, updated=())
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
@@ -95,14 +97,14 @@ class custom_vjp:
         where = f"custom_vjp({name_of(self._fn)})"
         return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
-    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
-        where, bwd = pure.where, self._backward
+    def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+        where, bwd = body.where, self._backward
         if self._forward is None or bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
         arguments = Arguments(where, args, self._nondiff)
-        ruled = Ruled(pure, variable_groups, rng_groups, arguments)
+        ruled = Ruled(body, variable_groups, rng_groups, arguments)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
-        scoped = Scoped.of(pure.crossing.layout)
+        scoped = Scoped.of(body.use.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
         held, seen = arguments.held, len(arguments.seen)
         run = jax.custom_vjp(ruled.function)

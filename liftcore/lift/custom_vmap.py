@@ -12,15 +12,14 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, no_function
+from ..errors import LiftArgumentError, LiftError, name_of, no_function
 from ..filters import Nothing, merge
 from ..pipeline.equations import evaluate, opened
-from ..pipeline.packing import Crossing, name_of
-from ..pipeline.pure import Pure, lift
-from ..pipeline.split import split
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body, Use
 from ..runners.changes import names_of
 from ..runners.custom import bind
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
@@ -64,7 +63,7 @@ class custom_vmap:
         self._fn = fn
         self._rule: Callable[..., Any] | None = None
         out: list[Filter | Captured] = [variables, Captured(all=True)]
-        self._lifted = lift(self._transform, fn, [variables], out, [rngs], "custom_vmap", _ADVICE)
+        self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=_ADVICE)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Says what the function is under `vmap`.
@@ -88,19 +87,19 @@ class custom_vmap:
         """Calls the function."""
         return self._lifted(scopes, *args, **kwargs)
 
-    def _transform(self, pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         if self._rule is None:
             raise LiftArgumentError(
-                pure.where, "it has no rule for `vmap`.", f"Write one: `@{name_of(self._fn)}.def_vmap`."
+                body.where, "it has no rule for `vmap`.", f"Write one: `@{name_of(self._fn)}.def_vmap`."
             )
-        args = _positional(pure, args, kwargs)
+        args = _positional(body, args, kwargs)
 
-        def body(pure: Pure, variable_groups: Any, rng_groups: Any, args: Any) -> Any:
-            return pure(variable_groups, rng_groups, *args)
+        def run(body: Body, variable_groups: Any, rng_groups: Any, args: Any) -> Any:
+            return body(variable_groups, rng_groups, *args)
 
         operands = variable_groups, rng_groups, args
-        parts = split(pure, body, *operands)
-        _check_unwritten(pure, parts.values[0])
+        parts = body.split(*operands, via=run)
+        _check_unwritten(body, parts.values[0])
         created = parts.prologue(*operands)
 
         def rest(created: Any, *operands: Any) -> Any:
@@ -110,26 +109,24 @@ class custom_vmap:
         closed, shapes = jax.make_jaxpr(rest, return_shape=True)(created, *operands)
         treedef, kept = jax.tree.structure(shapes), opened(closed)
 
-        def run(consts: Sequence[Any], *operands: Any) -> Any:
+        def run_rest(consts: Sequence[Any], *operands: Any) -> Any:
             values = evaluate(kept, *consts, *jax.tree.leaves(operands))
             return jax.tree.unflatten(treedef, values)
 
-        call = jax.custom_batching.custom_vmap(run)
-        call.def_vmap(Rule(self._rule, run, pure.crossing, pure.where))
+        call = jax.custom_batching.custom_vmap(run_rest)
+        call.def_vmap(Rule(self._rule, run_rest, body.use, body.where))
         result, captured = call(closed.consts, created, *operands)
-        nothing: tuple[PyTree, ...] = tuple({} for _ in pure.crossing.outers)
+        nothing: tuple[PyTree, ...] = tuple({} for _ in body.use.outers)
         return parts.join(created, result, [nothing, captured])
 
 
 class Rule:
     """A rule of the user's, as JAX calls it. It keeps nothing of the lift that ends with it."""
 
-    def __init__(
-        self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], crossing: Crossing, where: str
-    ) -> None:
+    def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], use: Use, where: str) -> None:
         functools.update_wrapper(self, rule)
-        self._rule, self._run, self._where, self._layout = rule, run, where, crossing.layout
-        self._places = [(outer.path, outer.tree.initializing) for outer in crossing.outers]
+        self._rule, self._run, self._where, self._layout = rule, run, where, use.layout
+        self._places = [(outer.path, outer.tree.initializing) for outer in use.outers]
 
     def __call__(self, axis_size: int, in_batched: Sequence[Any], *operands: Any) -> tuple[Any, Any]:
         """What the rule gives, and beside it what the function itself sows."""
@@ -181,25 +178,25 @@ def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return found
 
 
-def _positional(pure: Pure, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """All arguments by position, those with a default too, as a rule gets them."""
-    bound = bind(pure.where, pure.fn, tuple(args), dict(kwargs))
+    bound = bind(body.where, body.fn, tuple(args), dict(kwargs))
     bound.apply_defaults()
     named = sorted(set(bound.kwargs) & set(kwargs))
     if named:
         raise LiftArgumentError(
-            pure.where,
+            body.where,
             f"the keyword arguments {named} have no position, and the rule is given all by position.",
             "Make them positional in the signature.",
         )
     return bound.args[1:]
 
 
-def _check_unwritten(pure: Pure, values: PyTree) -> None:
+def _check_unwritten(body: Body, values: PyTree) -> None:
     names = names_of(values)
     if names:
         raise LiftArgumentError(
-            pure.where,
+            body.where,
             f"the body writes {names}; under `vmap` the rule takes its place, and has no way to write.",
             "Return the value, and write it outside.",
         )

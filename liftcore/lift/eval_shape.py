@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.axes import split_arrays
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["eval_shape"]
@@ -42,15 +43,17 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         those that are no arrays, flags say, are passed on unchanged.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         arrays, join = split_arrays((variable_groups, rng_groups, args, kwargs))
 
-        def body(arrays: Sequence[Any]) -> Any:
+        def run(arrays: Sequence[Any]) -> Any:
             variable_groups, rng_groups, args, kwargs = join(arrays)
-            return pure(variable_groups, rng_groups, *args, **kwargs)[0]
+            return body(variable_groups, rng_groups, *args, **kwargs)[0]
 
-        shapes = jax.eval_shape(body, arrays)
-        pure.forget()
-        return shapes, pure.unchanged
+        shapes = jax.eval_shape(run, arrays)
+        body.forget()
+        return shapes, body.unchanged
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", _ADVICE)
+    return transformation(
+        transform, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", advice=_ADVICE
+    )(fn)

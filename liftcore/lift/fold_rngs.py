@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.pure import Pure, lift
-from ..scopes.groups import Advice, Captured
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..typing import Filter
 from .with_rngs import begin_anew
@@ -50,20 +51,22 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         `lifted(scopes, *args, **kwargs)`.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        crossing = pure.crossing
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        use = body.use
         folded, draws = [], []
-        for index, (outer, group) in enumerate(zip(crossing.outers, rng_groups[0], strict=True)):
+        for index, (outer, group) in enumerate(zip(use.outers, rng_groups[0], strict=True)):
             roots, drawn = _fold(outer, group)
             folded.append(roots)
             draws += [((index, (_PLACE,), name), count) for name, count in drawn.items()]
         names = frozenset({name for _, _, name in (place for place, _ in draws)})
-        output = begin_anew(pure, names, variable_groups, (tuple(folded),), args, kwargs)
-        record = crossing.records.pop()
-        crossing.records.append(dataclasses.replace(record, draws=(*record.draws, *draws)))
+        output = begin_anew(body, names, variable_groups, (tuple(folded),), args, kwargs)
+        record = use.take_record()
+        use.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    return lift(transform, fn, [variables], [variables, Captured(all=True)], [rngs], "fold_rngs", _ADVICE)
+    return transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "fold_rngs", advice=_ADVICE)(
+        fn
+    )
 
 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
 from ..runners.eager import kept
-from ..runners.loop import Loop
+from ..runners.loop import Loop, lax_scan
 from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["fori_loop"]
@@ -64,29 +65,31 @@ def fori_loop(
     rules, key_axes = split_rules(split_rngs)
 
     def transform(
-        pure: Pure, variable_groups: Any, rng_groups: Any, lower: Any, upper: Any, init_val: Any
+        body: Body, variable_groups: Any, rng_groups: Any, lower: Any, upper: Any, init_val: Any
     ) -> tuple[Any, Any]:
-        def body(pure: Pure, variables: Any, number: Any, index: Any, value: Any) -> Any:
+        def iteration(body: Body, variables: Any, number: Any, index: Any, value: Any) -> Any:
             keys = loop_keys(rng_groups, key_axes, number, 0)
-            return pure(variables, keys, index, value)
+            return body(variables, keys, index, value)
 
-        lower, upper = _bounds(pure.where, lower, upper)
+        lower, upper = _bounds(body.where, lower, upper)
         counts = splits(rng_groups, key_axes)
         variables = Variables(*variable_groups)
         if isinstance(lower, jax.core.Tracer) or isinstance(upper, jax.core.Tracer):
             if unroll is not None:
                 raise LiftArgumentError(
-                    f"{pure.where}, unroll={unroll}",
+                    f"{body.where}, unroll={unroll}",
                     "a loop can be unrolled only where both bounds are known when it is traced.",
                     "Leave it out, or give numbers of Python as bounds.",
                 )
-            return _unknown(pure, body, counts, variables, (lower, upper), init_val)
+            return _unknown(body, iteration, counts, variables, (lower, upper), init_val)
         size = max(int(upper) - int(lower), 0)
-        return _known(pure, body, counts, variables, size, (int(lower), init_val), 1 if unroll is None else unroll)
+        return _known(body, iteration, counts, variables, size, (int(lower), init_val), 1 if unroll is None else unroll)
 
     filters = [variable_carry, variable_broadcast]
     advice = loop_advice(key_axes)._replace(captured="stacked on a new axis 0, if both bounds are known")
-    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "fori_loop", advice)
+    lifted = transformation(transform, filters, [*filters, Captured(all=True)], rules, "fori_loop", advice=advice)(
+        body_fun
+    )
 
     @named_like(body_fun)
     def call(scopes: Any, lower: Any, upper: Any, init_val: Any) -> Any:
@@ -112,8 +115,8 @@ def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
 
 
 def _known(
-    pure: Pure,
-    body: Callable[..., Any],
+    body: Body,
+    iteration: Callable[..., Any],
     counts: bool,
     variables: Variables,
     size: int,
@@ -122,31 +125,36 @@ def _known(
 ) -> tuple[Any, Any]:
     """The loop between bounds that are known, which is a scan that carries the index and the value."""
 
-    def step(pure: Pure, given: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
+    def step(body: Body, given: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
         carried, (index, value) = now
         number = index - state[0] if counts else ()
-        value, (carried, shared, captured) = body(pure, Variables(carried, given), number, index, value)
+        value, (carried, shared, captured) = iteration(body, Variables(carried, given), number, index, value)
         return (index + 1, value), (), (shared, carried, captured)
 
-    loop = Loop(size, False, unroll, False, [], 'Carry it, `variable_carry="{}"`')
+    loop = Loop(size, lax_scan(size, unroll=unroll), advice='Carry it, `variable_carry="{}"`')
     (_, value), _, (shared, carried, captured) = loop.run(
-        pure, step, variables.shared, (variables.carried, state), (), 0
+        body, step, variables.shared, (variables.carried, state), (), 0
     )
     return value, (carried, shared, captured)
 
 
 def _unknown(
-    pure: Pure, body: Callable[..., Any], counts: bool, variables: Variables, bounds: tuple[Any, Any], init_val: Any
+    body: Body,
+    iteration: Callable[..., Any],
+    counts: bool,
+    variables: Variables,
+    bounds: tuple[Any, Any],
+    init_val: Any,
 ) -> tuple[Any, Any]:
     """The loop to a bound that is known when it runs."""
 
-    def condition(_: Pure, variables: Variables, number: Any, state: Any) -> Any:
-        return state[0] < bounds[1], pure.unchanged
+    def condition(_: Body, variables: Variables, number: Any, state: Any) -> Any:
+        return state[0] < bounds[1], body.unchanged
 
-    def step(pure: Pure, variables: Variables, number: Any, state: Any) -> Any:
+    def step(body: Body, variables: Variables, number: Any, state: Any) -> Any:
         index, value = state
-        value, groups = body(pure, variables, number, index, value)
+        value, groups = iteration(body, variables, number, index, value)
         return (index + 1, value), groups
 
-    (_, value), groups = Repeat(pure, condition, step, counts).run(variables, (bounds[0], init_val))
+    (_, value), groups = Repeat(body, condition, step, counts).run(variables, (bounds[0], init_val))
     return value, groups

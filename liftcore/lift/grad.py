@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["grad", "value_and_grad"]
@@ -123,15 +124,15 @@ def _lifted(
     options: Mapping[str, Any],
     rules: Mapping[str, Filter],
 ) -> Callable[..., Any]:
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        nums = positive(pure.where, argnums, 1 + len(args))
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, nums, args, kwargs)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        nums = positive(body.where, argnums, 1 + len(args))
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
-            check_wrt(pure, trees, options["allow_int"])
+            check_wrt(body, trees, options["allow_int"])
         run = jax.value_and_grad(with_aux(call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
-        grads = by_argument(Scoped.of(pure.crossing.layout), argnums, nums, grads)
+        grads = by_argument(Scoped.of(body.use.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
-    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)
+    return transformation(transform, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, advice=ADVICE)(fn)

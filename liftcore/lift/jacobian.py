@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -53,9 +54,9 @@ def jacfwd(
     Raises:
         LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
     """
-    transformation = functools.partial(jax.jacfwd, holomorphic=holomorphic)
+    jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)
     rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
-    return _lifted("jacfwd", transformation, fn, argnums, has_aux, False, rules)
+    return _lifted("jacfwd", jacobian, fn, argnums, has_aux, False, rules)
 
 
 def jacrev(
@@ -96,9 +97,9 @@ def jacrev(
     Raises:
         LiftArgumentError: as `jacfwd` does.
     """
-    transformation = functools.partial(jax.jacrev, holomorphic=holomorphic, allow_int=allow_int)
+    jacobian = functools.partial(jax.jacrev, holomorphic=holomorphic, allow_int=allow_int)
     rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
-    return _lifted("jacrev", transformation, fn, argnums, has_aux, allow_int, rules)
+    return _lifted("jacrev", jacobian, fn, argnums, has_aux, allow_int, rules)
 
 
 def hessian(
@@ -141,35 +142,35 @@ def hessian(
     """
     rules: dict[str, Any] = {"wrt": wrt, "variables": variables, "rngs": rngs}
     inner = jacrev(fn, argnums, has_aux, holomorphic, **rules)
-    transformation = functools.partial(jax.jacfwd, holomorphic=holomorphic)
-    return _lifted("hessian", transformation, inner, argnums, has_aux, False, rules)
+    jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)
+    return _lifted("hessian", jacobian, inner, argnums, has_aux, False, rules)
 
 
 def _lifted(
     name: str,
-    transformation: Callable[..., Any],
+    jacobian_of: Callable[..., Any],
     fn: Callable[..., Any],
     argnums: int | Sequence[int],
     has_aux: bool,
     allow_int: bool,
     rules: Mapping[str, Filter],
 ) -> Callable[..., Any]:
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        nums = positive(pure.where, argnums, 1 + len(args))
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, nums, args, kwargs)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        nums = positive(body.where, argnums, 1 + len(args))
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, nums, args, kwargs)
         if 0 in nums:
-            check_wrt(pure, trees, allow_int)
+            check_wrt(body, trees, allow_int)
 
         def flat(*args: Any) -> tuple[Any, Any]:
             result, rest = with_aux(call, has_aux)(*args)
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
-        jacobian, (like, aux, groups) = transformation(flat, nums, has_aux=True)(trees, *args)
-        scoped = Scoped.of(pure.crossing.layout)
+        jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)
+        scoped = Scoped.of(body.use.layout)
         outer: Any = jax.tree.structure(like)
         parts = [by_argument(scoped, argnums, nums, part) for part in outer.flatten_up_to(jacobian)]
         jacobian = jax.tree.unflatten(outer, parts)
         return (jacobian, aux) if has_aux else jacobian, finish(groups)
 
     filters = [rules["wrt"], rules["variables"]]
-    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, ADVICE)
+    return transformation(transform, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, advice=ADVICE)(fn)

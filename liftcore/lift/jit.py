@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from ..filters import names_collections
-from ..pipeline.packing import Crossing
-from ..pipeline.pure import Pure, Transform, lifter
-from ..runners.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments, parameter_names
+from ..pipeline.outline import outline
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body, Use
+from ..runners.arguments import advised, choose, join_arguments, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import DONATED, Body, Cache, is_shareable
-from ..runners.outline import outline
+from ..runners.compiled import DONATED, Cache, Program, is_shareable
 from ..runners.shardings import Placement
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..statics import Undescribed, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
@@ -96,43 +96,49 @@ def jit(
     rules = [matches for matches, _ in placement.rules] if placement else []
     asked = not all(map(names_collections, [variables, *rules]))
 
-    def transform_of(fn: Callable[..., Any]) -> Transform:
+    def prepare(fn: Callable[..., Any]) -> _Prepared:
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
         all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
-        cache, key = _SHARED if is_shareable(fn) else Cache(), _key_of(fn)
+        return _Prepared(static, donated, all_options, _SHARED if is_shareable(fn) else Cache(), _key_of(fn))
 
-        def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-            crossing, arguments = pure.crossing, name_arguments(args, kwargs)
-            fixed = fixed_arguments(pure.where, arguments, static) if static else {}
-            gone = {name: value for name, value in arguments.items() if name in donated and name not in fixed}
-            kept = {name: value for name, value in arguments.items() if name not in fixed and name not in gone}
-            try:
-                if crossing.watched is not None:  # a body that was compiled before would not run
-                    return _run_anew(pure, fixed, variable_groups, rng_groups, {**kept, **gone})
-                placed = None
-                if placement is not None:
-                    placed = placement.arrange(pure.where, crossing, gone, variable_groups, kept)
-                known, keys = _keys(pure.where, fn, fixed, cache)
-                body = Body(fn, (key, _around()), crossing.layout, keys, _seen_paths(crossing, asked), placed)
-                return known.find(body, all_options)(crossing, gone, (variable_groups, rng_groups, kept))
-            except TypeError as error:
-                advise(error, pure.where, fn, {**kept, **gone})
-                raise
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        use, prepared = body.use, body.prepared
+        fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
+        gone = {name: value for name, value in dynamic.items() if name in prepared.donated}
+        kept = {name: value for name, value in dynamic.items() if name not in gone}
+        with advised(body, dynamic):
+            if use.observer is not None:  # a body that was compiled before would not run
+                return _run_anew(body, fixed, variable_groups, rng_groups, dynamic)
+            placed = None
+            if placement is not None:
+                placed = placement.arrange(body.where, use, gone, variable_groups, kept)
+            cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
+            program = Program(body.fn, (prepared.key, _around()), use.layout, keys, _seen_paths(use, asked), placed)
+            return cache.find(program, prepared.options)(use, gone, (variable_groups, rng_groups, kept))
 
-        return transform
-
-    return lifter(transform_of, [variables], [variables, Captured(all=True)], [rngs], "jit", _ADVICE)(fn)
+    out = (variables, Captured(all=True))
+    return transformation(transform, [variables], out, [rngs], "jit", advice=_ADVICE, prepare=prepare)(fn)
 
 
-def _run_anew(pure: Pure, fixed: dict[str, Any], *operands: Any) -> Any:
+class _Prepared(NamedTuple):
+    """What is worked out once for each function: its arguments by name, and where what is compiled for it is kept."""
+
+    static: set[str]
+    donated: set[str]
+    options: tuple[tuple[str, Any], ...]
+    cache: Cache
+    key: Hashable
+
+
+def _run_anew(body: Body, fixed: dict[str, Any], *operands: Any) -> Any:
     """The same, for `explain`."""
 
-    def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+    def run(body: Body, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
         args, kwargs = join_arguments({**fixed, **dynamic})
-        return pure(variable_groups, rng_groups, *args, **kwargs)
+        return body(variable_groups, rng_groups, *args, **kwargs)
 
-    return outline(jax.jit, body, pure, *operands)
+    return outline(jax.jit, body, *operands, via=run)
 
 
 _SHARED = Cache()
@@ -175,7 +181,7 @@ def _keys(
     return cache, tuple(keys)
 
 
-def _seen_paths(crossing: Crossing, asked: bool) -> tuple[Path, ...]:
+def _seen_paths(use: Use, asked: bool) -> tuple[Path, ...]:
     """The paths of what is lifted, where a filter may ask for them: one of the lift (`asked`), or that of `mutable`."""
-    asked = asked or not all(names_collections(outer.tree.mutable) for outer in crossing.outers)
-    return tuple(outer.path for outer in crossing.outers) if asked else ()
+    asked = asked or not all(names_collections(outer.tree.mutable) for outer in use.outers)
+    return tuple(outer.path for outer in use.outers) if asked else ()

@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.carry import overlay, select
 from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]
@@ -56,11 +57,11 @@ def jvp(
     """
 
     def transform(
-        pure: Pure, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
+        body: Body, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
     ) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        scoped = Scoped.of(pure.crossing.layout)
-        along = tuple({} for _ in trees) if given is None else scoped.into(pure.where, given, trees)
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
+        scoped = Scoped.of(body.use.layout)
+        along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees)
 
         flat = with_aux(call, has_aux)
 
@@ -72,7 +73,7 @@ def jvp(
         return (result, tangent, aux) if has_aux else (result, tangent), finish(groups)
 
     filters = [wrt, variables]
-    lifted = lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "jvp", ADVICE)
+    lifted = transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "jvp", advice=ADVICE)(fn)
 
     @named_like(fn)
     def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
@@ -114,17 +115,17 @@ def linearize(
         *tangents)` is a pure function that returns the tangent of the result.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> tuple[Any, Any]:
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         flat = with_aux(call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
         zeros = zero_tangents(trees)
-        move = functools.partial(_along, pure.where, Scoped.of(pure.crossing.layout))
+        move = functools.partial(_along, body.where, Scoped.of(body.use.layout))
         along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]
         return (result, along, aux) if has_aux else (result, along), finish(groups)
 
     filters = [wrt, variables]
-    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "linearize", ADVICE)
+    return transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "linearize", advice=ADVICE)(fn)
 
 
 def _along(

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from .._compat import tag
-from ..pipeline.hoist import Prologue, trace
+from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..runners.eager import kept
 from ..runners.lanes import Lanes, Mapper, over_lanes
-from ..scopes.groups import Advice
+from ..scopes.lifts import Advice
 from ..typing import PyTree
 
 __all__ = ["map"]
@@ -80,7 +80,7 @@ def _in_turn(
     axes = flatten_axes("operands", in_axes, operands)
     outputs: list[Any] = []
 
-    def body(slices: Any) -> tuple[Any, Any]:
+    def run(slices: Any) -> tuple[Any, Any]:
         results = fn(*jax.tree.unflatten(treedef, replace_mapped(leaves, axes, slices)))
         flat, structure = jax.tree.flatten(results)
         along = flatten_axes("results", out_axes, results)
@@ -89,7 +89,7 @@ def _in_turn(
         return tag(shared), select_mapped(flat, along)
 
     xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
-    traced = trace(body, lanes.sliced(xs, 0))
+    traced = trace(run, lanes.sliced(xs, 0))
     prologue = Prologue(traced, xs, [0 for _ in xs], lanes.batch)
     prologue.make(traced.all())
     shared = prologue.tree()

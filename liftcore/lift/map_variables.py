@@ -13,14 +13,14 @@ from typing import Any
 
 from ..errors import UnliftedCollectionError, no_function
 from ..filters import Nothing, intersect, subtract
-from ..pipeline.hoist import Prologue
-from ..pipeline.pure import Pure, lift
-from ..pipeline.split import split
+from ..pipeline.packing import transformation
+from ..pipeline.splitting import Prologue
+from ..pipeline.use import Body
 from ..runners.axes import split_arrays
 from ..runners.changes import names_of
 from ..runners.lens import Lens
 from ..runners.mapped import make_mapped
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]
@@ -94,48 +94,50 @@ def map_variables(
         ("as it is",),
     )
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        lens = Lens(pure, mapped, map_in, map_out)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        lens = Lens(body, mapped, map_in, map_out)
 
-        def body(pure: Pure, seen: Any) -> Any:
-            return pure((seen, variable_groups[1]), rng_groups, *args, **kwargs)
+        def run(body: Body, seen: Any) -> Any:
+            return body((seen, variable_groups[1]), rng_groups, *args, **kwargs)
 
-        if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in pure.crossing.outers):
-            return body(pure, lens.view(variable_groups[0]))
-        return _traced(lens, body, variable_groups[0], mutable)
+        if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in body.use.outers):
+            return run(body, lens.view(variable_groups[0]))
+        return _traced(lens, run, variable_groups[0], mutable)
 
-    return lift(transform, fn, [mapped, variables], [*outs, Captured(all=True)], [rngs], "map_variables", advice)
+    return transformation(
+        transform, [mapped, variables], [*outs, Captured(all=True)], [rngs], "map_variables", advice=advice
+    )(fn)
 
 
-def _traced(lens: Lens, body: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Runs `body(pure, seen)`, which may create mapped variables beside those that were there before."""
-    pure, seen = lens.pure, lens.view(before)
+def _traced(lens: Lens, run: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Runs `body(body, seen)`, which may create mapped variables beside those that were there before."""
+    body, seen = lens.body, lens.view(before)
     joins: list[Callable[..., Any]] = []
 
-    def flat(pure: Pure, seen: Any) -> Any:
-        result, groups = body(pure, seen)
+    def flat(body: Body, seen: Any) -> Any:
+        result, groups = run(body, seen)
         arrays, join = split_arrays(result)
         joins.append(join)
         return arrays, groups
 
-    parts = split(pure, flat, seen)
-    prologue = Prologue(parts.traced, parts.traced.leaves((seen,)))
+    parts = body.split(seen, via=flat)
+    prologue = Prologue(parts, parts.leaves((seen,)))
     stored, seen = make_mapped(lens, prologue, before, seen)
-    prologue.see(parts.traced.leaves((seen,)))
-    pure.make(prologue, [value is None for value in prologue.values])
+    prologue.see(parts.leaves((seen,)))
+    prologue.make([value is None for value in prologue.values])
     created = prologue.tree()
     groups = [stored, *created[1 : len(parts.values)]]
-    pure.made(groups)
+    body.use.made(groups)
     arrays, (written, *values) = parts.remainder(created, seen)
-    _check_unwritten(pure, () if mutable else written)
+    _check_unwritten(body, () if mutable else written)
     return parts.join(groups, joins[0](arrays), [lens.stored(written), *values])
 
 
-def _check_unwritten(pure: Pure, written: PyTree) -> None:
+def _check_unwritten(body: Body, written: PyTree) -> None:
     names = names_of(written)
     if names:
         raise UnliftedCollectionError(
-            pure.where,
+            body.where,
             f"{names} was written, and is mapped.",
             "Let it be stored as `map_out` makes it: `mutable=True`.",
         )

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..filters import subtract
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.axes import NO_AXES, VariableAxes
 from ..runners.boxes import boxes_inside, boxes_outside, check_params
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import Axis
 
 __all__ = ["add_metadata_axis"]
@@ -53,15 +54,15 @@ def add_metadata_axis(
     axes = VariableAxes(variable_axes)
     check_params("add_metadata_axis", metadata_params)
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        groups = boxes_inside(pure.where, variable_groups, [*axes.in_axes, None], metadata_params)
-        result, out = pure(groups, rng_groups, *args, **kwargs)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        groups = boxes_inside(body.where, variable_groups, [*axes.in_axes, None], metadata_params)
+        result, out = body(groups, rng_groups, *args, **kwargs)
         return result, boxes_outside(out, axes.out_axes, metadata_params)
 
     rest = subtract(True, tuple(variable_axes))
     into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured(all=True)]
-    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), keys=("as it is",))
-    return lift(transform, fn, into, out, [True], "add_metadata_axis", advice)
+    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), rngs=("as it is",))
+    return transformation(transform, into, out, [True], "add_metadata_axis", advice=advice)(fn)
 
 
 def _words(axes: Sequence[Axis]) -> tuple[str, ...]:

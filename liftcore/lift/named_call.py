@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import no_function
-from ..pipeline.packing import name_of
+from ..errors import name_of, no_function
 
 __all__ = ["named_call"]
 

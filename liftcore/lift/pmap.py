@@ -13,7 +13,7 @@ from ..pipeline.equations import evaluate, opened
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import kept
 from ..runners.lanes import Lanes, Mapper, over_lanes
-from ..scopes.groups import Advice
+from ..scopes.lifts import Advice
 from ..typing import InOutAxes, PyTree
 
 __all__ = ["pmap"]
@@ -122,10 +122,10 @@ def _on_devices(
         for axis, leaf in zip(flatten_axes("operands", in_axes, operands), leaves, strict=True)
     ]
 
-    def body(*slices: Any) -> Any:
+    def run(*slices: Any) -> Any:
         return fn(*jax.tree.unflatten(treedef, slices))
 
-    closed, shapes = jax.make_jaxpr(body, axis_env=lanes.names, return_shape=True)(*lanes.sliced(leaves, axes))
+    closed, shapes = jax.make_jaxpr(run, axis_env=lanes.names, return_shape=True)(*lanes.sliced(leaves, axes))
     outputs, structure = jax.tree.flatten(shapes)
     along = [
         axis if axis is None else axis % (output.ndim + 1)

@@ -10,14 +10,13 @@ import jax
 
 from .. import rng
 from ..entry import bind
-from ..errors import LazyInitError, LiftArgumentError
+from ..errors import LazyInitError, LiftArgumentError, name_of
 from ..filters import merge
-from ..pipeline.layout import Changes
-from ..pipeline.packing import Crossing, name_of
-from ..pipeline.pure import Pure, lift
-from ..pipeline.split import split
+from ..pipeline.changes import Changes
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body, Use
 from ..runners.axes import split_arrays
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree, RNGs, Variables
@@ -63,11 +62,11 @@ def purify(
         LiftArgumentError: where scopes have nothing in common.
     """
     transform = _create if example_args or example_kwargs else _leave
-    lifted = lift(transform, fn, [True], [True, Captured()], [True], "purify", _ADVICE)
-    crossing: Crossing = lifted(scope, *example_args, **example_kwargs)
-    outers, structure = crossing.outers, crossing.layout.scopes
+    lifted = transformation(transform, [True], [True, Captured()], [True], "purify", advice=_ADVICE)(fn)
+    use: Use = lifted(scope, *example_args, **example_kwargs)
+    outers, structure = use.outers, use.layout.scopes
     base = _common([outer.path for outer in outers])
-    places = [(one.path, one.names()) for one in crossing.given]
+    places = [(one.path, one.names()) for one in use.given]
 
     def pure_fn(
         variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False, **kwargs: Any
@@ -86,46 +85,46 @@ def purify(
     return pure_fn, merge(*below)
 
 
-def _leave(pure: Pure, variable_groups: Any, rng_groups: Any) -> tuple[Crossing, tuple[Any, ...]]:
+def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Use, tuple[Any, ...]]:
     """Does nothing but find the scopes."""
-    outers = pure.crossing.outers
+    outers = body.use.outers
     if len({id(outer.tree) for outer in outers}) > 1:
         raise LiftArgumentError(
-            pure.where,
+            body.where,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
             "Give scopes of one `init`, `apply` or lift.",
         )
-    return pure.crossing, pure.unchanged
+    return body.use, body.unchanged
 
 
 def _create(
-    pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
-) -> tuple[Crossing, tuple[Any, ...]]:
+    body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
+) -> tuple[Use, tuple[Any, ...]]:
     """Makes the variables that a function makes, and does nothing else that it does."""
-    crossing, (unchanged, captured) = _leave(pure, variable_groups, rng_groups)
-    if not pure.writes:
-        return crossing, (unchanged, captured)
+    use, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
+    if not body.creates:
+        return use, (unchanged, captured)
     arrays, join = split_arrays((args, kwargs))
     numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}
     shapes = {at: array for at, array in enumerate(arrays) if at not in numbers}
 
-    def body(pure: Pure, numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
+    def run(body: Body, numbers: dict[int, Any], shapes: dict[int, Any]) -> Any:
         args, kwargs = join([found for _, found in sorted({**numbers, **shapes}.items())])
-        return (), pure(variable_groups, rng_groups, *args, **kwargs)[1]
+        return (), body(variable_groups, rng_groups, *args, **kwargs)[1]
 
-    parts = split(pure, body, numbers, shapes)
-    for path, reads in jax.tree.leaves_with_path(parts.traced.reads()[:-1]):
+    parts = body.split(numbers, shapes, via=run)
+    for path, reads in jax.tree.leaves_with_path(parts.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(
-                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {pure.where}',
+                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {body.where}',
                 "its initial value depends on the numbers of an example that is given as a shape only.",
                 "Give an array for that example.",
             )
     created = parts.prologue(numbers, None)
-    names = tuple(scope.names() for scope in crossing.given)
-    record = crossing.records.pop()
-    crossing.records.append(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
-    return crossing, (Changes(unchanged.values, created[0]), captured)
+    names = tuple(scope.names() for scope in use.given)
+    record = use.take_record()
+    use.replay(dataclasses.replace(record, names=names, sown=tuple(() for _ in record.sown)))
+    return use, (Changes(unchanged.values, created[0]), captured)
 
 
 def _common(paths: Sequence[Path]) -> Path:

@@ -8,10 +8,11 @@ from typing import Any
 
 from .. import _compat
 from ..errors import LiftArgumentError, shown
-from ..pipeline.pure import Pure, Transform, lifter
-from ..runners.arguments import advise, choose, fixed_arguments, join_arguments, name_arguments
-from ..runners.outline import outline
-from ..scopes.groups import Advice, Captured
+from ..pipeline.outline import outline
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
+from ..runners.arguments import advised, choose, join_arguments, split_arguments
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]
@@ -60,29 +61,23 @@ def remat(
             f"expected a function such as those of `jax.checkpoint_policies`, given {shown(policy)}.",
             "Pass one: `jax.checkpoint_policies.dots_saveable`.",
         )
-    transformation = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
+    checkpointed = functools.partial(_compat.checkpoint, prevent_cse=prevent_cse, policy=policy)
 
-    def transform_of(fn: Callable[..., Any]) -> Transform:
-        static = choose(fn, "static", static_argnums, static_argnames)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        fixed, dynamic = split_arguments(body.where, body.prepared, args, kwargs)
 
-        def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-            arguments = name_arguments(args, kwargs)
-            fixed = fixed_arguments(pure.where, arguments, static) if static else {}
+        def run(body: Body, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
+            args, kwargs = join_arguments({**fixed, **dynamic})
+            return body(variable_groups, rng_groups, *args, **kwargs)
 
-            def body(pure: Pure, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
-                args, kwargs = join_arguments({**fixed, **dynamic})
-                return pure(variable_groups, rng_groups, *args, **kwargs)
+        with advised(body, dynamic):
+            return outline(checkpointed, body, variable_groups, rng_groups, dynamic, via=run)
 
-            dynamic = {name: value for name, value in arguments.items() if name not in fixed}
-            try:
-                return outline(transformation, body, pure, variable_groups, rng_groups, dynamic)
-            except TypeError as error:
-                advise(error, pure.where, fn, dynamic)
-                raise
+    def prepare(fn: Callable[..., Any]) -> set[str]:
+        return choose(fn, "static", static_argnums, static_argnames)
 
-        return transform
-
-    return lifter(transform_of, [variables], [variables, Captured(all=True)], [rngs], "remat", _ADVICE)(fn)
+    out = (variables, Captured(all=True))
+    return transformation(transform, [variables], out, [rngs], "remat", advice=_ADVICE, prepare=prepare)(fn)
 
 
 checkpoint = remat

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import LiftArgumentError, no_function
-from ..pipeline.packing import call_inside, name_of
+from ..errors import LiftArgumentError, name_of, no_function
+from ..pipeline.use import call_inside
 from ..runners.axes import NO_AXES
 from ..runners.eager import kept
 from ..typing import Filter

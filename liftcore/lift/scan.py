@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import LiftArgumentError, shown
-from ..pipeline.pure import Pure, lifter
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.arguments import parameter_names
 from ..runners.axes import (
     NO_AXES,
@@ -25,8 +26,8 @@ from ..runners.axes import (
 )
 from ..runners.boxes import boxes_outside, check_params, sized_inside
 from ..runners.eager import kept
-from ..runners.loop import Loop
-from ..scopes.groups import Advice, Captured
+from ..runners.loop import Loop, lax_scan
+from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, InOutAxes
 
 __all__ = ["scan"]
@@ -102,12 +103,12 @@ def scan(
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        carry, args, kwargs = _carry(pure, args, kwargs)
-        arguments = Arguments(pure, 2, args, kwargs, in_axes, kw_axes)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        carry, args, kwargs = _carry(body, args, kwargs)
+        arguments = Arguments(body, 2, args, kwargs, in_axes, kw_axes)
         shared, carried, *stacked = variable_groups
         size, stacked = sized_inside(
-            pure.where,
+            body.where,
             stacked,
             axes.in_axes,
             metadata_params,
@@ -115,26 +116,27 @@ def scan(
         )
         keys = split_keys(rng_groups, key_axes, size)
 
-        def body(pure: Pure, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
+        def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
             carried, carry = state
             rngs = replace_mapped(keys, key_axes, slices[1])
             args, kwargs = arguments.join(slices[2])
-            result, groups = pure([shared, carried, *slices[0]], rngs, carry, *args, **kwargs)
-            return *_pair(pure.where, result), groups
+            result, groups = body([shared, carried, *slices[0]], rngs, carry, *args, **kwargs)
+            return *_pair(body.where, result), groups
 
         xs = (
             [to_front(group, axis) for group, axis in zip(stacked, axes.in_axes, strict=True)],
             select_mapped(keys, key_axes),
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
-        loop = Loop(size, reverse, unroll, _split_transpose, axes.out_axes)
-        carry, ys, groups = loop.run(pure, body, shared, (carried, carry), xs, out_axes)
+        run = lax_scan(size, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose)
+        loop = Loop(size, run, axes.out_axes, reverse)
+        carry, ys, groups = loop.run(body, iteration, shared, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
-    return lifter(lambda fn: transform, into, out, rules, "scan", advice)(fn)
+    return transformation(transform, into, out, rules, "scan", advice=advice)(fn)
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
@@ -147,13 +149,13 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
         )
 
 
-def _carry(pure: Pure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _carry(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The carry, given by position or by the name of the first parameter after the scopes; and the other arguments."""
     if args:
         return args[0], args[1:], kwargs
-    names = parameter_names(pure.fn)[1:2]
+    names = parameter_names(body.fn)[1:2]
     if not names or names[0] not in kwargs:
-        raise LiftArgumentError(pure.where, "it was called without a carry.", "Call it as `lifted(scope, carry, *xs)`.")
+        raise LiftArgumentError(body.where, "it was called without a carry.", "Call it as `lifted(scope, carry, *xs)`.")
     return kwargs[names[0]], (), {name: value for name, value in kwargs.items() if name != names[0]}
 
 

@@ -11,11 +11,12 @@ from jax.sharding import PartitionSpec
 
 from ..errors import LiftArgumentError, no_function
 from ..filters import to_predicate
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.axes import Arguments, flatten_axes
 from ..runners.shards import WHOLE, Shards, SplitOver
 from ..runners.varying import typed
-from ..scopes.groups import Advice, Captured
+from ..scopes.lifts import Advice, Captured
 from ..typing import PyTree
 
 __all__ = ["shard_map"]
@@ -86,25 +87,25 @@ def shard_map(
     rules = tuple(zip(map(to_predicate, variable_specs), specs, strict=True)) if check_vma else ()
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        flatten_axes(f"{pure.where}, in_specs", in_specs, args)
-        arguments = Arguments(pure, 1, args, kwargs, in_specs, WHOLE)
-        shards = Shards.of(pure.where, mesh, axis_names, check_vma)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        flatten_axes(f"{body.where}, in_specs", in_specs, args)
+        arguments = Arguments(body, 1, args, kwargs, in_specs, WHOLE)
+        shards = Shards.of(body.where, mesh, axis_names, check_vma)
         along = [shards.chosen(split) for split in splits.values()]
 
-        def shard(pure: Pure, variables: Any, rngs: Any, slices: Any) -> tuple[Any, Any]:
-            keys = [shards.split(group, axes) for group, axes in zip(rngs, along, strict=True)]
+        def shard(body: Body, variables: Any, rngs: Any, slices: Any) -> tuple[Any, Any]:
+            keys = [shards.split_keys(group, axes) for group, axes in zip(rngs, along, strict=True)]
             args, kwargs = arguments.join(slices)
-            return pure(variables, keys, *args, **kwargs)
+            return body(variables, keys, *args, **kwargs)
 
         operands = list(variable_groups), list(rng_groups), arguments.sliced
-        return shards.run(pure, shard, operands, (specs, WHOLE, arguments.axes), out_specs)
+        return shards.run(body, shard, operands, (specs, WHOLE, arguments.axes), out_specs)
 
     into = tuple(f"partitioned by {spec}" if any(spec) else "one value for all shards" for spec in specs)
     keys = tuple(f"split over {split}" if split else "the same keys on all shards" for split in splits.values())
-    advice = _ADVICE._replace(into=into, out=into, keys=keys, captured="stacked on a new axis 0")
+    advice = _ADVICE._replace(into=into, out=into, rngs=keys, captured="stacked on a new axis 0")
     filters, out = list(variable_specs), [*variable_specs, Captured()]
-    return lift(transform, typed(fn, rules), filters, out, list(splits), "shard_map", advice)
+    return transformation(transform, filters, out, list(splits), "shard_map", advice=advice)(typed(fn, rules))
 
 
 def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionSpec]:

@@ -11,7 +11,7 @@ import jax
 
 from ..errors import no_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
-from ..pipeline.packing import call_inside
+from ..pipeline.use import call_inside
 from ..scopes.scope import Scope
 from ..typing import Filter, Path, Predicate
 from .map_variables import map_variables

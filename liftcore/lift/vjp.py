@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["vjp"]
@@ -50,16 +51,16 @@ def vjp(
         pure function, takes a cotangent of the result and returns those of the scopes' variables and of each primal.
     """
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
-        call, trees, finish = differentiable(pure, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *primals: Any) -> Any:
+        call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         flat = with_aux(call, has_aux)
         result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
-        back = functools.partial(_pull_back, Scoped.of(pure.crossing.layout))
+        back = functools.partial(_pull_back, Scoped.of(body.use.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
         return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)
 
     filters = [wrt, variables]
-    return lift(transform, fn, filters, [*filters, Captured(all=True)], [rngs], "vjp", ADVICE)
+    return transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "vjp", advice=ADVICE)(fn)
 
 
 def _pull_back(scoped: Scoped, pullback: Callable[..., Any], cotangent: Any) -> Any:

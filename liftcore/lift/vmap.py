@@ -7,7 +7,7 @@ from typing import Any
 
 from ..runners.axes import NO_AXES
 from ..runners.lanes import Mapper, over_lanes
-from ..scopes.groups import Advice
+from ..scopes.lifts import Advice
 from ..typing import InOutAxes
 
 __all__ = ["vmap"]

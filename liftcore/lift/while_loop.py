@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..pipeline.pure import Pure, lift
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
 from ..runners.eager import kept
 from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..runners.scalars import check_condition
-from ..scopes.groups import Captured
+from ..scopes.lifts import Captured
 from ..typing import Filter
 
 __all__ = ["while_loop"]
@@ -62,23 +63,25 @@ def while_loop(
     """
     rules, key_axes = split_rules(split_rngs)
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, init_val: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, init_val: Any) -> Any:
         def run(fn: Callable[..., Any], offset: int) -> Callable[..., Any]:
-            def call(pure: Pure, variables: Variables, index: Any, value: Any) -> Any:
+            def call(body: Body, variables: Variables, index: Any, value: Any) -> Any:
                 keys = loop_keys(rng_groups, key_axes, index, offset)
-                result, groups = pure.of(fn)(variables, keys, value)
+                result, groups = body.of(fn)(variables, keys, value)
                 if fn is cond_fun:
-                    check_condition(pure.where, result)
+                    check_condition(body.where, result)
                 return result, groups
 
             return call
 
-        repeat = Repeat(pure, run(cond_fun, 1), run(body_fun, 0), splits(rng_groups, key_axes))
+        repeat = Repeat(body, run(cond_fun, 1), run(body_fun, 0), splits(rng_groups, key_axes))
         return repeat.run(Variables(*variable_groups), init_val)
 
     filters = [variable_carry, variable_broadcast]
     advice = loop_advice(key_axes)._replace(captured="refused")
-    lifted = lift(transform, body_fun, filters, [*filters, Captured(all=True)], rules, "while_loop", advice)
+    lifted = transformation(transform, filters, [*filters, Captured(all=True)], rules, "while_loop", advice=advice)(
+        body_fun
+    )
 
     @named_like(body_fun)
     def call(scopes: Any, init_val: Any) -> Any:

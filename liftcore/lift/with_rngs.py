@@ -8,8 +8,9 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.pure import Pure, lift
-from ..scopes.groups import Advice, Captured
+from ..pipeline.packing import transformation
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice, Captured
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]
@@ -48,18 +49,18 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
     """
     keys = rng.sequences(rngs)
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         group = []
-        for index, (outer, roots) in enumerate(zip(pure.crossing.outers, rng_groups[0], strict=True)):
+        for index, (outer, roots) in enumerate(zip(body.use.outers, rng_groups[0], strict=True)):
             kept = roots if rng.DEFAULT not in keys else {name: roots[name] for name in outer.tree.rngs}
             group.append({**kept, **(_folded(keys, index) if index else keys)})
-        return begin_anew(pure, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
+        return begin_anew(body, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
 
-    return lift(transform, fn, [True], [True, Captured(all=True)], [True], "with_rngs", _ADVICE)
+    return transformation(transform, [True], [True, Captured(all=True)], [True], "with_rngs", advice=_ADVICE)(fn)
 
 
 def begin_anew(
-    pure: Pure,
+    body: Body,
     names: frozenset[str],
     variable_groups: Any,
     rng_groups: Any,
@@ -67,9 +68,9 @@ def begin_anew(
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, tuple[Any, ...]]:
     """Runs a function of scopes in which the sequences of some names begin anew, from the roots in their group."""
-    scopes = pure.crossing.scope_fn(variable_groups, rng_groups, fresh=names)
-    result = pure.crossing.run(pure.fn, scopes, args, kwargs)
-    return result, pure.crossing.repack_fn(scopes)
+    scopes = body.use.scope_fn(variable_groups, rng_groups, restarted=names)
+    result = body.use.run(body.fn, scopes, args, kwargs)
+    return result, body.use.repack_fn(scopes)
 
 
 def _folded(keys: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -15,35 +15,35 @@ from ..typing import Path, PyTree
 from ..values import unwrapped
 
 if TYPE_CHECKING:
-    from .packing import Crossing
+    from .use import Use
 
 __all__ = ["commit"]
 
 _MISSING: Any = object()
 
 
-def commit(crossing: Crossing, groups: Sequence[PyTree]) -> None:
+def commit(use: Use, groups: Sequence[PyTree]) -> None:
     """Puts output groups into the scopes outside, and goes on counting and naming where the body ended.
 
     All or nothing: what can raise, checks and functions of the user's, has run before anything changes outside.
     """
-    _check_draws(crossing)
-    if not crossing.is_unchanged(groups):
-        changes = _changes(crossing, groups)
-        sown = _reduced(crossing, groups, changes)
-        _put_back(crossing, changes)
+    _check_draws(use)
+    if not use.is_unchanged(groups):
+        changes = _changes(use, groups)
+        sown = _reduced(use, groups, changes)
+        _put_back(use, changes)
         for scope, one, value in sown:
             scope.sow(one.collection, one.name, value, one.init_fn, one.reduce_fn)
-    _go_on(crossing)
+    _go_on(use)
 
 
-def _check_draws(crossing: Crossing) -> None:
+def _check_draws(use: Use) -> None:
     """Checks that what was drawn inside may be counted outside, where the scopes are not this thread's anyway."""
     here = get_ident()
-    for record in crossing.records:
+    for record in use.records:
         for (index, path, name), _ in record.draws:
-            if crossing.outers[index].tree.thread != here:
-                crossing.outers[index].below(path).check_live("drawing from", name)
+            if use.outers[index].tree.thread != here:
+                use.outers[index].below(path).check_live("drawing from", name)
 
 
 class _Change(NamedTuple):
@@ -57,11 +57,11 @@ class _Change(NamedTuple):
     written: dict[Path, Any]
 
 
-def _changes(crossing: Crossing, groups: Sequence[PyTree]) -> list[_Change]:
+def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
     """What is done to each scope outside, checked."""
-    tables = groups[: len(crossing.layout.groups.out)]
+    tables = groups[: len(use.layout.lift.out)]
     changes = []
-    for index, outer in enumerate(crossing.outers):
+    for index, outer in enumerate(use.outers):
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
         written = dict(filters.leaves_of(filters.merge(*[group.values[index] for group in tables])))
         for path in itertools.islice(itertools.chain(created, written), 1):  # what holds for one holds for all
@@ -76,12 +76,12 @@ def _changes(crossing: Crossing, groups: Sequence[PyTree]) -> list[_Change]:
     return changes
 
 
-def _reduced(crossing: Crossing, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
+def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
     """The captured values, each with the scope outside that sows it: functions of the user's have run already."""
-    if not crossing.layout.groups.captures or not crossing.records:
+    if not use.layout.lift.captures or not use.records:
         return []
     found = []
-    for change, sown, values in zip(changes, crossing.records[-1].sown, groups[-1], strict=True):
+    for change, sown, values in zip(changes, use.records[-1].sown, groups[-1], strict=True):
         now = {**change.created, **change.written}  # what will be there when a value is sown
         for one, value in zip(sown, values, strict=True):
             scope = change.scope.below(one.path)
@@ -110,36 +110,36 @@ def _first(first: Any, *_: Any) -> Any:
     return first
 
 
-def _put_back(crossing: Crossing, changes: Sequence[_Change]) -> None:
+def _put_back(use: Use, changes: Sequence[_Change]) -> None:
     """Makes and writes outside what the body did inside."""
     for outer, created, written in changes:
         for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=crossing.is_bound(value))
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=use.is_bound(value))
         for path, value in written.items():
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
-        if crossing.nested:
-            mixed = [path for path, value in created.items() if not crossing.is_bound(value)]
-            outer.tree.mixed |= {(path[0], *outer.relative_path, *path[1:]) for path in mixed}
+        if use.nested:
+            unsplit = [path for path, value in created.items() if not use.is_bound(value)]
+            outer.tree.unsplit |= {(path[0], *outer.relative_path, *path[1:]) for path in unsplit}
 
 
-def _go_on(crossing: Crossing) -> None:
+def _go_on(use: Use) -> None:
     """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest.
 
     Where one of several rewinds, counts begin anew for all, so that they depend on nothing before the lift.
     """
     draws: dict[tuple[int, Path, str], int] = {}
-    for record in crossing.records:
+    for record in use.records:
         draws |= {place: max(count, draws.get(place, 0)) for place, count in record.draws}
-        for scope, names in zip(crossing.given, record.names, strict=bool(record.names)):
+        for scope, names in zip(use.given, record.names, strict=bool(record.names)):
             scope.take_names(names)
-        for index, path in record.mixed:
-            outer = crossing.outers[index]
-            outer.tree.mixed.add((path[0], *outer.relative_path, *path[1:]))
+        for index, path in record.unsplit:
+            outer = use.outers[index]
+            outer.tree.unsplit.add((path[0], *outer.relative_path, *path[1:]))
         for index, path, each in record.rewound:
-            outer = crossing.outers[index]
+            outer = use.outers[index]
             outer.tree.rewound = True
             for kept in each:
                 outer.below(path).node.rewind(kept)
     for (index, path, name), count in draws.items():
-        counts = crossing.outers[index].below(path).node.counts
+        counts = use.outers[index].below(path).node.counts
         counts[name] = counts.get(name, 0) + count

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
 import jax
 
 from ..errors import LiftArgumentError, shown
+from ..pipeline.use import Body
 
-__all__ = ["advise", "choose", "fixed_arguments", "join_arguments", "name_arguments", "named_like", "parameter_names"]
+__all__ = [
+    "advised",
+    "choose",
+    "join_arguments",
+    "name_arguments",
+    "named_like",
+    "parameter_names",
+    "split_arguments",
+]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -94,12 +104,15 @@ def join_arguments(arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[
     return tuple(map(kwargs.pop, positional)), kwargs
 
 
-def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[str]) -> dict[str, Any]:
-    """The static ones of the arguments.
+def split_arguments(
+    where: str, static: Iterable[str], args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The static arguments and the others, under the names that `name_arguments` gives.
 
     Raises:
-        LiftArgumentError: where one of them is not hashable.
+        LiftArgumentError: where a static one is not hashable.
     """
+    arguments = name_arguments(args, kwargs)
     fixed = {name: arguments[name] for name in sorted(static) if name in arguments}
     for name, value in fixed.items():
         try:
@@ -110,18 +123,25 @@ def fixed_arguments(where: str, arguments: Mapping[str, Any], static: Iterable[s
                 f"static argument {name!r} must be hashable, given {type(value).__name__}.",
                 "Pass a tuple for a list, or do not declare an array static.",
             ) from error
-    return fixed
+    return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 
 
-def advise(error: Exception, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
+@contextlib.contextmanager
+def advised(body: Body, dynamic: Mapping[str, Any]) -> Iterator[None]:
     """Adds to an error of JAX about an argument that Python has to see how to declare it static.
 
     Args:
-        error: any error.
-        where: the lift.
-        fn: the function of scopes.
+        body: what is run.
         dynamic: the arguments that are traced, as `name_arguments` calls them.
     """
+    try:
+        yield
+    except TypeError as error:
+        _advise(error, body.where, body.fn, dynamic)
+        raise
+
+
+def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mapping[str, Any]) -> None:
     traced = isinstance(error, jax.errors.ConcretizationTypeError) or _NO_ARRAY.search(str(error))
     if traced and not any(_DECLARE in note for note in getattr(error, "__notes__", ())):
         names = dict(enumerate(parameter_names(fn)))

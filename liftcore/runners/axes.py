@@ -15,7 +15,7 @@ import numpy as np
 
 from .._compat import mapped_aval
 from ..errors import AxisSizeError, LiftArgumentError, shown
-from ..pipeline.pure import Pure
+from ..pipeline.use import Body
 from ..scopes.scope import PERTURBATIONS
 from ..typing import Axis, Filter, PyTree
 from .arguments import parameter_names
@@ -183,11 +183,11 @@ class Arguments:
     """
 
     def __init__(
-        self, pure: Pure, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
+        self, body: Body, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
     ) -> None:
         """Of a call of a function whose first `skip` parameters are others."""
-        self._pure, self._skip, self._args, self._kwargs = pure, skip, tuple(args), dict(kwargs)
-        self._arg_axes = flatten_axes(f"{pure.where}, in_axes", in_axes, self._args)
+        self._pure, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
+        self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
         self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
         self._axes = [*self._arg_axes, *self._kwarg_axes]

@@ -9,7 +9,7 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError
 from ..meta import add_axis, has_boxes, is_box, remove_axis
-from ..pipeline.layout import Changes
+from ..pipeline.changes import Changes
 from ..typing import Axis, PyTree
 
 __all__ = ["boxes_inside", "boxes_outside", "check_params", "sized_inside"]

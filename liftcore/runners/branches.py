@@ -17,10 +17,9 @@ from jax.core import ShapedArray
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
-from ..pipeline.hoist import Prologue, Traced, trace
-from ..pipeline.layout import Changes
-from ..pipeline.pure import Pure
-from ..pipeline.split import without_created
+from ..pipeline.changes import Changes
+from ..pipeline.splitting import Prologue, Split, trace, without_created
+from ..pipeline.use import Body
 from ..scopes.tree import Sown
 from ..typing import PyTree
 from ..values import rewrapped
@@ -31,7 +30,7 @@ __all__ = ["Slots", "run_one", "types_text"]
 
 
 def run_one(
-    pure: Pure,
+    body: Body,
     branches: Sequence[Callable[..., Any]],
     choose: Callable[[Sequence[Callable[[], Any]]], Any],
     variable_groups: Sequence[PyTree],
@@ -41,7 +40,7 @@ def run_one(
     """Runs one of some functions of scopes.
 
     Args:
-        pure: any of them, made pure; it has one output group and captures all that is sown.
+        body: any of them, made pure; it has one output group and captures all that is sown.
         branches: the functions.
         choose: such as `jax.lax.switch`, less its index and its operands.
         variable_groups: one group.
@@ -49,24 +48,24 @@ def run_one(
         operands: what the functions are called with.
     """
 
-    def run(pure: Pure) -> tuple[Any, tuple[Any, ...]]:
-        return pure(variable_groups, rng_groups, *operands)
+    def run(body: Body) -> tuple[Any, tuple[Any, ...]]:
+        return body(variable_groups, rng_groups, *operands)
 
-    choose = functools.partial(_choose, pure.where, choose)
-    if not pure.writes:
-        result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, pure.of(branch)) for branch in branches])
+    choose = functools.partial(_choose, body.where, choose)
+    if not body.creates:
+        result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, body.of(branch)) for branch in branches])
         return result
-    hoisted, traced = pure.hoisted(), []
+    hoisted, traced = body.marked(), []
     slots = Slots()
     for branch in branches:
         body = hoisted.of(branch)
-        traced.append(trace(lambda body=body: without_created(*run(body))))
-        slots.add(pure.crossing.records[-1].sown, traced[-1].outputs[1][1])
+        traced.append(trace(lambda body=body: without_created(*run(body)), use=body.use))
+        slots.add(body.use.record.sown, traced[-1].outputs[1][1])
         for one in traced[:-1]:
-            check_separate(pure, select(one.created[0], traced[-1].created[0]))
-    made = _made(pure, traced)
+            check_separate(body, select(one.created[0], traced[-1].created[0]))
+    made = _made(body, traced)
     before = tuple(map(merge, variable_groups[0], made))
-    begin = _begin(pure.where, before, [one.outputs[1][0] for one in traced])
+    begin = _begin(body.where, before, [one.outputs[1][0] for one in traced])
 
     def rest(index: int) -> Any:
         given = [select(made, traced[index].created[0]), ()]
@@ -74,7 +73,7 @@ def run_one(
         return result, overlay(begin, values), slots.fill(index, captured)
 
     output, values, captured = choose([functools.partial(rest, index) for index in range(len(traced))])
-    pure.capture(slots.sown)
+    body.capture(slots.sown)
     return output, (Changes(values, made), captured)
 
 
@@ -150,22 +149,22 @@ class Slots:
         return tuple(full)
 
 
-def _made(pure: Pure, traced: Sequence[Traced]) -> PyTree:
+def _made(body: Body, traced: Sequence[Split]) -> PyTree:
     """The initial values of all bodies, each as the first that creates it makes it."""
     made: Any = tuple({} for _ in traced[0].created[0])
     types: Any = made
     for number, one in enumerate(traced):
         created = one.created[0]
-        _check_same(pure.where, "creates", number, created, types)
+        _check_same(body.where, "creates", number, created, types)
         missing = jax.tree.leaves(tuple(map(_missing, created, types)))
         prologue = Prologue(one, [])
         # What this body derives from a variable that an earlier one makes too, it derives from the value that stays.
         for place, value in enumerate(jax.tree.leaves(overlay(created, select(made, created)))):
             if not missing[place]:
                 prologue.know(place, value)
-        pure.make(prologue, missing)
+        prologue.make(missing)
         made, types = tuple(map(merge, prologue.tree(missing)[0], made)), tuple(map(merge, created, types))
-    pure.made([made])
+    body.use.made([made])
     return made
 
 

@@ -11,7 +11,7 @@ from jax.core import ShapedArray
 
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of
-from ..pipeline.pure import Pure
+from ..pipeline.use import Body
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
 from .changes import path_text
@@ -70,14 +70,14 @@ def _promote(leaf: Any, new: Any) -> Any:
     return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
 
 
-def casts_of(pure: Pure, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
+def casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
     """The casts of carried variables that a body creates as weakly typed numbers, and writes as something else.
 
     They are what `promoted` does to those that were given: see `Tree.casts`.
     """
     found = {}
     before, after = select(created, written), select(written, created)
-    for outer, tree, other in zip(pure.crossing.outers, before, after, strict=True):
+    for outer, tree, other in zip(body.use.outers, before, after, strict=True):
         values = dict(leaves_of(other))
         for path, value in leaves_of(tree):
             (olds, treedef), (news, treedef_after) = _flatten(value), _flatten(values[path])
@@ -129,12 +129,12 @@ def _advice(pairs: Sequence[tuple[_Type, _Type]]) -> str:
     return f"It lies on devices in another way: `jax.sharding.reshard(carry, P({spec}))` brings it back."
 
 
-def check_separate(pure: Pure, group: PyTree) -> None:
+def check_separate(body: Body, group: PyTree) -> None:
     """Checks that what each variable of a group begins with can be told from what a body makes of it."""
-    for index, path in sorted(pure.crossing.records[-1].mixed):
+    for index, path in sorted(body.use.record.unsplit):
         if path in dict(leaves_of(group[index])):
             raise LiftArgumentError(
-                f'"{path_text(path)}" in {pure.where}',
+                f'"{path_text(path)}" in {body.where}',
                 "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
                 "what is computed from it, as is needed here.",
                 "Create it before that lift, or write the lift with those of liftcore.",

@@ -26,17 +26,18 @@ import numpy as np
 
 from .._compat import closed_over
 from ..diagnostics.retrace import Counted, Known, note, recording
-from ..pipeline.hoist import Traced
-from ..pipeline.layout import Layout, Record
-from ..pipeline.packing import Crossing, name_of
-from ..pipeline.split import Split, with_created, without_created
+from ..errors import name_of
+from ..pipeline.changes import Record
+from ..pipeline.splitting import Split, with_created, without_created
+from ..pipeline.stages import Layout
+from ..pipeline.use import Use
 from ..statics import snapshot
 from ..typing import Path
 from .arguments import join_arguments
 from .shardings import Shardings
 from .signature import Signature, facts_of
 
-__all__ = ["DONATED", "Body", "Cache", "Compiled", "Options", "is_shareable"]
+__all__ = ["DONATED", "Cache", "Compiled", "Options", "Program", "is_shareable"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit` by name."""
@@ -58,14 +59,14 @@ class Call:
     """A call of a compiled function.
 
     Attributes:
-        crossing: the use of a lift that it belongs to.
+        use: the use of a lift that it belongs to.
         traced: whether the body ran.
     """
 
-    __slots__ = ("crossing", "traced")
+    __slots__ = ("traced", "use")
 
-    def __init__(self, crossing: Crossing) -> None:
-        self.crossing, self.traced = crossing, False
+    def __init__(self, use: Use) -> None:
+        self.use, self.traced = use, False
 
 
 _calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
@@ -85,9 +86,9 @@ class Draw:
     count: int
     rewound: int
 
-    def word(self, crossing: Crossing) -> Any:
+    def word(self, use: Use) -> Any:
         """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
-        scope = crossing.outers[self.index].below(self.path)
+        scope = use.outers[self.index].below(self.path)
         count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
         return scope.tree.word(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
 
@@ -111,8 +112,8 @@ class TooFewWords(BaseException):
 class Dealer:
     """Deals out the words to a body while it is traced, and notes what each of them is for."""
 
-    def __init__(self, words: Any, crossing: Crossing) -> None:
-        self._words, self._outers = words, crossing.outers
+    def __init__(self, words: Any, use: Use) -> None:
+        self._words, self._outers = words, use.outers
         self.draws: list[Draw] = []
 
     def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
@@ -132,7 +133,7 @@ class Dealer:
         return deal
 
 
-class Body:
+class Program:
     """The function that is compiled. Equal ones share a trace.
 
     Args:
@@ -159,7 +160,7 @@ class Body:
         self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Body) and self._key == other._key
+        return isinstance(other, Program) and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
@@ -174,24 +175,24 @@ class Body:
     def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
-        crossing = call.crossing
+        use = call.use
         variable_groups, rng_groups, kept = operands
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
-        dealer = Dealer(words, crossing)
-        scopes = crossing.scope_fn(variable_groups, rng_groups, hoisted=True, words=dealer.to)
-        result = crossing.run(self.fn, scopes, args, kwargs)
-        groups = crossing.repacked(scopes)
+        dealer = Dealer(words, use)
+        scopes = use.scope_fn(variable_groups, rng_groups, marked=True, words=dealer.to)
+        result = use.run(self.fn, scopes, args, kwargs)
+        groups = use.repacked(scopes)
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
-            placement.check_result(f"{self.layout.name} at {crossing.outers[0].path_text}", result)
-            values = placement.constrain(values, crossing)
+            placement.check_result(f"{self.layout.lift.name} at {use.outers[0].path_text}", result)
+            values = placement.constrain(values, use)
         call.traced = True
-        changed = not crossing.is_unchanged(groups)
-        return created, (result, values, Kept(crossing.records.pop(), tuple(dealer.draws), changed))
+        changed = not use.is_unchanged(groups)
+        return created, (result, values, Kept(use.take_record(), tuple(dealer.draws), changed))
 
 
-_SIGNATURE = inspect.signature(functools.partial(Body.__call__, None))  # type: ignore[arg-type]
+_SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
 """That of every body: working it out takes a third of the time that making a compiled function does."""
 
 
@@ -199,7 +200,7 @@ class Cache:
     """A bounded number of compiled functions, which can be found again by an equal body.
 
     Attributes:
-        find: called as `find(body, options)`.
+        find: called as `find(program, options)`.
     """
 
     def __init__(self) -> None:
@@ -212,70 +213,75 @@ class Compiled:
 
     Args:
         known: all that are in its cache; it puts itself there.
-        body: the body.
+        program: what it compiles.
         options: arguments of `jax.jit`.
 
     Attributes:
         traces: what the last traces were made for.
     """
 
-    def __init__(self, known: Found, body: Body, options: Options) -> None:
+    def __init__(self, known: Found, program: Program, options: Options) -> None:
         # It may be traced again when what the user holds is no longer as the key says.
-        body.fn, body.fixed = snapshot(body.fn), tuple([(name, key, snapshot(one)) for name, key, one in body.fixed])
-        self.body = body
+        program.fn, program.fixed = (
+            snapshot(program.fn),
+            tuple([(name, key, snapshot(one)) for name, key, one in program.fixed]),
+        )
+        self.program = program
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
-        whole, rest = ({}, {}) if body.shardings is None else (body.shardings.whole(), body.shardings.rest())
-        self._whole = self._jit(body, **whole)
+        whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
+        self._whole = self._jit(program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
         self._known = known
         known[id(self)] = self
 
-    def __call__(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def __call__(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """The result of the body and its output groups; `gone` are the donated arguments."""
-        call = Call(crossing)
+        call = Call(use)
         before = _calls.set(call)
         try:
-            return self._call(crossing, gone, operands)
+            return self._call(use, gone, operands)
         finally:
             _calls.reset(before)
-            del call.crossing  # a copy of the context would keep it alive
+            del call.use  # a copy of the context would keep it alive
             if call.traced:
-                self._remember(Signature.of(crossing, gone, operands))
+                self._remember(Signature.of(use, gone, operands))
 
     def _remember(self, now: Signature) -> None:
         """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
         if recording():
-            name, cache = self.body.layout.name, self._known
-            others = [other for other in reversed(list(cache.values())) if other.body.layout.name == name]
+            name, cache = self.program.layout.lift.name, self._known
+            others = [other for other in reversed(list(cache.values())) if other.program.layout.lift.name == name]
             before = [
-                Known(one.path, facts_of(other.body, one), cache) for other in others for one in reversed(other.traces)
+                Known(one.path, facts_of(other.program, one), cache)
+                for other in others
+                for one in reversed(other.traces)
             ]
-            note(name, Known(now.path, facts_of(self.body, now), cache), before)
+            note(name, Known(now.path, facts_of(self.program, now), cache), before)
         self.traces.append(now)
 
-    def _call(self, crossing: Crossing, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _call(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         words: Any = None  # where there is nothing to draw from
         creates = False
-        if crossing.writes or any(map(any, operands[1])):
+        if use.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
-            words = self._filled([draw.word(crossing) for draw in kept.draws])
+            words = self._filled([draw.word(use) for draw in kept.draws])
             creates = bool(jax.tree.leaves(created))
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
             hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            parts, shardings = Split(crossing, hoisted), self.body.shardings
-            form = None if shardings is None else shardings.placement.form(hoisted.created, crossing)
+            parts, shardings = hoisted.within(use), self.program.shardings
+            form = None if shardings is None else shardings.placement.form(hoisted.created, use)
             created = parts.prologue(held, words, gone, operands, form=form)
             result, values, kept = run(created, held, words, gone, operands)
         else:
             created, (result, values, kept) = self._whole(words, gone, operands)
-        crossing.records.append(kept.record)
-        return with_created(created[: len(values)], result, values) if kept.changed else (result, crossing.unchanged)
+        use.replay(kept.record)
+        return with_created(created[: len(values)], result, values) if kept.changed else (result, use.unchanged)
 
     def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""
@@ -292,14 +298,14 @@ class Compiled:
             return jnp.concatenate([jnp.stack(words), rest])
         return np.concatenate([np.array(words, np.uint32), rest])
 
-    def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Traced, Callable[..., Any]]:
+    def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """The body as traced, and the compiled function of it without what makes its initial values."""
-        hoisted = Traced(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
+        hoisted = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
 
         def rest(created: Any, held: Any, words: Any, gone: Any, operands: Any) -> Any:
             return hoisted.rest(None, created, held, words, gone, operands)[1]
 
-        rest.__name__ = self.body.__name__
+        rest.__name__ = self.program.__name__
         return hoisted, self._jit_rest(rest)
 
 

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import LiftArgumentError, misfit, shown
+from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import leaves_of, merge
-from ..pipeline.hoist import Traced, trace
-from ..pipeline.packing import name_of
-from ..pipeline.pure import Pure
-from ..pipeline.split import split, without_created
+from ..pipeline.splitting import Split, trace, without_created
+from ..pipeline.use import Body
 from ..scopes.problems import wrong_function
 from ..typing import PyTree
 from .arguments import parameter_names
@@ -83,21 +81,21 @@ class Ruled:
         function: `operands -> (result, output values)`, which like the rule keeps no arrays.
     """
 
-    def __init__(self, pure: Pure, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
-        self._pure, self._arguments = pure.hoisted(), arguments
+    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
+        self._function, self._arguments = body.marked(), arguments
         given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None
 
-        def body(pure: Pure, operands: Operands) -> Any:
-            return self._run(pure, operands, *arguments.join(operands.args))
+        def run(body: Body, operands: Operands) -> Any:
+            return self._run(body, operands, *arguments.join(operands.args))
 
-        self._parts = split(pure, body, given)
+        self._parts = body.split(given, via=run)
         self._begins = self._counts_of_draws()
         self._slots = Slots()
         self._written = self._note(self._parts.values)
         self._created = self._parts.prologue(given)
         wrt, others = (tuple(map(merge, *both)) for both in zip(variable_groups, self._created[:2], strict=True))
-        traced, (*_, effects) = self._parts.traced, self._created
+        traced, (*_, effects) = self._parts, self._created
         self.operands = given._replace(wrt=wrt, others=others, effects=effects, consts=(_constant(traced.consts),))
         shapes = jax.tree.map(lambda _: None, (given.wrt, given.others))
         self.function = functools.partial(_function, _without_constants(traced), shapes, self._slots)
@@ -120,15 +118,15 @@ class Ruled:
             if other is identity and self._is_same(outer):
                 self._check_draws(rule, outer)
                 return functools.partial(self._ruled_as, outer)
-        pure = self._pure.of(rule, self._created[:2])
+        body = self._function.of(rule, self._created[:2])
 
-        def body(operands: Operands, *more: Any) -> Any:
+        def run(operands: Operands, *more: Any) -> Any:
             args = self._arguments.join(operands.args)
-            return without_created(*self._run(pure, operands, *arguments(args, *more)))
+            return without_created(*self._run(body, operands, *arguments(args, *more)))
 
         before = _ruling.set(((identity, self), *_ruling.get()))
         try:
-            traced = trace(body, self.operands._replace(effects=(), consts=()), *more)
+            traced = trace(run, self.operands._replace(effects=(), consts=()), *more)
         finally:
             _ruling.reset(before)
         self.operands = self.operands._replace(consts=(*self.operands.consts, _constant(traced.consts)))
@@ -140,7 +138,7 @@ class Ruled:
 
     def _is_same(self, outer: Ruled) -> bool:
         """Whether this is the call that a rule of an outer one is traced for: of all that it may depend on."""
-        here, there = self._pure.crossing.outers, outer._pure.crossing.outers
+        here, there = self._function.use.outers, outer._function.use.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
         held = zip(self._arguments.held, outer._arguments.held, strict=True)
@@ -149,13 +147,13 @@ class Ruled:
 
     def _counts_of_draws(self) -> list[int]:
         """What the counts are from which the draws of the function go on."""
-        outers, draws = self._pure.crossing.outers, self._pure.crossing.records[-1].draws
+        outers, draws = self._function.use.outers, self._function.use.record.draws
         return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
 
     def _check_draws(self, rule: Callable[..., Any], outer: Ruled) -> None:
         if self._begins != outer._begins:
             raise LiftArgumentError(
-                f"{name_of(rule)}, the rule of {outer._pure.where}",
+                f"{name_of(rule)}, the rule of {outer._function.where}",
                 "it draws keys before it calls the function itself, which then draws others than without the rule.",
                 "Call the function first, and draw after.",
             )
@@ -172,20 +170,20 @@ class Ruled:
 
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The output groups, from the values that came out."""
-        self._pure.capture(self._slots.sown)
+        self._function.capture(self._slots.sown)
         return self._parts.join(self._created, None, values)[1]
 
-    def _run(self, pure: Pure, operands: Operands, *args: Any) -> Any:
-        return pure([operands.wrt, operands.others], operands.rngs, *args)
+    def _run(self, body: Body, operands: Operands, *args: Any) -> Any:
+        return body([operands.wrt, operands.others], operands.rngs, *args)
 
     def _note(self, values: Sequence[Any]) -> set[str]:
-        self._slots.add(self._pure.crossing.records[-1].sown, values[-1])
+        self._slots.add(self._function.use.record.sown, values[-1])
         return _names(values[:-1])
 
     def _check_same(self, rule: Callable[..., Any], does: str, given: set[str], expected: set[str]) -> None:
         if given != expected:
             raise LiftArgumentError(
-                f"{name_of(rule)}, the rule of {self._pure.where}",
+                f"{name_of(rule)}, the rule of {self._function.where}",
                 f"it {does} {sorted(given)}, and {sorted(expected)} was expected: what the function does, so does its "
                 "rule.",
                 "Create variables in the function, and write in the rule what the function writes.",
@@ -215,16 +213,16 @@ def _constant(consts: Sequence[Any]) -> list[Any]:
     return [value for value in consts if _is_constant(value)]
 
 
-def _without_constants(traced: Traced) -> Traced:
+def _without_constants(traced: Split) -> Split:
     return traced.closed_over([None if _is_constant(value) else value for value in traced.consts])
 
 
-def _with_constants(traced: Traced, consts: Sequence[Any]) -> Traced:
+def _with_constants(traced: Split, consts: Sequence[Any]) -> Split:
     rest = iter(consts)
     return traced.closed_over([next(rest) if value is None else value for value in traced.consts])
 
 
-def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
+def _function(traced: Split, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
     wrt, others = operands.wrt, _opaque(operands.others)
     created = [select(wrt, traced.created[0]), select(others, traced.created[1]), (), operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
@@ -232,7 +230,7 @@ def _function(traced: Traced, shapes: PyTree, slots: Slots, operands: Operands) 
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])
 
 
-def _rule(traced: Traced, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
+def _rule(traced: Split, slots: Slots, operands: Operands, *more: Any) -> tuple[Any, Any]:
     given = operands._replace(others=_opaque(operands.others), effects=(), consts=())
     result, values = _with_constants(traced, operands.consts[1]).rest(None, traced.created, given, *more)[1]
     return result, _opaque([*values[:-1], slots.fill(1, values[-1])])

@@ -18,10 +18,9 @@ import numpy as np
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
-from ..pipeline.layout import Layout
-from ..pipeline.pure import Pure
-from ..pipeline.split import split
-from ..scopes.groups import Advice
+from ..pipeline.stages import Layout
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice
 from ..typing import Path, PyTree
 from ..values import copied, rewrapped
 from .axes import split_arrays
@@ -90,7 +89,7 @@ class Scoped(NamedTuple):
 
 
 def differentiable(
-    pure: Pure,
+    body: Body,
     variable_groups: Sequence[PyTree],
     rng_groups: Any,
     argnums: Sequence[int],
@@ -100,7 +99,7 @@ def differentiable(
     """A function of the variables of the first group, and of arguments, for JAX to differentiate.
 
     Args:
-        pure: the function of scopes.
+        body: the function of scopes.
         variable_groups: those to differentiate with respect to, and the others.
         rng_groups: as they were given.
         argnums: the numbers of the arguments to differentiate with respect to; the others may be anything.
@@ -112,23 +111,23 @@ def differentiable(
         the output groups when they have come out of the derivative.
     """
     trees, others = variable_groups
-    if not pure.writes:
-        return lambda trees, *args: pure([trees, others], rng_groups, *args, **kwargs), trees, tuple
+    if not body.creates:
+        return lambda trees, *args: body([trees, others], rng_groups, *args, **kwargs), trees, tuple
     moving = [num - 1 for num in argnums if num]
     joins: list[Callable[..., Any]] = []
 
-    def body(pure: Pure, trees: PyTree, moved: Sequence[Any]) -> Any:
+    def run(body: Body, trees: PyTree, moved: Sequence[Any]) -> Any:
         full = list(args)
         for place, arg in zip(moving, moved, strict=True):
             full[place] = arg
-        result, groups = pure([trees, others], rng_groups, *full, **kwargs)
+        result, groups = body([trees, others], rng_groups, *full, **kwargs)
         arrays, join = split_arrays(result)
         joins.append(join)
         return arrays, groups
 
     operands = trees, [args[place] for place in moving]
-    parts = split(pure, body, *operands)
-    check_separate(pure, parts.traced.created[0])
+    parts = body.split(*operands, via=run)
+    check_separate(body, parts.created[0])
     made = parts.prologue(*operands)
 
     def call(full: PyTree, *args: Any) -> Any:
@@ -176,21 +175,21 @@ def by_argument(scoped: Scoped, argnums: int | Sequence[int], nums: Sequence[int
     return seen if isinstance(argnums, Sequence) else seen[0]
 
 
-def check_wrt(pure: Pure, trees: PyTree, allow_int: bool = False) -> None:
+def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
     """Checks that there are variables to differentiate with respect to, and that these can be."""
     for tree in trees:
         for path, value in leaves_of(tree):
             wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
             if wrong and not allow_int:
                 raise LiftArgumentError(
-                    f'"{path_text(path)}" in {pure.where}',
+                    f'"{path_text(path)}" in {body.where}',
                     f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
                     "Leave it out of `wrt`, or pass `allow_int=True`.",
                 )
     if not jax.tree.leaves(trees):
-        known = sorted({name for outer in pure.crossing.outers for name in outer.tree.variables})
+        known = sorted({name for outer in body.use.outers for name in outer.tree.variables})
         raise LiftArgumentError(
-            pure.where,
+            body.where,
             f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
             'Choose others, such as `wrt="params"`, or count arguments from 1.',
         )

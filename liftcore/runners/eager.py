@@ -15,15 +15,15 @@ import jax
 import numpy as np
 
 from .._compat import is_eager
-from ..errors import LiftError
-from ..pipeline.packing import Crossing, lift_across, name_of
-from ..pipeline.pure import keeping_lifter
-from ..scopes.groups import Advice, Captured, Groups
+from ..errors import LiftError, name_of
+from ..pipeline.packing import keeping_lifter, transformation
+from ..pipeline.use import Body
+from ..scopes.lifts import Captured
 from ..statics import snapshot, static_key, surroundings
 from ..typing import PyTree
 from .arguments import join_arguments, name_arguments
 from .axes import replace_mapped, select_mapped
-from .compiled import DONATED, Body, Cache, is_shareable
+from .compiled import DONATED, Cache, Program, is_shareable
 
 __all__ = ["kept"]
 
@@ -32,7 +32,6 @@ Lift = TypeVar("Lift", bound=Callable[..., Any])
 Arrays: TypeAlias = dict[str, list[Any]]
 """The traced leaves of arguments, by the names of these."""
 
-_GROUPS = Groups.of([True], [True, Captured(all=True)], [True], Advice("", ""))
 _NUMBERS = (bool, int, float, complex, np.generic)
 _NO_NUMBERS = "OSUMm"  # dtypes of NumPy: objects, texts, times
 _NEEDS_VALUES = (
@@ -126,29 +125,30 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
     """The lifted function, under a `jit` where it is called eagerly."""
     cache = functools.cache(made.cache)
 
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, arrays: Arrays) -> Any:
+        if body.use.observer is not None:
+            raise AsItIs
+        paths = tuple(outer.path for outer in body.use.outers)  # filters may ask for them
+        program = Program(body.fn, body.fn.key, body.use.layout, (), paths, None)  # type: ignore[attr-defined]
+        found = cache().find(program, (("donate_argnames", DONATED),) if gone else ())
+        if found.program.fn.needs_values:  # type: ignore[attr-defined]
+            raise AsItIs
+        return found(body.use, gone, (variable_groups, rng_groups, arrays))
+
+    run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
+
     @functools.wraps(made.lifted)
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         call = EagerCall.of(made, kinds, args, kwargs) if is_eager() else None
         if call is None:
             return made.lifted(scopes, *args, **kwargs)
         try:
-            return lift_across(functools.partial(_across, *call, cache()), _GROUPS, call[0].__name__, False)(scopes)
+            return run(call[0])(scopes, *call[1:])
         except AsItIs:
             pass
         return made.lifted(scopes, *args, **kwargs)  # an error that it raises knows nothing of what was tried before
 
     return keeping_lifter(lifted, made.lifted)
-
-
-def _across(call: EagerCall, arrays: Arrays, gone: Arrays, cache: Cache, crossing: Crossing, *groups: Any) -> Any:
-    if crossing.watched is not None:
-        raise AsItIs
-    paths = tuple(outer.path for outer in crossing.outers)  # filters may ask for them
-    body = Body(call, call.key, crossing.layout, (), paths, None)
-    found = cache.find(body, (("donate_argnames", DONATED),) if gone else ())
-    if found.body.fn.needs_values:  # type: ignore[attr-defined]
-        raise AsItIs
-    return found(crossing, gone, (*groups, arrays))
 
 
 class Argument(NamedTuple):
@@ -179,14 +179,14 @@ class EagerCall:
     def __init__(self, made: Made, arguments: Mapping[str, Argument], key: Hashable) -> None:
         self._made, self._arguments, self.key = made, arguments, key
         self.needs_values = False
-        self.__name__ = f"{made.lift.__name__}({name_of(made.lifted)})"
+        self.__name__ = name_of(made.lifted)
         self.__wrapped__ = made.lifted  # for the names of arguments
 
     @classmethod
     def of(
         cls, made: Made, kinds: Kinds, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[EagerCall, Arrays, Arrays] | None:
-        """That of a call, and its arrays, those that are donated apart; None where no key stands for what is static."""
+        """That of a call, and its arrays, those that are donated first; None where no key stands for what is static."""
         arguments: dict[str, Argument] = {}
         arrays: Arrays = {}
         gone: Arrays = {}
@@ -202,7 +202,7 @@ class EagerCall:
             key = static_key((made.lift, made.args, made.options, told)), surroundings()
         except (LiftError, TypeError):  # `Undescribed` is one
             return None
-        return cls(made, arguments, key), arrays, gone
+        return cls(made, arguments, key), gone, arrays
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """Runs while it is traced."""

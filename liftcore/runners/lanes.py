@@ -13,9 +13,10 @@ import jax
 from jax.core import ShapedArray
 
 from ..errors import LoopInvarianceError
-from ..pipeline.pure import Lifter, Pure, lifter
-from ..pipeline.split import Split, split
-from ..scopes.groups import Advice, Captured
+from ..pipeline.packing import Lifter, transformation
+from ..pipeline.splitting import Split
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice, Captured
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,
@@ -75,10 +76,10 @@ def over_lanes(
     rules, key_axes = split_rules(split_rngs)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
-    def transform(pure: Pure, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = Arguments(pure, 1, args, kwargs, in_axes, kw_axes)
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = Arguments(body, 1, args, kwargs, in_axes, kw_axes)
         size, variable_groups = sized_inside(
-            pure.where,
+            body.where,
             variable_groups,
             axes.in_axes,
             metadata_params,
@@ -91,10 +92,10 @@ def over_lanes(
             variables = replace_mapped(variable_groups, along, slices[0])
             return variables, replace_mapped(keys, key_axes, slices[1]), *arguments.join(slices[2])
 
-        def lane(pure: Pure, slices: Any, whole: Any) -> tuple[Any, Any]:
+        def lane(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
             variables, rngs, args, kwargs = _put(join(slices), places, whole)
-            result, groups = pure(variables, rngs, *args, **kwargs)
-            flatten_axes(f"{pure.where}, out_axes", out_axes, result)
+            result, groups = body(variables, rngs, *args, **kwargs)
+            flatten_axes(f"{body.where}, out_axes", out_axes, result)
             return result, groups
 
         operands = (
@@ -106,11 +107,13 @@ def over_lanes(
         places, whole = _whole(join, operands) if mapper.closed else ([], [])
         donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
         lanes = Lanes(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
-        result, groups = lanes.run(pure, lane, (operands, whole), out_axes)
+        result, groups = lanes.run(body, lane, (operands, whole), out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
     advice = mapper.advice.along("lane", axes.in_axes, axes.out_axes, key_axes)
-    return lifter(lambda fn: transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice)
+    return transformation(
+        transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice=advice
+    )
 
 
 def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:
@@ -179,24 +182,24 @@ class Lanes(NamedTuple):
         return [] if self.mapper.axis_name is None else [(self.mapper.axis_name, self.size)]
 
     def run(
-        self, pure: Pure, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
+        self, body: Body, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Maps `lane(pure, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
-        if not pure.writes:
-            run = self.spread(lambda *given: lane(pure, *given)[0], self.in_axes, out_axes)
-            return run(*operands), pure.unchanged
+        """Maps `lane(body, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
+        if not body.creates:
+            run = self.spread(lambda *given: lane(body, *given)[0], self.in_axes, out_axes)
+            return run(*operands), body.unchanged
         axes = list(self.group_axes)
-        parts = split(pure, lane, *self.sliced(operands, self.in_axes), axes=self.names)
+        parts = body.split(*self.sliced(operands, self.in_axes), axes=self.names, via=lane)
         whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
         try:
-            created = parts.batched(self.batch, operands, flatten_axes("operands", self.in_axes, operands), whole[0][0])
+            created = parts.batched_prologue(self.batch, operands, self.in_axes, whole[0][0])
             if self.mapper.spread is None:
                 outputs = self.batch(parts.remainder, *whole)(created, *operands)
             elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):
                 # Only `jax.vmap` tells whether a value differs between lanes.
                 jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
         except ValueError as error:
-            _check_shared(pure.where, parts, axes, self.mapper, error)
+            _check_shared(body.where, parts, axes, self.mapper, error)
             raise
         if self.mapper.spread is not None:
             outputs = self.mapper.spread(self, parts.remainder, *whole)(created, *operands)
@@ -204,7 +207,7 @@ class Lanes(NamedTuple):
 
 
 _SLICES = 0
-"""The operand that differs between lanes, as `Traced.reads` numbers them."""
+"""The operand that differs between lanes, as `Split.reads` numbers them."""
 
 
 def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -216,10 +219,9 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _check_shared(where: str, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
     """Raises where a shared variable, created or written, depends on the lane."""
-    traced = parts.traced
-    mapped = {number for number, part in enumerate(traced.parts) if part < len(axes) and axes[part] is not None}
-    created = traced.reads(), traced.tree(None, traced.earlier)
-    written = (one[1] for one in traced.output_reads())
+    mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
+    created = parts.reads(), parts.tree(None, parts.earlier)
+    written = (one[1] for one in parts.output_reads())
     advices = "do not split the sequence that its initializer draws from", f"write the same in all lanes{mapper.same}"
     for both, advice in zip((created, written), advices, strict=True):
         reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)

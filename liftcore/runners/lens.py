@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
-from ..pipeline.pure import Pure
+from ..pipeline.use import Body
 from ..typing import Filter, PyTree, Variables
 from ..values import Whole, rewrapped, unwrapped
 from .carry import select
@@ -23,13 +23,13 @@ class Lens(NamedTuple):
     """Two functions of variables, in one use of a lift.
 
     Attributes:
-        pure: the function of scopes.
+        body: the function of scopes.
         mapped: a filter of the variables that are mapped.
         map_in: from what is stored to what the body sees.
         map_out: from what the body made or wrote to what is stored.
     """
 
-    pure: Pure
+    body: Body
     mapped: Filter
     map_in: Callable[[Any], Variables]
     map_out: Callable[[Any], Variables]
@@ -41,12 +41,12 @@ class Lens(NamedTuple):
     def stored(self, changed: Sequence[Any]) -> tuple[Any, ...]:
         """What is stored of variables that the body made or wrote."""
         trees = tuple(self._mapped("map_out", self.map_out, tree) for tree in changed)
-        for tree, outer in zip(trees, self.pure.crossing.outers, strict=True):
+        for tree, outer in zip(trees, self.body.use.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
             if astray:
                 names = [path_text(path) for path, _ in leaves_of(astray)]
                 raise LiftArgumentError(
-                    self.pure.where,
+                    self.body.where,
                     f"`map_out` returned {names}, which `mapped` does not take, so `map_in` would never see it.",
                     "Let `mapped` take what is stored too.",
                 )
@@ -61,7 +61,7 @@ class Lens(NamedTuple):
                 before, now = (jax.tree.map(_type, unwrapped(value)) for value in (aval, found.get(path)))
                 if before != now:
                     raise LiftArgumentError(
-                        f'"{path_text(path)}" in {self.pure.where}',
+                        f'"{path_text(path)}" in {self.body.where}',
                         f"the body has it as {before}, and of what is stored with `map_out`, `map_in` makes {now}.",
                         "Let `map_in` undo what `map_out` does to names, shapes and dtypes.",
                     )
@@ -73,7 +73,7 @@ class Lens(NamedTuple):
         found = fn(_copied(tree))  # a user looks into values as into modules
         if not isinstance(found, Mapping) or not all(isinstance(below, Mapping) for below in found.values()):
             raise LiftArgumentError(
-                f"`{name}` of {self.pure.where}",
+                f"`{name}` of {self.body.where}",
                 f"expected a dict of collections, as it was given, returned {jax.tree.structure(found)}.",
                 "Return `{collection: {…}}`; `jax.tree.map` over what is given does.",
             )

@@ -23,15 +23,26 @@ import jax
 from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
+from ..pipeline.changes import Changes
 from ..pipeline.equations import batches
-from ..pipeline.hoist import Prologue, Traced, trace
-from ..pipeline.layout import Changes
-from ..pipeline.pure import Pure
+from ..pipeline.splitting import Prologue, Split, trace
+from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
 from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "lax_scan"]
+
+
+def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
+    """`jax.lax.scan` with its options; one of no iterations is traced under `jax.disable_jit`, where JAX refuses it."""
+
+    def scan(step: Callable[..., Any], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+        with contextlib.nullcontext() if size else jax.disable_jit(False):
+            carry, ys = jax.lax.scan(step, carry, xs, size, **options)
+            return carry, ys
+
+    return scan
 
 
 class Created(NamedTuple):
@@ -51,82 +62,97 @@ class Created(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """How a body is run: `jax.lax.scan` less its function, and the axes of what it stacks of variables.
+    """A loop of known length over a body that may create variables.
 
-    The last field is how to take a variable that is not the same in all iterations, for the text of an error.
+    Its output groups are the shared, the carried and the stacked variables, and captured values.
+
+    Attributes:
+        size: how many iterations there are.
+        scan: what runs them: called as `scan(step, carry, xs)`, like `jax.lax.scan`; see `lax_scan`.
+        group_axes: the axes of the groups of stacked variables.
+        reverse: whether it begins with the last slices.
+        advice: how to take a variable that is not the same in all iterations, for the text of an error.
     """
 
     size: int
-    reverse: bool
-    unroll: int | bool
-    split_transpose: bool
-    group_axes: Sequence[Axis]
+    scan: Callable[..., tuple[PyTree, PyTree]]
+    group_axes: Sequence[Axis] = ()
+    reverse: bool = False
     advice: str = 'Stack it, `variable_axes={{"{}": 0}}`'
-
-    def scan(self, step: Callable[..., Any], carry: PyTree, xs: PyTree) -> Any:
-        """`jax.lax.scan`; one of no iterations is traced under `jax.disable_jit` too, since JAX refuses it there."""
-        with contextlib.nullcontext() if self.size else jax.disable_jit(False):
-            return jax.lax.scan(step, carry, xs, self.size, self.reverse, self.unroll, self.split_transpose)
 
     def run(
         self,
-        pure: Pure,
-        body: Callable[..., Any],
+        body: Body,
+        iteration: Callable[..., Any],
         shared: PyTree,
         state: tuple[PyTree, PyTree],
         xs: PyTree,
         out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs `body(pure, shared variables, (carried ones, carry), slices) -> (carry, ys, groups)` in a loop."""
-        if pure.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
-            return self._run_hoisted(pure, body, shared, state, xs, out_axes)
+        """Runs the loop.
+
+        Args:
+            body: the body.
+            iteration: called as `iteration(body, shared, (carried, carry), slices)`, with the shared variables, what
+                is carried of variables and otherwise, and slices of `xs`; returns the next carry, what is stacked, and
+                the output groups.
+            shared: the group of shared variables.
+            state: the group of carried variables, and the carry.
+            xs: what is sliced along axis 0.
+            out_axes: the axes of what is stacked, as a pytree prefix; `broadcast` for what is the same each time.
+
+        Returns:
+            The last carry, what was stacked, and the output groups.
+        """
+        if body.creates or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
+            return self._run_hoisted(body, iteration, shared, state, xs, out_axes)
 
         def step(carry: Any, slices: Any) -> Any:
-            return body(pure, shared, (state[0], carry), slices)[:2]
+            return iteration(body, shared, (state[0], carry), slices)[:2]
 
         try:
             carry, ys = self.scan(step, state[1], xs)
         except TypeError:
             slices = jax.tree.map(lambda leaf: slice_type(leaf, 0), xs)
             traced = trace(
-                lambda carry, slices: ((), body(pure, shared, (state[0], carry), slices)[0]), state[1], slices
+                lambda carry, slices: ((), iteration(body, shared, (state[0], carry), slices)[0]), state[1], slices
             )
-            check_carry(pure.where, "carry", state[1], traced.outputs)
+            check_carry(body.where, "carry", state[1], traced.outputs)
             raise
-        return carry, Outputs(pure.where, out_axes).join(ys, ()), pure.unchanged
+        return carry, Outputs(body.where, out_axes).join(ys, ()), body.unchanged
 
     def _run_hoisted(
         self,
-        pure: Pure,
-        body: Callable[..., Any],
+        body: Body,
+        iteration: Callable[..., Any],
         given: PyTree,
         state: tuple[PyTree, PyTree],
         xs: PyTree,
         out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        outputs = Outputs(pure.where, out_axes)
+        outputs = Outputs(body.where, out_axes)
 
-        def flat(pure: Pure, state: Any, slices: Any, given: Any = given) -> Any:
-            carry, ys, (shared, carried, *stacked, captured) = body(pure, given, state, slices)
+        def flat(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
+            carry, ys, (shared, carried, *stacked, captured) = iteration(body, given, state, slices)
             stackable, constant = outputs.split(ys)
             constants = tag((constant, shared.values))
             created = Created(shared.created, carried.created, [one.created for one in stacked], constants)
             return created, ((carried.values, carry), ([one.values for one in stacked], captured, stackable))
 
-        traced, (carried, carry) = _trace(pure, flat, given, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
+        traced, (carried, carry) = _trace(body, flat, given, state, jax.tree.map(lambda leaf: slice_type(leaf, 0), xs))
         kinds = Kinds.of(traced)
-        once, made, outside = self._create(pure, traced, kinds, (carried, carry), xs)
+        once, made, outside = self._create(body, traced, kinds, (carried, carry), xs)
         chosen = kinds.made_before
 
         def begin(made: Created) -> Any:
             return select(_merged(carried, made.carried), traced.outputs[0][0]), carry
 
         for what, now, after in zip(("carried variable ", "carry"), begin(made), traced.outputs[0], strict=True):
-            check_carry(pure.where, what, now, after)
-        check_separate(pure, begin(made)[0])
+            check_carry(body.where, what, now, after)
+        check_separate(body, begin(made)[0])
 
         def loop(made: Created, chosen: Sequence[bool]) -> Any:
-            rest, (first, leaves) = traced.remainder(chosen), map(jax.tree.leaves, (state, xs))
+            rest, (first, leaves) = traced.remaining(chosen), map(jax.tree.leaves, (state, xs))
             read = set(rest.places)
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
@@ -139,12 +165,12 @@ class Loop(NamedTuple):
 
             return self.scan(step, begin(made), (leaves, made.stacked))
 
-        if pure.nested and not all(chosen):
+        if body.nested and not all(chosen):
             _, (left, _) = loop(made, chosen)
-            left = jax.tree.map(pure.crossing.bind, self._moved(to_axis, left))
-            pure.made([(), (), *left])
+            left = jax.tree.map(body.use.bind, self._moved(to_axis, left))
+            body.use.made([(), (), *left])
             outside = _either(outside, left)
-            made = self._made_late(pure, once, kinds, outside)
+            made = self._made_late(body, once, kinds, outside)
             chosen = [True for _ in chosen]
         (written, carry), (left, (values, captured, ys)) = loop(made, chosen)
         if not all(chosen):
@@ -158,7 +184,7 @@ class Loop(NamedTuple):
         return carry, outputs.join(ys, made.constant[0]), groups
 
     def _create(
-        self, pure: Pure, traced: Traced, kinds: Kinds, state: PyTree, xs: PyTree
+        self, body: Body, traced: Split, kinds: Kinds, state: PyTree, xs: PyTree
     ) -> tuple[Prologue, Created, Sequence[PyTree]]:
         """Makes the initial values, but those of stacked variables that depend on the carry.
 
@@ -166,16 +192,16 @@ class Loop(NamedTuple):
             What made those that are made once; the values; and the stacked ones as they lie outside, along their axes.
         """
         if kinds.differing:
-            raise _no_constant(pure.where, traced, kinds, self.advice)
-        first = _first(pure.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
+            raise _no_constant(body.where, traced, kinds, self.advice)
+        first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
         once = Prologue(traced, traced.leaves((state, first)))
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
         many = Prologue(traced, traced.leaves((None, xs)), along, self._batch)
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.places]
         for part in traced.levels(kinds.made_before):
-            pure.make(once, both(part, kinds.early))
-            once.make(both(part, kinds.late))  # for the run of the loop that makes what these read
-            pure.make(many, both(part, kinds.made_at_once), axes)
+            once.make(both(part, kinds.early))
+            once.make_at_once(both(part, kinds.late))  # for the run of the loop that makes what these read
+            many.make(both(part, kinds.made_at_once), axes)
             for number in itertools.compress(range(len(part)), part):
                 if kinds.made_at_once[number]:
                     self._know_first(once, kinds, number, many.values[number])
@@ -183,22 +209,22 @@ class Loop(NamedTuple):
                     many.know(number, once.values[number])
         values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
         made: Created = traced.tree(None, values)
-        pure.made([made.shared, made.carried, *made.stacked])
+        body.use.made([made.shared, made.carried, *made.stacked])
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
-    def _made_late(self, pure: Pure, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
+    def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
         """All initial values, once the stacked ones are there: a carried one that reads one of these is made again.
 
         Inside another lift it has to read that as it is there, bound.
         """
-        traced = once.traced
+        traced = once.split
         values = jax.tree.leaves(traced.created._replace(stacked=stacked))
         for number, (kind, _) in enumerate(kinds.places):
             if kind == "stacked":
                 self._know_first(once, kinds, number, values[number])
         once.forget(kinds.late)
         for part in traced.levels(kinds.late):
-            pure.make(once, part)
+            once.make(part)
         made: Created = once.tree()
         return made._replace(stacked=self._moved(to_front, stacked))
 
@@ -229,7 +255,7 @@ class Loop(NamedTuple):
 
 
 _STATE, _SLICES = 0, 1
-"""The operands of a traced body, as `Traced.reads` numbers them."""
+"""The operands of a traced body, as `Split.reads` numbers them."""
 
 _WRITTEN = 1
 """Where in `Created.constant` the new values of shared variables lie."""
@@ -257,7 +283,7 @@ class Kinds(NamedTuple):
     carried_from_slices: bool
 
     @classmethod
-    def of(cls, traced: Traced) -> Kinds:
+    def of(cls, traced: Split) -> Kinds:
         """Those of a body."""
         paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
         places = [(path[0].name, path[1].idx) for path in paths]
@@ -317,19 +343,21 @@ class Outputs:
         return jax.tree.unflatten(treedef, each)
 
 
-def _trace(pure: Pure, body: Callable[..., Any], shared: PyTree, state: Any, slices: Any) -> tuple[Traced, Any]:
+def _trace(body: Body, iteration: Callable[..., Any], shared: PyTree, state: Any, slices: Any) -> tuple[Split, Any]:
     """Traces a body, and again where a weakly typed carry must be cast, as `jax.lax.scan` does."""
     casts: dict[Path, tuple[Any, ...]] = {}
     while True:
-        traced = trace(functools.partial(body, pure.hoisted(casts)), state, slices)
+        traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, use=body.use)
         carried, carry = state
         written, after = traced.outputs[0]
         cast = promoted((select(carried, written), carry), (select(written, carried), after))
-        created = casts_of(pure, traced.created.carried, written)
+        created = casts_of(body, traced.created.carried, written)
         if cast is None and not created:
             written = traced.created.constant[_WRITTEN]
             if any(written):
-                _check_unread(pure.where, functools.partial(body, pure.hoisted(casts)), shared, written, state, slices)
+                _check_unread(
+                    body.where, functools.partial(iteration, body.marked(casts)), shared, written, state, slices
+                )
             return traced, state
         casts |= created
         state = state if cast is None else (overlay(carried, cast[0]), cast[1])
@@ -351,7 +379,7 @@ def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
 
 
 def _check_unread(
-    where: str, body: Callable[..., Any], shared: PyTree, written: PyTree, state: PyTree, slices: PyTree
+    where: str, iteration: Callable[..., Any], shared: PyTree, written: PyTree, state: PyTree, slices: PyTree
 ) -> None:
     """Checks that a body does not read the shared variables that it writes before that: it would read others next time.
 
@@ -361,7 +389,7 @@ def _check_unread(
     given, names = [leaf for _, leaf in there], [_name(path[1:]) for path, _ in there]
 
     def run(state: Any, slices: Any, *leaves: Any) -> Any:
-        return body(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
+        return iteration(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
 
     traced = trace(run, state, slices, *given)
     made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
@@ -396,7 +424,7 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
 
 
-def _no_constant(where: str, traced: Traced, kinds: Kinds, advice: str) -> LoopInvarianceError:
+def _no_constant(where: str, traced: Split, kinds: Kinds, advice: str) -> LoopInvarianceError:
     """What to say where what all iterations share depends on one of them."""
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
     differing = [(paths[number], _STATE in traced.depends[number]) for number in kinds.differing]

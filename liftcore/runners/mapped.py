@@ -16,7 +16,7 @@ import jax
 from .._compat import tag
 from ..errors import LiftArgumentError
 from ..filters import merge
-from ..pipeline.hoist import Prologue, trace
+from ..pipeline.splitting import Prologue, trace
 from ..typing import PyTree
 from .lens import Lens
 
@@ -39,7 +39,7 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
     Returns:
         The stored form of those that were made, and what the body sees now of those that were there before.
     """
-    traced = prologue.traced
+    traced = prologue.split
     mapped = traced.numbers(0)
     read = traced.read_by(mapped)
 
@@ -51,9 +51,9 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
         if getattr(lens.map_out, "by_parts", False):
             return _by_parts(lens, prologue, before, seen)
         return _InOrder(lens, prologue, views).run()
-    lens.pure.make(prologue, read)
-    prologue.make(mapped)
-    stored = lens.pure.crossing.bind(lens.stored(prologue.tree(mapped)[0]))
+    prologue.make(read)
+    prologue.make_at_once(mapped)
+    stored = lens.body.use.bind(lens.stored(prologue.tree(mapped)[0]))
     if jax.tree.leaves(stored):
         fitting, seen = views(stored)
         for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
@@ -63,17 +63,17 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
 
 def _by_parts(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
     """The same by maps that take the variables in parts: each part as it is made, and not traced."""
-    traced = prologue.traced
+    traced = prologue.split
     mapped = traced.numbers(0)
     read = traced.read_by(mapped)
     parts: list[Any] = [tuple({} for _ in traced.created[0])]
     for level in traced.levels([one or other for one, other in zip(mapped, read, strict=True)]):
-        lens.pure.make(prologue, [chosen and not one for chosen, one in zip(level, mapped, strict=True)])
+        prologue.make([chosen and not one for chosen, one in zip(level, mapped, strict=True)])
         now = [chosen and one for chosen, one in zip(level, mapped, strict=True)]
         if True in now:
-            prologue.make(now)
+            prologue.make_at_once(now)
             made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
-            parts.append(lens.pure.crossing.bind(lens.stored(made)))
+            parts.append(lens.body.use.bind(lens.stored(made)))
             values = jax.tree.leaves(lens.fitting(lens.view(parts[-1]), types))
             for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
                 prologue.replace(number, value)
@@ -98,8 +98,8 @@ class _InOrder:
     """The same where mapped initial values read others: each is made once the body sees what it reads."""
 
     def __init__(self, lens: Lens, prologue: Prologue, views: _Views) -> None:
-        self._pure, self._body = lens.pure, prologue
-        types, treedef = jax.tree.flatten(prologue.traced.created[0])
+        self._lens, self._body = lens, prologue
+        types, treedef = jax.tree.flatten(prologue.split.created[0])
 
         def through(*made: Any) -> tuple[list[PyTree], PyTree]:
             stored = tag(lens.stored(jax.tree.unflatten(treedef, made)))
@@ -114,7 +114,7 @@ class _InOrder:
 
     def run(self) -> tuple[Any, Any]:
         """Makes all of them; returns what `make_mapped` returns."""
-        traced = self._body.traced
+        traced = self._body.split
         mapped = traced.numbers(0)
         chosen = zip(mapped, traced.read_by(mapped), strict=True)
         left = {number for number, (one, other) in enumerate(chosen) if one or other}
@@ -131,16 +131,16 @@ class _InOrder:
         """Makes some that read nothing which is not seen yet, and what the maps can make then."""
         count, first = len(self._made), self._first
         others = {number for number in ready if number >= count}
-        self._pure.make(self._body, self._body.traced.picks(others))
-        self._body.make(self._body.traced.picks(ready - others))
+        self._body.make(self._body.split.picks(others))
+        self._body.make_at_once(self._body.split.picks(ready - others))
         self._seen |= others
         for number in ready - others:
             self._made[number] = self._body.values[number]
         self._maps.see(self._made)
         now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
         stored = {number for number in now if number < first}
-        self._maps.make(self._traced.picks(stored), bind=lambda _, value: self._pure.crossing.bind(value))
-        self._maps.make(self._traced.picks(now - stored))
+        self._maps.make_at_once(self._traced.picks(stored), bind=lambda _, value: self._lens.body.use.bind(value))
+        self._maps.make_at_once(self._traced.picks(now - stored))
         for number in now & set(range(first, first + count)):
             self._body.replace(number - first, self._maps.values[number])
             self._seen.add(number - first)
@@ -151,14 +151,14 @@ class _InOrder:
 
     def _mixed(self, left: set[int]) -> LiftArgumentError:
         """What to say where what is left reads variables that cannot be seen before it is made."""
-        earlier = self._body.traced.earlier
+        earlier = self._body.split.earlier
         unseen = {number: earlier[number] - self._seen for number in left}
         reader = next(number for number in sorted(left) if unseen[number].isdisjoint(left))
         read = min(unseen[reader])
-        names = self._body.traced.names
+        names = self._body.split.names
         wanted = sorted({names[number] for number in self._wants(self._first + read)})
         return LiftArgumentError(
-            f'"{names[reader]}" in {self._pure.where}',
+            f'"{names[reader]}" in {self._lens.body.where}',
             f'its initial value reads "{names[read]}", and what `map_out` and `map_in` make of that '
             f"depends on {wanted}.",
             "Map them apart, each in a `map_variables` of its own, or create what is read before the lift.",

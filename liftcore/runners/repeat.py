@@ -16,11 +16,10 @@ import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of, merge
-from ..pipeline.hoist import Prologue, Traced, trace
-from ..pipeline.layout import Changes
-from ..pipeline.pure import Pure
-from ..pipeline.split import without_created
-from ..scopes.groups import Advice
+from ..pipeline.changes import Changes
+from ..pipeline.splitting import Prologue, Split, trace, without_created
+from ..pipeline.use import Body
+from ..scopes.lifts import Advice
 from ..typing import Path, PyTree
 from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
 from .changes import names_of, path_text
@@ -55,41 +54,41 @@ class Repeat(NamedTuple):
     """A loop.
 
     Attributes:
-        pure: the body made pure; its output groups are the carried, the shared and the captured variables.
-        condition: `(pure, variables, index, value) -> (pred, groups)`.
-        body: `(pure, variables, index, value) -> (value, groups)`.
+        body: the body made pure; its output groups are the carried, the shared and the captured variables.
+        condition: `(body, variables, index, value) -> (pred, groups)`.
+        body: `(body, variables, index, value) -> (value, groups)`.
         counts: whether they need the index; it is 0 where they do not.
     """
 
-    pure: Pure
+    body: Body
     condition: Callable[..., Any]
-    body: Callable[..., Any]
+    iteration: Callable[..., Any]
     counts: bool
 
     def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs the loop; returns the last value and the output groups."""
-        if self.pure.writes:
+        if self.body.creates:
             return self._run_hoisted(variables, value)
 
         runs: list[None] = []
 
         def condition(now: Any) -> Any:
-            return self.condition(self.pure, variables, *now)[0]
+            return self.condition(self.body, variables, *now)[0]
 
-        def body(now: Any) -> Any:
+        def iteration(now: Any) -> Any:
             runs.append(None)
-            return self._next(now[0]), self.body(self.pure, variables, *now)[0]
+            return self._next(now[0]), self.iteration(self.body, variables, *now)[0]
 
         try:
             begin = self._first, value
-            _, value = jax.lax.while_loop(condition, body, begin)
+            _, value = jax.lax.while_loop(condition, iteration, begin)
             if not runs:  # under `jax.disable_jit` a body that never runs is not traced, but its draws count
-                jax.eval_shape(body, begin)
+                jax.eval_shape(iteration, begin)
         except TypeError:
-            traced = trace(lambda *now: ((), body(now)[1]), self._first, value)
-            check_carry(self.pure.where, "carry", value, traced.outputs)
+            traced = trace(lambda *now: ((), iteration(now)[1]), self._first, value)
+            check_carry(self.body.where, "carry", value, traced.outputs)
             raise
-        return value, self.pure.unchanged
+        return value, self.body.unchanged
 
     @property
     def _first(self) -> Any:
@@ -100,17 +99,17 @@ class Repeat(NamedTuple):
 
     def _run_hoisted(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         state = State(self._first, variables.carried, value)
-        condition, body, state = self._trace(state, variables.shared)
-        _check_constant(self.pure.where, condition, body)
+        condition, iteration, state = self._trace(state, variables.shared)
+        _check_constant(self.body.where, condition, iteration)
 
         early = self._made(condition, state, None)
         known = state._replace(carried=_merged(state.carried, early.carried))
-        late = self._made(body, known, early.shared)
-        written = body.outputs[0].carried
+        late = self._made(iteration, known, early.shared)
+        written = iteration.outputs[0].carried
         begin = select(_merged(known.carried, late.carried), written)
-        check_carry(self.pure.where, "carried variable ", begin, written)
-        check_carry(self.pure.where, "carry", state.value, body.outputs[0].value)
-        check_separate(self.pure, begin)
+        check_carry(self.body.where, "carried variable ", begin, written)
+        check_carry(self.body.where, "carry", state.value, iteration.outputs[0].value)
+        check_separate(self.body, begin)
 
         def proceed(now: State) -> Any:
             given = [overlay(early.carried, now.carried), early.shared, ()]
@@ -119,36 +118,36 @@ class Repeat(NamedTuple):
         def step(now: State) -> State:
             given = [overlay(late.carried, now.carried), late.shared, ()]
             before = now._replace(carried=overlay(known.carried, now.carried))
-            after: State = body.rest(None, given, before, early.shared)[1][0]
+            after: State = iteration.rest(None, given, before, early.shared)[1][0]
             return after
 
         last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
         carried, shared = map(_merged, early, late)
-        _, unwritten, captured = self.pure.unchanged
+        _, unwritten, captured = self.body.unchanged
         return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
-    def _made(self, traced: Traced, *operands: Any) -> Variables:
+    def _made(self, traced: Split, *operands: Any) -> Variables:
         """The initial values that the condition or the body makes."""
         prologue = Prologue(traced, traced.leaves(operands))
-        self.pure.make(prologue)
+        prologue.make()
         created = Variables(*prologue.tree()[:2])
-        self.pure.made(created)
+        self.body.use.made(created)
         return created
 
-    def _trace(self, state: State, shared: PyTree) -> tuple[Traced, Traced, State]:
+    def _trace(self, state: State, shared: PyTree) -> tuple[Split, Split, State]:
         """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
 
-        def condition(pure: Pure, state: State, _: Any) -> Any:
+        def condition(body: Body, state: State, _: Any) -> Any:
             variables = Variables(state.carried, shared)
-            created, (pred, values) = without_created(*self.condition(pure, variables, state.index, state.value))
+            created, (pred, values) = without_created(*self.condition(body, variables, state.index, state.value))
             self._check_captured()
             self._check_unwritten(values[0], "the condition writes it", "Write it in the body.")
             self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
             return created, (pred, ())
 
-        def body(pure: Pure, state: State, early: PyTree) -> Any:
+        def iteration(body: Body, state: State, early: PyTree) -> Any:
             variables = Variables(state.carried, _merged(shared, early))
-            created, (value, values) = without_created(*self.body(pure, variables, state.index, state.value))
+            created, (value, values) = without_created(*self.iteration(body, variables, state.index, state.value))
             self._check_captured()
             names = names_of(values[1])
             collection = names[0].split("/")[0] if names else ""
@@ -158,14 +157,14 @@ class Repeat(NamedTuple):
 
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:
-            pure = self.pure.hoisted(casts)
-            first = trace(functools.partial(condition, pure), state, None)
+            body = self.body.marked(casts)
+            first = trace(functools.partial(condition, body), state, None, use=body.use)
             known = state._replace(carried=_merged(state.carried, first.created[0]))
-            second = trace(functools.partial(body, pure), known, first.created[1])
+            second = trace(functools.partial(iteration, body), known, first.created[1], use=body.use)
             after = second.outputs[0]
             both = (select(state.carried, after.carried), state.value)
             cast = promoted(both, (select(after.carried, state.carried), after.value))
-            created = casts_of(self.pure, _merged(first.created[0], second.created[0]), after.carried)
+            created = casts_of(self.body, _merged(first.created[0], second.created[0]), after.carried)
             if cast is None and not created:
                 return first, second, state
             casts |= created
@@ -173,10 +172,10 @@ class Repeat(NamedTuple):
                 state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
 
     def _check_captured(self) -> None:
-        for record in self.pure.crossing.records:
+        for record in self.body.use.records:
             for one in itertools.chain(*record.sown):
                 raise LiftArgumentError(
-                    f'"{"/".join((one.collection, *one.path, one.name))}" in {self.pure.where}',
+                    f'"{"/".join((one.collection, *one.path, one.name))}" in {self.body.where}',
                     "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
                     "Use `scan`, carry the values as variables of one shape, or do not ask for the collection.",
                 )
@@ -184,12 +183,12 @@ class Repeat(NamedTuple):
     def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
         names = names_of(group)
         if names:
-            raise LoopInvarianceError(f"{names} in {self.pure.where}", f"{what}.", fix)
+            raise LoopInvarianceError(f"{names} in {self.body.where}", f"{what}.", fix)
 
 
-def _check_constant(where: str, condition: Traced, body: Traced) -> None:
+def _check_constant(where: str, condition: Split, iteration: Split) -> None:
     """Checks that what all iterations share depends on none of them."""
-    for traced in (condition, body):
+    for traced in (condition, iteration):
         reads = traced.reads()[1]
         names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
         if names:
@@ -206,7 +205,7 @@ def _depends(read: PyTree) -> bool:
 
 
 _STATE = 0
-"""The operand of a traced body that is the state, as `Traced.reads` numbers them."""
+"""The operand of a traced body that is the state, as `Split.reads` numbers them."""
 
 
 def _merged(group: PyTree, other: PyTree) -> PyTree:
@@ -216,7 +215,7 @@ def _merged(group: PyTree, other: PyTree) -> PyTree:
 def loop_advice(axes: Sequence[Any]) -> Advice:
     """How a loop takes variables and sequences, in words."""
     same, folded = "the same keys in all iterations", "folded with the number of the iteration"
-    return _ADVICE._replace(keys=tuple(same if axis is None else folded for axis in axes))
+    return _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes))
 
 
 def splits(rng_groups: Any, axes: list[Any]) -> bool:

@@ -14,7 +14,7 @@ import jax
 
 from ..errors import LiftArgumentError
 from ..filters import to_predicate
-from ..pipeline.packing import Crossing
+from ..pipeline.use import Use
 from ..typing import Path, PyTree
 
 __all__ = ["Placement", "Shardings"]
@@ -104,7 +104,7 @@ class Placement:
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
 
     def arrange(
-        self, where: str, crossing: Crossing, gone: Mapping[str, Any], variable_groups: PyTree, kept: Mapping[str, Any]
+        self, where: str, use: Use, gone: Mapping[str, Any], variable_groups: PyTree, kept: Mapping[str, Any]
     ) -> Shardings:
         """The shardings of one call, from its arguments as `name_arguments` calls them and its variables.
 
@@ -122,7 +122,7 @@ class Placement:
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)
         each = dict(zip(positional, _spread(f"{where}, in_shardings", self.in_shardings.tree, values), strict=True))
-        groups = tuple(self._of_group(group, crossing) for group in variable_groups) if self.rules else None
+        groups = tuple(self._of_group(group, use) for group in variable_groups) if self.rules else None
         rest = {name: each.get(name) for name in kept}
         return Shardings(Frozen.of({name: each[name] for name in gone}), Frozen.of((groups, None, rest)), self)
 
@@ -134,26 +134,26 @@ class Placement:
         """
         _spread(f"{where}, out_shardings", self.out_shardings.tree, result)
 
-    def constrain(self, groups: Sequence[PyTree], crossing: Crossing) -> list[PyTree]:
+    def constrain(self, groups: Sequence[PyTree], use: Use) -> list[PyTree]:
         """Output groups with each variable where it has to lie; the last group holds captured values."""
         if not self.rules:
             return list(groups)
         *groups, captured = groups
-        shardings = (self._of_group(group, crossing) for group in groups)
+        shardings = (self._of_group(group, use) for group in groups)
         placed = (jax.tree.map(_constrained, *pair, is_leaf=_is_none) for pair in zip(shardings, groups, strict=True))
         return [*placed, captured]
 
-    def form(self, created: Sequence[PyTree], crossing: Crossing) -> Callable[[int, Any], Any] | None:
+    def form(self, created: Sequence[PyTree], use: Use) -> Callable[[int, Any], Any] | None:
         """The same for initial values one by one, by their numbers: None where all stay as they are.
 
         Args:
             created: their types: output groups, what is captured, and what effects gave.
-            crossing: the use of the lift.
+            use: the use of the lift.
         """
         if not self.rules:
             return None
         *groups, _, _ = created
-        groups = [self._of_group(group, crossing) for group in groups]
+        groups = [self._of_group(group, use) for group in groups]
         shardings = [one for group in groups for one in jax.tree.leaves(group, is_leaf=_is_none)]
 
         def form(number: int, value: Any) -> Any:
@@ -161,9 +161,9 @@ class Placement:
 
         return form
 
-    def _of_group(self, group: PyTree, crossing: Crossing) -> tuple[PyTree, ...]:
+    def _of_group(self, group: PyTree, use: Use) -> tuple[PyTree, ...]:
         """The shardings of a group of variables, in its structure."""
-        return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, crossing.outers, strict=True))
+        return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, use.outers, strict=True))
 
     def _of_tree(self, tree: PyTree, place: Path) -> PyTree:
         def of_variable(keys: Any, value: Any) -> Any:

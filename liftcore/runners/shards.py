@@ -18,11 +18,9 @@ from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..pipeline.hoist import Traced, trace
-from ..pipeline.pure import Pure
-from ..pipeline.split import Split, without_created
+from ..pipeline.splitting import Split, trace, without_created
+from ..pipeline.use import Body
 from ..typing import PyTree
-from .axes import flatten_axes
 from .varying import spec_axes
 
 __all__ = ["WHOLE", "Shards", "SplitOver"]
@@ -67,7 +65,7 @@ class Shards(NamedTuple):
             )
         return names
 
-    def split(self, group: PyTree, axes: tuple[Any, ...]) -> PyTree:
+    def split_keys(self, group: PyTree, axes: tuple[Any, ...]) -> PyTree:
         """The root keys of one shard."""
         if not axes:
             return group
@@ -80,24 +78,25 @@ class Shards(NamedTuple):
 
     def run(
         self,
-        pure: Pure,
+        body: Body,
         shard: Callable[..., Any],
         operands: tuple[PyTree, ...],
         in_specs: tuple[PyTree, ...],
         out_specs: PyTree,
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Runs `shard(pure, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
+        """Runs `shard(body, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
         self.check_parts(operands[0], in_specs[0])
-        if not pure.writes:
-            run = self.map(lambda *slices: shard(pure, *slices)[0], in_specs, out_specs)
-            return run(*operands), pure.unchanged
-        hoisted = pure.hoisted()
-        traced = self.trace(lambda *slices: without_created(*shard(hoisted, *slices)), in_specs, operands)
-        parts = Split(pure.crossing, traced)
+        if not body.creates:
+            run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
+            return run(*operands), body.unchanged
+        marked = body.marked()
+        parts = self.split(lambda *slices: without_created(*shard(marked, *slices)), in_specs, operands).within(
+            body.use
+        )
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
-        self.check_new(parts.traced.created, specs, "do not split the sequence that its initializer draws from")
+        self.check_new(parts.created, specs, "do not split the sequence that its initializer draws from")
         self.check_new(parts.values[:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
-        created = parts.batched(self._part, operands, flatten_axes(self.where, in_specs, operands), specs)
+        created = parts.batched_prologue(self._part, operands, in_specs, specs)
 
         def rest(created: Any, *slices: Any) -> Any:
             result, (*values, captured) = parts.remainder(created, *slices)
@@ -105,12 +104,12 @@ class Shards(NamedTuple):
 
         return parts.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
 
-    def trace(self, body: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Traced:
+    def split(self, shard: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Split:
         """Runs a body once, on the types of one shard."""
-        found: list[Traced] = []
+        found: list[Split] = []
 
         def probe(*slices: Any) -> tuple[()]:
-            found.append(trace(body, *slices))
+            found.append(trace(shard, *slices))
             return ()
 
         jax.eval_shape(self.map(probe, in_specs, ()), *operands)

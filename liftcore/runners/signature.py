@@ -10,14 +10,14 @@ import jax
 from ..diagnostics import facts
 from ..diagnostics.facts import WITHOUT_KEY, Facts
 from ..filters import Nothing, short_form
-from ..pipeline.layout import Layout
-from ..pipeline.packing import Crossing
+from ..pipeline.stages import Layout
+from ..pipeline.use import Use
 from ..scopes.tree import Names
 from ..typing import PyTree
 from .arguments import parameter_names
 
 if TYPE_CHECKING:
-    from .compiled import Body
+    from .compiled import Program
 
 __all__ = ["Signature", "facts_of"]
 
@@ -36,20 +36,20 @@ class Signature(NamedTuple):
     types: tuple[Any, ...]
 
     @classmethod
-    def of(cls, crossing: Crossing, gone: PyTree, operands: PyTree) -> Signature:
+    def of(cls, use: Use, gone: PyTree, operands: PyTree) -> Signature:
         """That of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{crossing.outers[0].path_text.rstrip('/')}/{crossing.layout.name}"
+        path = f"{use.outers[0].path_text.rstrip('/')}/{use.layout.lift.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
 
 
-def facts_of(body: Body, trace: Signature) -> Facts:
+def facts_of(program: Program, trace: Signature) -> Facts:
     """All that decides which trace serves a call."""
     gone, (variable_groups, rng_groups, kept) = jax.tree.unflatten(trace.treedef, trace.types)
-    names = parameter_names(body.fn)
-    told = dict(facts.of_function(body.fn))
-    told |= _of_layout(body.layout)
-    for name, key, value in body.fixed:
+    names = parameter_names(program.fn)
+    told = dict(facts.of_function(program.fn))
+    told |= _of_layout(program.layout)
+    for name, key, value in program.fixed:
         told |= facts.of_value(f"static argument {_shown(names, name)}", value)
         if type(key) is object:
             told[WITHOUT_KEY] = f"static argument {_shown(names, name)}"
@@ -59,11 +59,11 @@ def facts_of(body: Body, trace: Signature) -> Facts:
         for group in groups:
             for index, tree in enumerate(group):
                 told |= facts.of_named(_of_scope(what, index), tree)
-    for index, path in enumerate(body.paths):
+    for index, path in enumerate(program.paths):
         told[_of_scope("path", index)] = "/".join(path)
     told["donated arguments"] = str([_shown(names, name) for name in gone])
-    if body.shardings is not None:
-        told["shardings"] = repr(body.shardings)
+    if program.shardings is not None:
+        told["shardings"] = repr(program.shardings)
     return told
 
 
@@ -78,8 +78,8 @@ def _of_scope(what: str, index: int) -> str:
 
 
 def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
-    yield "variables", ", ".join(map(short_form, layout.groups.into))
-    yield "rngs", ", ".join(map(short_form, layout.groups.keys))
+    yield "variables", ", ".join(map(short_form, layout.lift.into))
+    yield "rngs", ", ".join(map(short_form, layout.lift.rngs))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
     for index, surroundings in enumerate(layout.trees):
         _, mutable, initializing, writes, _, rules, given, _, left, empty = (
@@ -90,7 +90,7 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
         yield _of_scope("initializing", index), str(initializing)
         yield _of_scope("sequences given", index), str(given)
         yield _of_scope("empty collections", index), ", ".join(empty)
-        yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.left[index], *left))])
+        yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *left))])
         yield _of_scope("rules of other sequences", index), ", ".join(map(short_form, rules))
     for index, names in enumerate(layout.names):
         yield _of_scope("names taken", index), _names_text(names)

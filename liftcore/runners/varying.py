@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec
 
 from .._compat import vary as add_axes
 from .._compat import varying_axes
-from ..pipeline.packing import call_inside, name_of
+from ..errors import name_of
+from ..pipeline.use import call_inside
 from ..scopes.scope import Scope
 from ..typing import Path, Predicate, PyTree
 

@@ -21,10 +21,10 @@ __all__ = ["check_creatable", "check_lifted", "check_one", "check_shape", "names
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
     """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
     asking, path = scope, (collection, *scope.path, name)
-    while (lift := scope.tree.lift) is not None:
-        outside = lift.outer.below(scope.relative_path)
+    while scope.tree.outer is not None and scope.tree.lift is not None:
+        outside = scope.tree.outer.below(scope.relative_path)
         found = outside.dicts(collection)
-        if name in found and not any(takes(path, found[name]) for takes in lift.groups.into):
+        if name in found and not any(takes(path, found[name]) for takes in scope.tree.lift.into):
             raise problems.not_lifted(asking, collection, name, scope.tree)
         scope = outside
 
@@ -34,9 +34,9 @@ def check_one(scope: Scope, collection: str, name: str) -> None:
 
     Where the dict was given to `apply`, only a body that declares the variable tells that it is one.
     """
-    while scope.tree.lift is not None:
+    while scope.tree.outer is not None and scope.tree.lift is not None:
         lift = scope.tree.lift
-        scope = lift.outer.below(scope.relative_path)
+        scope = scope.tree.outer.below(scope.relative_path)
         value = scope.dicts(collection).get(name)
         if isinstance(value, Mapping):
             problems.check_in_one_group(scope, (collection, *scope.path, name), value, lift)

@@ -207,8 +207,9 @@ def _lift_of(scope: Scope, inside: Tree) -> str:
 
     Where it is not the innermost one around the scope, its place is shown too: equal lifts may be nested.
     """
-    lift = _lift(inside)
-    return lift.name if inside is scope.tree else f"{lift.name} at {lift.outer.path_text}"
+    lift, outer = _lift(inside), inside.outer
+    assert outer is not None
+    return lift.name if inside is scope.tree else f"{lift.name} at {outer.path_text}"
 
 
 def _lift(inside: Tree) -> Lift:
@@ -239,18 +240,18 @@ def returned(where: str, fn: Any, kind: str) -> LiftError:
 def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:
     """A variable is written or created (`done`) that the lift does not let out which a tree is inside of."""
     lift, where = _lift(inside), f'"{collection}/{name}" at {scope.path_text}'
-    if lift.groups.taken((collection, *scope.path, name), None):
+    if lift.taken((collection, *scope.path, name), None):
         return ModifyScopeVariableError(
             where,
             f'collection "{collection}" was {done}, but {_lift_of(scope, inside)} made its scopes without leave to.',
             f'Let it be written: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
         )
-    listed = lift.groups.taken if lift.groups.taken(("", ""), None) else subtract(lift.groups.taken, "perturbations")
+    listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
     return UnliftedCollectionError(
         where,
         f'collection "{collection}" was {done}, but no output group of {_lift_of(scope, inside)} takes it '
         f"(output groups: {short_form(listed)}).",
-        f"Add {lift.groups.advice.collection.format(collection)}.",
+        f"Add {lift.advice.collection.format(collection)}.",
     )
 
 
@@ -260,7 +261,7 @@ def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftEr
         f'"{collection}/{name}" at {scope.path_text}',
         f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
         f"(lifted: {list(inside.variables)}).",
-        f"Add {_lift(inside).groups.advice.collection.format(collection)}.",
+        f"Add {_lift(inside).advice.collection.format(collection)}.",
     )
 
 
@@ -292,14 +293,14 @@ def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift:
     """
 
     def group(path: Path, value: Any) -> int:
-        found = (number for number, takes in enumerate(lift.groups.into) if takes(path, value))
-        return next(found, len(lift.groups.into))
+        found = (number for number, takes in enumerate(lift.into) if takes(path, value))
+        return next(found, len(lift.into))
 
     parts = {path: group(path, value)} | {
         (*path, *below): group((*path, *below), leaf) for below, leaf in leaves_of(value)
     }
     if len(set(parts.values())) > 1:
-        names = [*map(short_form, lift.groups.into), "not lifted"]
+        names = [*map(short_form, lift.into), "not lifted"]
         told = ", ".join(f'"{"/".join(map(str, one))}" by {names[number]}' for one, number in parts.items())
         raise LiftArgumentError(
             f'"{"/".join(path)}" in {lift.name} at {scope.path_text}',
@@ -375,7 +376,7 @@ def no_sequence(scope: Scope, name: str) -> LiftError:
         return UnliftedSequenceError(
             where,
             f"the sequence was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
-            f"Add {_lift(inside).groups.advice.sequence.format(name)}.",
+            f"Add {_lift(inside).advice.sequence.format(name)}.",
         )
     return InvalidRngError(
         where,

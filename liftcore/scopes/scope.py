@@ -323,13 +323,13 @@ class Scope(Naming):
             collection: its collection.
             name: its name.
             value: its first value.
-            settled: whether the value was bound, see `Crossing.bind`.
+            settled: whether the value was bound, see `Use.bind`.
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
-        if self.tree.hoisted and not settled:
+        if self.tree.marks and not settled:
             value = tag(value)
         value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
         self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
@@ -366,7 +366,7 @@ class Scope(Naming):
             return meta.unbox(value) if unbox else value
         if self._ended or not self.tree.alive:
             raise problems.ended(self)
-        if self.tree.remade and ("params", *self.path, name) in self.tree.remade and init_fn is not None:
+        if self.tree.redrawn and ("params", *self.path, name) in self.tree.redrawn and init_fn is not None:
             init_fn(self._key_for(init_fn), *init_args, **init_kwargs)
         if not meta.is_array_type(type(value)):
             if isinstance(value, Mapping):
@@ -409,7 +409,7 @@ class Scope(Naming):
         else:
             if isinstance(self.dicts(collection)[name], Mapping):
                 check_one(self, collection, name)
-            if init_fn is not None and (collection, *self.path, name) in self.tree.remade:
+            if init_fn is not None and (collection, *self.path, name) in self.tree.redrawn:
                 init_fn(*init_args, **init_kwargs)
         self.check_valid()
         return Variable(self, collection, name, unbox)

@@ -12,7 +12,7 @@ from .. import rng
 from .._compat import trace_state
 from ..filters import Everything, Nothing, matches_collection
 from ..typing import Path, Predicate
-from .groups import Groups
+from .lifts import Lift
 
 if TYPE_CHECKING:
     from ..diagnostics.explanation import Watch
@@ -110,22 +110,6 @@ class Sown(NamedTuple):
     reduce_fn: Callable[[Any, Any], Any]
 
 
-class Lift(NamedTuple):
-    """How a tree inside a lift hangs together with the scope outside that it stands for.
-
-    Attributes:
-        outer: that scope.
-        name: how the lift shows in paths, such as `vmap(block)`; it does not where that is empty.
-        groups: what it takes in and lets out.
-        hoisted: whether created values are marked, so that `hoist` can cut them out.
-    """
-
-    outer: Scope
-    name: str
-    groups: Groups
-    hoisted: bool
-
-
 def plain_word(path: Path, name: str, count: int, rewound: int) -> Any:
     """The word of a draw from a sequence, from its path and its count; how often it was rewound does not matter."""
     return rng.word((*path, count))
@@ -134,8 +118,8 @@ def plain_word(path: Path, name: str, count: int, rewound: int) -> Any:
 class Tree:
     """What every scope of one `init`, `apply` or lift shares.
 
-    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `hoisted` says whether
-    values created here are marked, so that the lift can cut out what makes them; `left` are the paths of variables that
+    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `marks` says whether
+    values created here are marked, so that a split can tell them; `left` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
     they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
@@ -149,9 +133,38 @@ class Tree:
     """
 
     __slots__ = (
-        "_above", "_resolved", "_writable", "alive", "base", "casts", "created", "fallbacks", "given", "hoisted",
-        "initializing", "left", "lift", "lifts", "mixed", "mutable", "reads", "remade", "rewound", "rngs", "root",
-        "sight", "sown", "thread", "trace", "variables", "watch", "word", "writer", "writes", "written",
+        "_above",
+        "_resolved",
+        "_writable",
+        "alive",
+        "base",
+        "casts",
+        "created",
+        "fallbacks",
+        "given",
+        "initializing",
+        "left",
+        "lift",
+        "lifts",
+        "marks",
+        "mutable",
+        "outer",
+        "reads",
+        "redrawn",
+        "rewound",
+        "rngs",
+        "root",
+        "sight",
+        "sown",
+        "thread",
+        "trace",
+        "unsplit",
+        "variables",
+        "watch",
+        "word",
+        "writer",
+        "writes",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -165,12 +178,14 @@ class Tree:
         fallbacks: Sequence[tuple[Predicate, Any]] | None = None,
         initializing: bool = False,
         lift: Lift | None = None,
+        outer: Scope | None = None,
+        marks: bool = False,
         left: tuple[Path, ...] = (),
         word: Callable[[Path, str, int, int], Any] = plain_word,
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
-        self.given: tuple[str, ...] = tuple(rngs) if lift is None else lift.outer.tree.given
+        self.given: tuple[str, ...] = tuple(rngs) if outer is None else outer.tree.given
         self.mutable = mutable
         self.base = base
         self.root = Node() if root is None else root
@@ -178,27 +193,26 @@ class Tree:
             fallbacks = [(Everything(), rngs[rng.DEFAULT])] if rng.DEFAULT in rngs else []
         self.fallbacks = fallbacks
         self.initializing = initializing
-        self.lift = lift
-        self.hoisted = lift is not None and lift.hoisted
+        self.lift, self.outer, self.marks = lift, outer, marks
         self.left = left
         self.word = word
         self.watch: Watch | None = None
-        self.remade: frozenset[Path] = frozenset()
+        self.redrawn: frozenset[Path] = frozenset()
         self.casts: Mapping[Path, tuple[Any, ...]] = {}
-        self.sight: Callable[[Path, Any], Any] | None = None if lift is None else lift.outer.tree.sight
+        self.sight: Callable[[Path, Any], Any] | None = None if outer is None else outer.tree.sight
         self.rewound = False
         self.trace = trace_state()
         self.alive = True
         self.created: dict[Path, Any] = {}
         self.written: dict[Path, None] = {}
         self.sown: list[tuple[Sown, Any]] = []
-        self.mixed: set[Path] = set()
+        self.unsplit: set[Path] = set()
         self.lifts: dict[int, list[str]] = {}
         self.thread = threading.get_ident()
         self.writer = _ANYBODY
-        self.reads: bool = lift is not None and lift.outer.tree.reads
+        self.reads: bool = outer is not None and outer.tree.reads
         self.writes: bool = type(mutable) is not Nothing or (
-            lift is not None and lift.groups.captures is not None and lift.outer.tree.writes
+            lift is not None and lift.captures is not None and outer is not None and outer.tree.writes
         )
         self._above: str | None = None
         self._resolved: dict[str, tuple[str, Any] | None] = {}
@@ -267,7 +281,7 @@ class Tree:
         tree = copy.copy(self)
         tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
-        tree.sown, tree.mixed = [], set()
+        tree.sown, tree.unsplit = [], set()
         return tree
 
     @property
@@ -297,7 +311,7 @@ class Tree:
     @property
     def surroundings(self) -> tuple[Any, ...]:
         """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.remade, tuple(self.casts.items()), self.sight)
+        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.redrawn, tuple(self.casts.items()), self.sight)
         empty = tuple([name for name, found in self.outermost().variables.items() if not found])
         return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left, empty
 
@@ -305,19 +319,18 @@ class Tree:
     def above(self) -> str:
         """The path of the lift that the tree is inside of, for the text of errors: `/encoder/vmap(block)`."""
         if self._above is None:
-            lift = self.lift
-            above = "" if lift is None else lift.outer.path_text.rstrip("/")
-            self._above = f"{above}/{lift.name}" if lift is not None and lift.name else above
+            above = "" if self.outer is None else self.outer.path_text.rstrip("/")
+            self._above = f"{above}/{self.lift.name}" if self.lift is not None and self.lift.shown else above
         return self._above
 
     def captures(self, path: Path, value: Any) -> bool:
         """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
         tree = self
-        captures = None if tree.lift is None else tree.lift.groups.captures
+        captures = None if tree.lift is None else tree.lift.captures
         if tree.lift is None or (tree.mutable(path, value) and not (captures and captures.all)):
             return False
-        while tree.lift is not None and tree.lift.groups.captures:
-            tree = tree.lift.outer.tree
+        while tree.outer is not None and tree.lift is not None and tree.lift.captures:
+            tree = tree.outer.tree
         return tree.mutable(path, value)
 
     def without_sequence(self, name: str) -> Tree | None:
@@ -326,8 +339,8 @@ class Tree:
         Lifts further in cannot pass in what does not reach them, whatever their rules say.
         """
         tree = self
-        while tree.lift is not None:
-            outer = tree.lift.outer.tree
+        while tree.outer is not None:
+            outer = tree.outer.tree
             if outer.sequence(name) is not None:
                 return tree
             tree = outer
@@ -339,9 +352,9 @@ class Tree:
         A lift may also make variables immutable that it lets out (see `scope_fn` of `liftcore.pack`).
         """
         tree, found = self, None
-        while tree.lift is not None:
-            outer = tree.lift.outer.tree
-            taken = tree.lift.groups.taken(path, value)
+        while tree.outer is not None and tree.lift is not None:
+            outer = tree.outer.tree
+            taken = tree.lift.taken(path, value)
             if not taken or (outer.mutable(path, value) and not tree.mutable(path, value)):
                 found = tree
             tree = outer
@@ -350,6 +363,6 @@ class Tree:
     def outermost(self) -> Tree:
         """The tree that `init` or `apply` made, outside all lifts."""
         tree = self
-        while tree.lift is not None:
-            tree = tree.lift.outer.tree
+        while tree.outer is not None:
+            tree = tree.outer.tree
         return tree

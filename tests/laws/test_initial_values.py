@@ -256,17 +256,16 @@ def uses(tree: ast.AST, names: frozenset[str]) -> Iterator[str]:
 
 
 def test_initial_values_are_made_by_a_prologue_alone() -> None:
-    """Equations are cut and run in `hoist` alone, and a lift binds what it makes by `make`."""
+    """Equations are cut and run in `splitting` alone, and a lift binds what it makes by `make`."""
     root = pathlib.Path(liftcore.__file__).parent
     cutting = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
         if set(uses(ast.parse(path.read_text()), frozenset({"cut", "needed", "jaxpr_as_fun"})))
     }
-    assert cutting == {"equations.py", "hoist.py"}
+    assert cutting == {"pipeline/equations.py", "pipeline/splitting.py"}
     made = {
         path.relative_to(root).as_posix(): set(uses(ast.parse(path.read_text()), frozenset({"Prologue", "make"})))
         for path in root.rglob("*.py")
     }
-    alone = {name for name, calls in made.items() if "Prologue" in calls and "make" not in calls}
-    assert alone <= {"split.py"}  # which hands its prologues to `Crossing.make`
+    assert not {name for name, calls in made.items() if "Prologue" in calls and "make" not in calls}

@@ -482,7 +482,7 @@ def test_law_6_if_a_reduction_of_a_captured_value_raises_the_outer_scopes_are_as
 
     def state(root: Scope) -> Any:
         tree = root.tree
-        return root.variables(), root.names(), dict(tree.created), dict(tree.written), set(tree.mixed), len(tree.sown)
+        return root.variables(), root.names(), dict(tree.created), dict(tree.written), set(tree.unsplit), len(tree.sown)
 
     def bound() -> Scope:
         given = {"consts": {"n": X}} if before is None else {"consts": {"n": X}, "intermediates": {"seen": before}}

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 import liftcore
+from tests.lift import own
 from tests.lift.plain import CARRY, PART, SAME, Rule
 from tests.lift.quick import key
 from tests.lift.rows import derivatives, lanes, loops, views
@@ -71,6 +72,10 @@ TABLE = {
     "add_metadata_axis": unchanged(liftcore.add_metadata_axis, variable_axes={"params": 0}),
     "fold_rngs": views.folded(),
     "with_rngs": views.keyed(key(7)),
+    "vmap, own": lanes.over_lanes(MAPPED, own=True, lift=own.vmap),
+    "scan, own": loops.scanned(Rule(_axes(0, 1, CARRY), ALL, 2), lift=own.scan)._replace(refuses=REVERSE),
+    "scan, own, shared": loops.scanned(Rule(_axes(None, CARRY, 0), SHARED_PARAMS, 3, reverse=True), lift=own.scan),
+    "jit, own": unchanged(own.jit),
     "named_call": unchanged(liftcore.named_call, name="named")._replace(shown=""),
 }
 """The rows by name."""

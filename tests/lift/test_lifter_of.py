@@ -41,6 +41,8 @@ LIFTERS: dict[str, tuple[Callable[[Fn], Fn], tuple[Any, ...]]] = {
     "scan": (lambda fn: liftcore.scan(fn, 3, **MAPPED), (None,)),
     "remat": (lambda fn: liftcore.remat(fn, static_argnums=()), ()),
     "jit": (liftcore.jit, ()),
+    "fold_rngs": (liftcore.fold_rngs, ()),
+    "checkify": (lambda fn: liftcore.checkify(fn), ()),
     "jit, static": (lambda fn: liftcore.jit(fn, static_argnums=2), (None,)),
     "remat, static": (lambda fn: liftcore.remat(fn, static_argnums=2), (None,)),
 }
@@ -141,7 +143,6 @@ def _wrapped(fn: Fn) -> Fn:
     "lift",
     [
         liftcore.named_call,
-        liftcore.fold_rngs,
         functools.partial(liftcore.remat_scan, lengths=(2, 3), **MAPPED),
         lambda fn: liftcore.vmap(liftcore.remat(fn), **MAPPED),
         lambda fn: liftcore.jit(liftcore.vmap(fn, **MAPPED)),
@@ -163,10 +164,10 @@ def test_attributes_of_the_function_are_left_alone() -> None:
 
     named.lifter = "mine"  # type: ignore[attr-defined]
     named.__lifter__ = "mine"  # type: ignore[attr-defined]
-    for lift in (liftcore.vmap, liftcore.named_call, liftcore.checkify):
+    for lift in (liftcore.vmap, liftcore.checkify, liftcore.named_call):
         lifted = lift(named)
         assert lifted.lifter == "mine"  # type: ignore[attr-defined]
-        assert (liftcore.lifter_of(lifted, named) is None) == (lift is not liftcore.vmap)
+        assert (liftcore.lifter_of(lifted, named) is None) == (lift is liftcore.named_call)
 
 
 def test_a_pickle_leaves_out_what_made_the_function() -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from liftcore.scopes.groups import Groups
+from liftcore.scopes.lifts import Lift
 
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 MAPPED: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
@@ -82,12 +82,12 @@ def test_other_fields_are_those_of_the_module_called(lift: str, other: Any) -> N
 def test_the_options_of_a_lift_are_worked_out_once(lift: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def counted(*args: Any) -> Groups:
+    def counted(*args: Any) -> Lift:
         made.append(args)
         return known(*args)
 
-    known = Groups.of
-    monkeypatch.setattr(Groups, "of", counted)
+    known = Lift.of
+    monkeypatch.setattr(Lift, "of", counted)
     block = {**LIFTS, "jit": nn.jit}[lift](type("Block", (Scaled,), {"__module__": __name__}))
     assert len(made) == 1
 

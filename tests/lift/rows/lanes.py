@@ -32,11 +32,11 @@ def _plain_lanes(rule: Rule, own: bool = True) -> Callable[[Body], Body]:
     return plain
 
 
-def over_lanes(rule: Rule, own: bool, **options: Any) -> Row:
+def over_lanes(rule: Rule, own: bool, lift: Callable[..., Any] = liftcore.vmap, **options: Any) -> Row:
     """A mapping, where each lane has an `x` of its own or all have the same."""
 
     def lifted(body: Body) -> Body:
-        over = liftcore.vmap(
+        over = lift(
             body,
             in_axes=0 if own else None,
             axis_size=None if own else rule.size,

@@ -12,7 +12,7 @@ from tests.lift.plain import CARRY, Body, Rule
 from tests.lift.rows.row import REVERSE, SOWN, Row
 
 
-def scanned(rule: Rule, **options: Any) -> Row:
+def scanned(rule: Rule, lift: Callable[..., Any] = liftcore.scan, **options: Any) -> Row:
     """A loop over numbers, that carries `x`."""
     numbers = jnp.arange(1.0, rule.size + 1)
 
@@ -24,7 +24,7 @@ def scanned(rule: Rule, **options: Any) -> Row:
         kinds: dict[Any, list[str]] = {None: [], CARRY: []}
         for collection, axis in rule.axes.items():
             kinds.setdefault(axis, []).append(collection)
-        over = liftcore.scan(
+        over = lift(
             step,
             reverse=rule.reverse,
             variable_axes={name: axis for name, axis in rule.axes.items() if isinstance(axis, int)},

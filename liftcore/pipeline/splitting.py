@@ -1,12 +1,13 @@
-"""Hoisting: one trace of a body, cut into what makes its initial values and what is left.
+"""A body in two parts: a prologue, which makes its initial values, and a remainder, which takes them.
 
-`trace` runs a function once, to a jaxpr. The initial values that it created are outputs of that jaxpr. A `Prologue`
-evaluates the equations that they need, outside of the loop or call that the body belongs to, and `Traced.rest` is the
-body without them: it takes the values as inputs. Equations with effects that an initial value needs run in the
-prologue and nowhere else.
+A transformation that makes one equation of its body, such as `jax.checkpoint`, takes all that the body takes; a loop
+around it could not see that an initial value made in it depends on a key alone. So a `Split` traces the body once, to a
+jaxpr of which the initial values are outputs. A `Prologue` evaluates the equations that they need, outside of the loop
+or call that the body belongs to, and the remainder is the body without them. Equations with effects that an initial
+value needs run in the prologue and nowhere else.
 
-An initial value may read whatever was made before it in the body, other initial values among it. `Traced.depends` tells
-which operands each of them reads, and `Traced.earlier` which other ones; a prologue makes them in that order.
+An initial value may read whatever was made before it in the body, other initial values among it. `Split.depends` tells
+which operands each of them reads, and `Split.earlier` which other ones; a prologue makes them in that order.
 """
 
 from __future__ import annotations
@@ -17,40 +18,50 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core as jex
 
 from .._compat import has_effect
 from ..typing import PyTree
+from .changes import Changes
 from .equations import Step, cut, evaluate, needed, opened, pick, steps_of, variables_of
 
-__all__ = ["Part", "Prologue", "Traced", "trace"]
+if TYPE_CHECKING:
+    from .use import Use
+
+__all__ = ["Part", "Prologue", "Split", "trace", "with_created", "without_created"]
 
 
-class Traced:
-    """One run of `fn(*operands) -> (created, rest)`, as a jaxpr.
+class Split:
+    """One run of `fn(*operands) -> (created, outputs)`, as a jaxpr that is cut.
+
+    That of a body (`Body.split`) has as `created` one pytree for each output group, and as `outputs` the result and the
+    last values of variables, one pytree for each output group.
 
     Args:
         closed: the jaxpr.
         sizes: how many leaves each operand has.
         outputs: a pytree of the structure of what `fn` returned.
+        use: the use of a lift that it belongs to: its scopes outside will hold the initial values.
 
     Attributes:
         jaxpr: the jaxpr, with its constants as its first inputs.
         steps: its equations.
         created: the types of the initial values, in their pytree.
-        outputs: those of the rest.
+        outputs: those of what else the body returns.
         earlier: for each initial value the numbers of those that it reads, itself or through one of them.
     """
 
-    def __init__(self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree]) -> None:
-        self.jaxpr, self._consts, self._sizes = opened(closed), list(closed.consts), sizes
+    def __init__(
+        self, closed: jex.ClosedJaxpr, sizes: Sequence[int], outputs: tuple[PyTree, PyTree], use: Use | None = None
+    ) -> None:
+        self.jaxpr, self._consts, self._sizes, self.use = opened(closed), list(closed.consts), sizes, use
         avals = [atom.aval for atom in closed.jaxpr.outvars]
         self.created, self.outputs = jax.tree.unflatten(jax.tree.structure(outputs), avals)
         self._treedef: Any = jax.tree.structure(self.created)
-        self._made = len(jax.tree.leaves(self.created))
+        self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
         self._sources, self.earlier = self._read_by()
 
@@ -62,12 +73,18 @@ class Traced:
     @property
     def outvars(self) -> list[Any]:
         """The variables of the initial values."""
-        return self.jaxpr.outvars[: self._made]
+        return self.jaxpr.outvars[: self._count]
 
-    def closed_over(self, consts: Sequence[Any]) -> Traced:
-        """The same function, as if it had closed over other arrays of the same types."""
-        other = copy.copy(self)
+    def closed_over(self, consts: Sequence[Any]) -> Split:
+        """The same function, of no use of a lift, as if it had closed over other arrays of the same types."""
+        other = self.within(None)
         other._consts = list(consts)
+        return other
+
+    def within(self, use: Use | None) -> Split:
+        """The same for another use of the lift, or for none: who keeps a split must not keep scopes."""
+        other = copy.copy(self)
+        other.use = use
         return other
 
     @property
@@ -81,7 +98,7 @@ class Traced:
 
     def output_reads(self) -> tuple[PyTree, PyTree]:
         """As `reads` and `earlier`, for what the body returns beside the initial values: two pytrees like `outputs`."""
-        outvars, found = self.jaxpr.outvars[self._made :], self._masks()[0]
+        outvars, found = self.jaxpr.outvars[self._count :], self._masks()[0]
         masks = [found.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in outvars]
         treedef = jax.tree.structure(self.outputs)
         reads = jax.tree.unflatten(treedef, self._operands(self._places(masks)))
@@ -89,9 +106,9 @@ class Traced:
 
     def levels(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
         """The chosen initial values in parts, each after those that it reads."""
-        level = [0] * self._made
+        level = [0] * self._count
         # What is read is transitive, so who reads fewer comes first.
-        for number in sorted(range(self._made), key=lambda number: len(self.earlier[number])):
+        for number in sorted(range(self._count), key=lambda number: len(self.earlier[number])):
             level[number] = 1 + max((level[one] for one in self.earlier[number]), default=-1)
         for now in sorted(set(pick(level, picks))):
             yield [chosen and one == now for one, chosen in zip(level, picks, strict=True)]
@@ -124,7 +141,7 @@ class Traced:
 
     def picks(self, numbers: Container[int]) -> list[bool]:
         """For each initial value whether its number is one of some."""
-        return [number in numbers for number in range(self._made)]
+        return [number in numbers for number in range(self._count)]
 
     def read_by(self, picks: Sequence[bool]) -> list[bool]:
         """For each initial value whether one of the chosen ones reads it."""
@@ -141,17 +158,77 @@ class Traced:
         now = iter(values)
         return jax.tree.unflatten(self._treedef, [next(now) if chosen else None for chosen in self.all(picks)])
 
-    def remainder(self, picks: Sequence[bool]) -> Part:
+    def remaining(self, picks: Sequence[bool]) -> Part:
         """The body with the chosen initial values given to it, instead of made by it; it makes the others first."""
         kept = [not chosen for chosen in picks]
         chosen = pick(self.jaxpr.outvars, picks)
-        outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._made :]
+        outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
         made = set(chosen)
         steps = [step for step in self.steps if made.isdisjoint(step.eqn.outvars)]
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
         if effects:
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
+
+    @property
+    def values(self) -> list[PyTree]:
+        """Of a body: the types of the last values of variables, one pytree for each output group."""
+        values: list[PyTree] = self.outputs[1]
+        return values
+
+    def prologue(self, *operands: PyTree, form: Callable[[int, Any], Any] | None = None) -> list[PyTree]:
+        """The initial values of a body as the scopes outside will hold them, each made after those that it reads.
+
+        Args:
+            *operands: what the body is called with; None for one that no initial value reads.
+            form: see `Prologue.make`.
+
+        Returns:
+            One pytree for each output group, and what effects gave.
+        """
+        return self._made(Prologue(self, self.leaves(operands)), None, form)
+
+    def batched_prologue(
+        self, batch: Callable[..., Any], operands: Sequence[PyTree], in_axes: Sequence[Any], group_axes: Sequence[Any]
+    ) -> list[PyTree]:
+        """The same for all elements of a batch.
+
+        Args:
+            batch: see `Prologue`.
+            operands: what the body is called with, for all elements.
+            in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
+            group_axes: for each part of `created` the axis along which its values are stacked, or None.
+        """
+        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)
+        pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
+        along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
+        return self._made(
+            Prologue(self, self.leaves(operands), along, batch), [group_axes[part] for part in self.parts], None
+        )
+
+    def _made(
+        self, prologue: Prologue, axes: Sequence[Any] | None, form: Callable[[int, Any], Any] | None
+    ) -> list[PyTree]:
+        prologue.make(None, axes, form)
+        created: list[PyTree] = prologue.tree()
+        if self.use is not None:
+            self.use.made(created[: len(self.values)])
+        return created
+
+    def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
+        """Runs the rest of the body on initial values. It is pure: this is what goes under a JAX transformation.
+
+        Returns:
+            The result, and the last values of variables: one pytree for each output group.
+        """
+        result, values = self.rest(None, created, *operands)[1]
+        return result, values
+
+    def join(
+        self, created: Sequence[PyTree], result: PyTree, values: Sequence[PyTree]
+    ) -> tuple[PyTree, tuple[Any, ...]]:
+        """What a transformation returns: the result and the output groups."""
+        return with_created(created[: len(values)], result, values)
 
     def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
         """Runs the body with the chosen initial values given to it, instead of made by it.
@@ -160,7 +237,7 @@ class Traced:
             The pytree of the initial values that were not chosen (None for those that were), and the rest.
         """
         picks = self.all(picks)
-        run = self.remainder(picks)
+        run = self.remaining(picks)
         given = pick(self._treedef.flatten_up_to(created), picks)
         return self.as_trees(picks, run(*given, *run.of(self.leaves(operands))))
 
@@ -172,7 +249,7 @@ class Traced:
 
     def all(self, picks: Sequence[bool] | None = None) -> Sequence[bool]:
         """The given choice, or that of all initial values."""
-        return [True] * self._made if picks is None else picks
+        return [True] * self._count if picks is None else picks
 
     def leaves(self, operands: Sequence[PyTree]) -> list[Any]:
         """All leaves of the operands; Nones for an operand that is None."""
@@ -181,7 +258,7 @@ class Traced:
             leaves += [None] * size if operand is None else jax.tree.leaves(operand)
         return leaves
 
-    def with_effects(self) -> Traced:
+    def with_effects(self) -> Split:
         """The same, with what effects gave to initial values as one more part of `created`, a list.
 
         So each of these effects runs once, however many initial values read what it gave, and whether or not what
@@ -190,9 +267,9 @@ class Traced:
         other = copy.copy(self)
         given = self._given_by_effects() if self.jaxpr.effects else []
         if given:
-            outvars = [*self.outvars, *given, *self.jaxpr.outvars[self._made :]]
+            outvars = [*self.outvars, *given, *self.jaxpr.outvars[self._count :]]
             other.jaxpr = self.jaxpr.replace(outvars=outvars)  # type: ignore[no-untyped-call]
-            other._made += len(given)
+            other._count += len(given)
             other._sources, other.earlier = other._read_by()
         other.created = [*self.created, [var.aval for var in given]]
         other._treedef = jax.tree.structure(other.created)
@@ -248,7 +325,7 @@ class Traced:
     def _numbers(self, masks: Sequence[int]) -> list[frozenset[int]]:
         """The numbers of the initial values in masks."""
         size = len(self.jaxpr.invars)
-        return [frozenset([number for number in range(self._made) if mask >> size + number & 1]) for mask in masks]
+        return [frozenset([number for number in range(self._count) if mask >> size + number & 1]) for mask in masks]
 
     def _operands(self, places: Sequence[frozenset[int]]) -> list[frozenset[int]]:
         """The operands that leaves belong to."""
@@ -260,37 +337,37 @@ class Prologue:
     """What makes the initial values of a body, each after those that it reads.
 
     Args:
-        traced: the body.
+        split: the body.
         leaves: those of its operands; None for one that no value that is made here reads.
         axes: along which of its axes each leaf differs between the elements of a batch; None where there is no batch.
         batch: runs equations for a batch: `batch(part, in_axes, out_axes) -> callable`, such as `jax.vmap`.
 
     Attributes:
-        traced: the body.
+        split: the body.
         values: for each initial value what stands for it outside, or None where it was not made.
     """
 
     def __init__(
         self,
-        traced: Traced,
+        split: Split,
         leaves: Sequence[Any],
         axes: Sequence[Any] | None = None,
         batch: Callable[..., Callable[..., Any]] | None = None,
     ) -> None:
-        self.traced, self._batch = traced, batch
-        invars = traced.jaxpr.invars
+        self.split, self._batch = split, batch
+        invars = split.jaxpr.invars
         axes = [None] * len(leaves) if axes is None else axes
-        given = [*((const, None) for const in traced.consts), *zip(leaves, axes, strict=True)]
+        given = [*((const, None) for const in split.consts), *zip(leaves, axes, strict=True)]
         self._known: dict[Any, tuple[Any, Any]] = dict(zip(invars, given, strict=True))
-        self.values: list[Any] = [None] * len(traced.outvars)
+        self.values: list[Any] = [None] * len(split.outvars)
 
     def know(self, number: int, value: Any, axis: Any = None) -> None:
         """Takes an initial value that was made elsewhere, for those that read it."""
-        self._known[self.traced.outvars[number]] = (value, axis)
+        self._known[self.split.outvars[number]] = (value, axis)
 
     def forget(self, picks: Sequence[bool]) -> None:
         """Lets the chosen initial values be made again."""
-        for var in pick(self.traced.outvars, picks):
+        for var in pick(self.split.outvars, picks):
             self._known.pop(var, None)
 
     def replace(self, number: int, value: Any) -> None:
@@ -300,16 +377,47 @@ class Prologue:
 
     def see(self, leaves: Sequence[Any]) -> None:
         """Takes other leaves of the operands, for what is made from now on."""
-        invars = self.traced.jaxpr.invars[len(self.traced.consts) :]
+        invars = self.split.jaxpr.invars[len(self.split.consts) :]
         self._known |= {var: (leaf, None) for var, leaf in zip(invars, leaves, strict=True)}
 
     def make(
+        self,
+        picks: Sequence[bool] | None = None,
+        axes: Sequence[Any] | None = None,
+        form: Callable[[int, Any], Any] | None = None,
+    ) -> None:
+        """Makes initial values as the scopes outside will hold them, each after those that it reads.
+
+        Args:
+            picks: for each of them whether it is made; None for all.
+            axes: for each of them the axis along which those of a batch are stacked; None for one that is shared.
+            form: from the number of an initial value, and that value, to what it is outside.
+        """
+        split, use = self.split, self.split.use
+        picks = split.all(picks)
+        nested = use is not None and use.nested
+        if not nested and not split.mixes(axes):
+            self.make_at_once(picks, axes, form)
+            return
+
+        def bind(number: int, value: Any) -> Any:
+            value = value if form is None else form(number, value)
+            return value if use is None else use.bind(value)
+
+        # The lift outside cuts as well. To it, what one equation makes depends on all that the equation reads, so those
+        # that depend on the same are made by themselves; and what reads another one has to read its bound form. In a
+        # batch, too, what is shared by all elements must read a mapped one as it will be there in `apply`: batched.
+        for level in split.levels(picks):
+            for part in split.alike(level):
+                self.make_at_once(part, axes, bind)
+
+    def make_at_once(
         self,
         picks: Sequence[bool],
         axes: Sequence[Any] | None = None,
         bind: Callable[[int, Any], Any] | None = None,
     ) -> None:
-        """Makes the chosen initial values in one go.
+        """Makes the chosen initial values in one go; those that read others of them read these as they were made.
 
         Args:
             picks: for each initial value whether it is chosen.
@@ -317,13 +425,13 @@ class Prologue:
             bind: from the number of an initial value, and that value, to what stands for it outside. What is made later
                 reads that; so where something else may depend on a value, it has to be made before that, by itself.
         """
-        traced = self.traced
+        split = self.split
         numbers = [number for number, chosen in enumerate(picks) if chosen]
         if not numbers:
             return
-        outvars = pick(traced.outvars, picks)
-        steps = needed(traced.steps, outvars, known=self._known)
-        effects = self._given_by_effects(steps, outvars) if traced.jaxpr.effects else []
+        outvars = pick(split.outvars, picks)
+        steps = needed(split.steps, outvars, known=self._known)
+        effects = self._given_by_effects(steps, outvars) if split.jaxpr.effects else []
         out_axes = [None if axes is None else axes[number] for number in numbers]
         along = [None if self._batch is None else 0 for _ in effects]
         made = self._run(steps, [*outvars, *effects], [*out_axes, *along])
@@ -339,7 +447,7 @@ class Prologue:
         if not makers:
             return []
         now = {id(step) for step in steps}
-        read = set().union(*[step.reads for step in self.traced.steps if id(step) not in now])
+        read = set().union(*[step.reads for step in self.split.steps if id(step) not in now])
         read.difference_update(variables_of(outvars))
         return [var for step in makers for var in step.eqn.outvars if var in read]
 
@@ -347,14 +455,14 @@ class Prologue:
         """The values of some variables, by the equations that make them."""
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
-        run: Callable[..., list[Any]] = functools.partial(evaluate, cut(self.traced.jaxpr, inputs, steps, outvars))
+        run: Callable[..., list[Any]] = functools.partial(evaluate, cut(self.split.jaxpr, inputs, steps, outvars))
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
         return run(*[self._known[var][0] for var in inputs])
 
     def tree(self, picks: Sequence[bool] | None = None) -> PyTree:
         """A pytree like `created` with the chosen initial values that were made, and None for the others."""
-        return self.traced.tree(picks, pick(self.values, self.traced.all(picks)))
+        return self.split.tree(picks, pick(self.values, self.split.all(picks)))
 
 
 class Part:
@@ -381,13 +489,35 @@ class Part:
         return evaluate(self._jaxpr, *self._consts, *inputs)
 
 
-def trace(fn: Callable[..., tuple[PyTree, PyTree]], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()) -> Traced:
-    """Runs `fn(*operands) -> (created, rest)` once, without computing anything.
+def trace(
+    fn: Callable[..., tuple[PyTree, PyTree]],
+    *operands: PyTree,
+    axes: Sequence[tuple[Any, int]] = (),
+    use: Use | None = None,
+) -> Split:
+    """Runs `fn(*operands) -> (created, outputs)` once, without computing anything.
 
     Args:
         fn: a pure function.
         *operands: pytrees of arrays, or of what stands for their types.
         axes: the names and sizes of the mapped axes that it may ask for.
+        use: see `Split`.
     """
     closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
-    return Traced(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes)
+    return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
+
+
+def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
+    """Parts the outputs of a body into its initial values and the rest."""
+    created = [group.created if isinstance(group, Changes) else () for group in groups]
+    return created, (result, [group.values if isinstance(group, Changes) else group for group in groups])
+
+
+def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The inverse of `without_created`."""
+    groups = (Changes(value, made) if made != () else value for value, made in zip(values, created, strict=True))
+    return result, tuple(groups)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None

@@ -1,4 +1,4 @@
-"""Groups: what a lift takes in and lets out, by the filters that its user gave, and how to make it take more."""
+"""A lift: its name, what it takes in and lets out, and how its user makes it take more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..filters import Nothing, to_predicate, union
 from ..typing import Filter, Predicate
 
-__all__ = ["Advice", "Captured", "Groups"]
+__all__ = ["Advice", "Captured", "Lift"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,51 +24,57 @@ class Captured:
     all: bool = False
 
 
-class Groups(NamedTuple):
-    """What a lift takes in and lets out.
+class Lift(NamedTuple):
+    """A lifted transformation with its filters.
 
     Attributes:
+        name: how it shows in paths, such as `vmap(block)`.
         into: the filters of the groups of variables that go in.
         out: those of the groups that come out.
-        keys: those of the groups of PRNG sequences.
+        rngs: those of the groups of RNG streams.
         taken: what any of the groups that come out takes.
         captures: whether, and which, captured values come out in a last group.
-        advice: how to make the lift take more, for the text of errors.
+        advice: how to make it take more, for the text of errors.
+        shown: whether it shows in the paths of the scopes inside it.
     """
 
+    name: str
     into: tuple[Predicate, ...]
     out: tuple[Predicate, ...]
-    keys: tuple[Predicate, ...]
+    rngs: tuple[Predicate, ...]
     taken: Predicate
     captures: Captured | None
     advice: Advice
+    shown: bool
 
     @classmethod
     def of(
         cls,
+        name: str,
         in_variable_filters: Sequence[Filter],
         out_variable_filters: Sequence[Filter | Captured],
         rng_filters: Sequence[Filter],
         advice: Advice,
-    ) -> Groups:
+        shown: bool = True,
+    ) -> Lift:
         """The same from filters in any form; the last of those that let out may be a `Captured`."""
         last = out_variable_filters[-1] if out_variable_filters else None
         captures = last if isinstance(last, Captured) else None
         outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
-        into, out, keys = (tuple(map(to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
+        into, out, rngs = (tuple(map(to_predicate, some)) for some in (in_variable_filters, outs, rng_filters))
         nothing: Predicate = Nothing()
-        return cls(into, out, keys, functools.reduce(union, out, nothing), captures, advice)
+        return cls(name, into, out, rngs, functools.reduce(union, out, nothing), captures, advice, shown)
 
 
 class Advice(NamedTuple):
-    """How a lift takes variables and PRNG sequences, in words.
+    """How a lift takes variables and RNG streams, in words.
 
     Attributes:
-        collection: how it is told to take a collection, for the text of errors: `{}` stands for its name.
-        sequence: the same for a sequence.
+        collection: how to make it take a collection, for the text of errors: `{}` stands for its name.
+        sequence: the same for a stream.
         into: what becomes of each group of variables that goes in, for `explain`.
         out: what becomes of each one that comes out.
-        keys: what becomes of each group of sequences.
+        rngs: what becomes of each group of streams.
         captured: what becomes of sown values that no group takes.
     """
 
@@ -76,7 +82,7 @@ class Advice(NamedTuple):
     sequence: str
     into: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
+    rngs: tuple[str, ...] = ()
     captured: str = "passed on"
 
     def along(
@@ -90,15 +96,15 @@ class Advice(NamedTuple):
         """The same for a mapping or a loop, from the axes of its groups.
 
         Args:
-            each: what it has several of, such as `lane`.
-            in_axes: the axes of the groups of variables that go in; None for one value in all lanes.
+            each: what it has several of, such as `element`.
+            in_axes: the axes of the groups of variables that go in; None for one value for all.
             out_axes: those of the groups that come out.
-            key_axes: those of the groups of sequences.
+            key_axes: those of the groups of streams.
             first: what becomes of groups before these.
         """
         into, out = (
             first + tuple(f"axis None, one value for all {each}s" if axis is None else f"axis {axis}" for axis in axes)
             for axes in (in_axes, out_axes)
         )
-        keys = tuple(f"the same keys in all {each}s" if axis is None else f"split between {each}s" for axis in key_axes)
-        return self._replace(into=into, out=out, keys=keys, captured="stacked on a new axis 0")
+        rngs = tuple(f"the same keys in all {each}s" if axis is None else f"split between {each}s" for axis in key_axes)
+        return self._replace(into=into, out=out, rngs=rngs, captured="stacked on a new axis 0")

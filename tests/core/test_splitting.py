@@ -1,4 +1,4 @@
-"""Hoisting: a body is traced once and cut into what makes its initial values, and the rest."""
+"""Splitting: a body is traced once and cut into what makes its initial values, and the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 from liftcore._compat import tag
-from liftcore.pipeline.hoist import Prologue, Traced, trace
+from liftcore.pipeline.splitting import Prologue, Split, trace
 
 KEY = jax.random.key(0)
 
@@ -28,7 +28,7 @@ def body(key: Any, carry: Any, x: Any) -> Any:
 OPERANDS = KEY, jnp.full(3, 2.0), jnp.ones((2, 3))
 
 
-def create(traced: Traced, chosen: Any, *operands: Any) -> Any:
+def create(traced: Split, chosen: Any, *operands: Any) -> Any:
     """The chosen initial values, made in one go."""
     prologue = Prologue(traced, traced.leaves(operands))
     prologue.make(traced.all(chosen))
@@ -130,12 +130,12 @@ def test_the_remainder_tells_which_operands_it_reads() -> None:
         return [tag(jax.random.normal(keys[0]))], (x["b"] * 2, keys[1])
 
     traced = trace(fn, [KEY, KEY], {"a": 1.0, "b": 2.0})
-    made = traced.remainder([True])
+    made = traced.remaining([True])
     assert made.places == [1, 3]
     left, (y, _) = traced.as_trees([True], made(jnp.zeros(()), *made.of([None, KEY, None, 4.0])))
     assert left == [None]
     assert y == 8
-    assert traced.remainder([False]).places == [0, 1, 3]
+    assert traced.remaining([False]).places == [0, 1, 3]
 
 
 def test_create_leaves_out_what_no_value_needs_and_rest_what_only_values_need() -> None:
@@ -241,7 +241,7 @@ def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> No
     traced = trace(fn, jnp.float32(1))
     prologue = Prologue(traced, [jnp.float32(1)])
     for level in traced.levels(traced.all()):
-        prologue.make(level, bind=lambda number, value: value + 10 * number + 100)
+        prologue.make_at_once(level, bind=lambda number, value: value + 10 * number + 100)
     assert prologue.values == [102.0, 314.0]
 
 

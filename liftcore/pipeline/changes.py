@@ -1,0 +1,95 @@
+"""What a body did: the changes to its variables, and a record of all that is no array."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..scopes.scope import Scope
+from ..scopes.tree import Names, Node, Sown
+from ..typing import Path, PyTree
+
+__all__ = ["Changes", "Record", "record_of"]
+
+
+class Changes(NamedTuple):
+    """One output group: what a body did to the variables of one filter.
+
+    Attributes:
+        values: the last value of each variable that was written.
+        created: the first value of each variable that was created.
+    """
+
+    values: PyTree
+    created: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a body did that is no array, so that it can be known again when a compiled body is not run.
+
+    Attributes:
+        draws: how many keys were drawn, as `((index of the scope, relative path, stream), count)`.
+        names: the names of each given scope afterwards.
+        sown: the captured values of each outermost scope.
+        unsplit: the variables that a lift created without telling the first value from what the body made of it.
+        rewound: where scopes were rewound together with their draws, as `(index of the scope, relative path, for each
+            time the streams that went on as they were)`: `draws` count since then.
+    """
+
+    draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
+    names: tuple[Names, ...] = ()
+    sown: tuple[tuple[Sown, ...], ...] = ()
+    unsplit: frozenset[tuple[int, Path]] = frozenset()
+    rewound: tuple[tuple[int, Path, tuple[frozenset[str], ...]], ...] = ()
+
+
+def record_of(
+    roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...], restarted: frozenset[str]
+) -> Record:
+    """The record of a body that has run.
+
+    Args:
+        roots: the outermost scopes that were made inside.
+        scopes: those inside that stand for the given ones.
+        sown: the captured values of each outermost scope.
+        restarted: the streams that began anew for the body: what it drew from them does not count outside.
+    """
+    draws = {
+        (index, path, name): count
+        for index, root in enumerate(roots)
+        for path, name, count in _advances(root.node)
+        if name not in restarted
+    }
+    unsplit = frozenset([(index, path) for index, root in enumerate(roots) for path in root.tree.unsplit])
+    rewound = tuple(
+        (index, path, tuple(kept | restarted for kept in each))
+        for index, root in enumerate(roots)
+        if root.tree.rewound
+        for path, each in _rewinds(root.node)
+    )
+    return Record(tuple(draws.items()), tuple([inner.names() for inner in scopes]), sown, unsplit, rewound)
+
+
+def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+    """How many keys were drawn at and below a node since it was made, or since it was rewound."""
+    counts, rewinds = node.began
+    earlier = len(rewinds)
+    for name, count in node.counts.items():
+        went_on = all(name in kept for kept in node.rewinds[earlier:])
+        drawn = count - (counts.get(name, 0) if went_on else 0)
+        if drawn > 0:
+            yield path, name, drawn
+    for name, child in node.children.items():
+        yield from _advances(child, (*path, name))
+
+
+def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
+    """Where scopes were rewound, at and below a node; what is below one of these was rewound with it."""
+    _, rewinds = node.began
+    if len(node.rewinds) > len(rewinds):
+        yield path, node.rewinds[len(rewinds) :]
+        return
+    for name, child in node.children.items():
+        yield from _rewinds(child, (*path, name))

@@ -1,0 +1,185 @@
+"""Five of the six stages that a use of a lift goes through, each a function of plain values.
+
+    dedupe       the given scopes -> the outermost distinct ones, and the route from these to each given scope
+    filter_      their variables and RNG streams -> groups; the first filter that matches takes one
+    (transform)  the caller's JAX transformation, over pure functions of the groups
+    reconstruct  inside: groups -> live scopes at the same paths
+    repack       inside: what those scopes created or wrote -> output groups
+    commit       outside: output groups -> the original scopes; it is in `committing`
+
+A *group* is a tuple with one tree of variables `{collection: {module: {name: value}}}` for each outermost scope (for
+RNG streams: with one dict from names to root keys), so a transformation may map over it as over any pytree.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .. import filters, rng
+from ..errors import LiftArgumentError, UnliftedCollectionError, shown
+from ..scopes.lifts import Lift
+from ..scopes.scope import Scope
+from ..scopes.tree import Names, Sown, Tree
+from ..typing import Filter, Path, Predicate, PyTree
+from .changes import Changes
+from .streams import group_sequences, inner_sequences
+
+__all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
+
+
+class Layout(NamedTuple):
+    """All that is static about one use of a lift, without paths and counts: equal layouts give equal traces.
+
+    Attributes:
+        lift: the lift.
+        scopes: the pytree structure of the given scopes.
+        routes: for each given scope, the index of its outermost scope and the way from there.
+        trees: for each outermost scope, what of its surroundings a body can see.
+        names: the names of each given scope.
+        unlifted: for each outermost scope the paths of the variables that are not lifted, for a body that asks for one.
+    """
+
+    lift: Lift
+    scopes: Any
+    routes: tuple[tuple[int, Path], ...]
+    trees: tuple[Any, ...]
+    names: tuple[Names, ...]
+    unlifted: tuple[tuple[Path, ...], ...]
+
+
+def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
+    """Finds the outermost distinct scopes.
+
+    Returns:
+        Those; the given scopes as a list; for each of these, the index of its outermost scope and the route from there;
+        and the pytree structure of the given scopes.
+    """
+    given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
+    for scope in given:
+        if not isinstance(scope, Scope):
+            raise LiftArgumentError(
+                "the first argument of a lifted function",
+                f"expected a scope, or a pytree of scopes, given {shown(scope)}.",
+                "Pass the scope whose variables are lifted; modules have lifts of their own, under the same names.",
+            )
+        scope.check_valid()
+    if len(given) == 1:  # as most lifts are given
+        return given, given, ((0, ()),), structure
+
+    def holds(outer: Scope, inner: Scope) -> bool:
+        return outer.tree is inner.tree and inner.path[: len(outer.path)] == outer.path
+
+    outers: list[Scope] = []
+    routes: list[tuple[int, Path]] = []
+    for scope in given:
+        outermost = min((other for other in given if holds(other, scope)), key=lambda other: len(other.path))
+        same = (index for index, outer in enumerate(outers) if holds(outer, outermost))
+        index = next(same, len(outers))
+        if index == len(outers):
+            outers.append(outermost)
+        routes.append((index, scope.path[len(outers[index].path) :]))
+    return outers, given, tuple(routes), structure
+
+
+def filter_(
+    outers: Sequence[Scope], in_filters: Sequence[Predicate], rng_filters: Sequence[Predicate]
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...], tuple[tuple[Path, ...], ...]]:
+    """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group.
+
+    Returns:
+        The groups of variables, those of sequences, and for each scope the paths of the variables in no group.
+    """
+    parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
+    keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
+    left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
+    return tuple(zip(*[taken for taken, _ in parts], strict=True)), tuple(zip(*keys, strict=True)), left
+
+
+def reconstruct(
+    layout: Layout,
+    outers: Sequence[Scope],
+    variable_groups: Sequence[PyTree],
+    rng_groups: Sequence[PyTree],
+    mutable: Filter = True,
+    marks: bool = False,
+    restarted: Container[str] = (),
+) -> list[Scope]:
+    """Makes live scopes inside, at the paths of those outside."""
+    roots = []
+    for index, outer in enumerate(outers):
+        variables = filters.merge(*[group[index] for group in variable_groups])
+        keys = [group[index] for group in rng_groups]
+        rngs, fallbacks = inner_sequences(outer.tree, layout.lift.rngs, keys, restarted)
+        writable, taken = outer.tree.mutable, layout.lift.taken
+        if (type(writable), writable) != (type(taken), taken):  # inside an equal lift they are the same already
+            writable = filters.intersect(writable, taken)
+        tree = Tree(
+            variables,
+            rngs,
+            writable if mutable is True else filters.intersect(writable, mutable),
+            base=outer.path,
+            root=outer.node.copy_counts(restarted),
+            fallbacks=fallbacks,
+            initializing=outer.tree.initializing,
+            lift=layout.lift,
+            outer=outer,
+            marks=marks,
+            left=(*layout.unlifted[index], *outer.tree.left),
+            word=functools.partial(_word, outer, restarted) if restarted else outer.tree.word,
+        )
+        roots.append(outer.at(tree, tree.root, outer.path, None))
+    return roots
+
+
+def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], tuple[tuple[Sown, ...], ...]]:
+    """Groups what scopes inside created or wrote; what they only read is left out.
+
+    Returns:
+        The output groups, and what is static about the captured values in the last of them.
+    """
+    values, created = [], []
+    for root in roots:
+        tree = root.tree
+        values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
+        created.append(_classed(layout, root, tree.created))
+    groups: list[Any] = list(map(Changes, zip(*values, strict=True), zip(*created, strict=True)))
+    if layout.lift.captures:
+        groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
+    return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)
+
+
+def is_scope(value: Any) -> bool:
+    """Whether a leaf of what was given is a scope."""
+    return isinstance(value, Scope)
+
+
+def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
+    """The trees of changed variables, one for each output filter."""
+    if not changed:
+        return [{} for _ in layout.lift.out]
+    nested: dict[str, Any] = {}
+    for path, value in changed.items():
+        inner = nested
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    parts, rest = filters.partition(nested, layout.lift.out, root.path)
+    if rest:
+        names = sorted("/".join(path) for path, _ in filters.leaves_of(rest))
+        raise UnliftedCollectionError(
+            root.path_text,
+            f"{names} was written, but no output group takes it.",
+            "Add a filter for it to the variables that the lift takes.",
+        )
+    return parts
+
+
+def _word(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
+    """The word of a draw; that of a restarted sequence depends on nothing above the scope where it began."""
+    if name in restarted:
+        return rng.word((*path[len(outer.path) :], count))
+    return outer.tree.word(path, name, count, rewound)

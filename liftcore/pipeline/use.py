@@ -1,0 +1,366 @@
+"""One use of a lift, and the bodies that run in it: functions of scopes, as pure functions of groups."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from .. import filters
+from .._compat import tag, trace_state
+from ..errors import LiftArgumentError, misfit, no_function
+from ..scopes import problems
+from ..scopes.scope import Scope
+from ..scopes.tree import Sown
+from ..scopes.variable import Variable
+from ..typing import Filter, Path, PyTree
+from .changes import Changes, Record, record_of
+from .splitting import Split, trace, without_created
+from .stages import Layout, is_scope, reconstruct, repack
+
+__all__ = ["Body", "Use", "call_inside"]
+
+
+class Use:
+    """One use of a lift: the scopes outside, those that were made inside, and what the bodies did.
+
+    Attributes:
+        layout: all that is static about it.
+        outers: the outermost distinct scopes outside.
+        given: the scopes that the lifted function was given.
+        records: what each body that ran drew, named and sown, the last one last.
+        observer: what looks on, if anything does (see `explain`).
+    """
+
+    def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
+        self.layout, self.outers, self.given = layout, outers, given
+        self.records: list[Record] = []
+        self._bound: dict[int, Any] = {}
+        self._inline: list[Scope] = []
+        watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
+        self.observer = watches[0].lift(self) if watches else None
+        self._live = self._at_level_outside()
+        self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
+        self._unchanged: tuple[Any, ...] | None = None
+        self._restarted: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def where(self) -> str:
+        """The place, for the text of an error: `scan(block) at /decoder`."""
+        return f"{self.layout.lift.name} at {self.outers[0].path_text}"
+
+    def _at_level_outside(self) -> bool:
+        """Whether no transformation lies between here and the scopes outside."""
+        return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
+
+    @property
+    def writes(self) -> bool:
+        """Whether a body may create, write or sow anything at all."""
+        return True in [outer.tree.writes for outer in self.outers]
+
+    @property
+    def unchanged(self) -> tuple[Any, ...]:
+        """The output groups of a body that leaves the scopes as they were: always the same object."""
+        if self._unchanged is None:
+            nothing: PyTree = ({},) * len(self.outers)
+            groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(self.layout.lift.out)
+            self._unchanged = (*groups, ([],) * len(self.outers)) if self.layout.lift.captures else groups
+        return self._unchanged
+
+    def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
+        """Whether output groups are those that `unchanged` gave."""
+        return groups is self._unchanged
+
+    @property
+    def nested(self) -> bool:
+        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        return True in [outer.tree.marks for outer in self.outers]
+
+    def bind(self, value: PyTree) -> PyTree:
+        """An initial value as the scopes outside will hold it; what is computed from it must use this one."""
+        if not self.nested:
+            return value
+        value = tag(value)
+        self._note_bound(value)
+        return value
+
+    def _note_bound(self, value: PyTree) -> None:
+        self._bound |= {id(leaf): leaf for leaf in jax.tree.leaves(value)}
+
+    def is_bound(self, value: PyTree) -> bool:
+        """Whether a value is one that was bound, and not another one computed from that: the very same arrays."""
+        return all(id(leaf) in self._bound for leaf in jax.tree.leaves(value))
+
+    def made(self, created: Sequence[PyTree]) -> None:
+        """Tells those who watch which initial values were made outside of the lift; the others are None."""
+        if self.observer is not None:
+            self.observer.made(created)
+
+    def scope_fn(
+        self,
+        variable_groups: Any,
+        rng_groups: Any,
+        mutable: Filter = True,
+        *,
+        marked: bool = False,
+        words: Callable[[int], Any] | None = None,
+        restarted: frozenset[str] = frozenset(),
+        redrawn: frozenset[Path] = frozenset(),
+        casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
+    ) -> PyTree:
+        """Scopes from groups, of the structure that the lifted function was given.
+
+        Args:
+            variable_groups: the groups of variables.
+            rng_groups: those of PRNG sequences.
+            mutable: a filter for the variables that may be written, of those that an output group takes.
+            marked: whether created values are marked, so that a split can tell them.
+            words: what the scopes below each outermost scope ask for the words of their draws.
+            restarted: the names of sequences that begin anew: their keys depend on the path and the count below each
+                outermost scope only, and their draws are not counted outside.
+            redrawn: variables, by their paths from the root, that exist and whose initializers run all the same: for
+                the keys that these draw, so that the draws that follow are those of a body that creates them.
+            casts: see `Tree`.
+        """
+        # What a body creates at the level of the scopes outside is bound as it is made: no one has to cut it out.
+        inline = self.nested and not marked and self._at_level_outside()
+        marks = marked or inline
+        roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted)
+        if inline:
+            self._inline += roots
+        self._restarted = restarted
+        watch = None if self.observer is None else self.observer.body()
+        for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
+            root.tree.watch = watch
+            if words is not None:
+                root.tree.word = words(index)
+            root.tree.redrawn = outer.tree.redrawn | redrawn
+            root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
+            if not self._live:  # a raw transformation lies between: its scopes may be read, no more
+                root.tree.trace = outer.tree.trace
+        scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
+        for scope, names in zip(scopes, self.layout.names, strict=True):
+            scope.enter_names(names)
+        packed = jax.tree.unflatten(self.layout.scopes, scopes)
+        self._made.append((roots, scopes, packed))
+        return packed
+
+    def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a function of the user's returns for scopes that `scope_fn` made."""
+        result = _call(lambda: self.where, fn, scopes, args, kwargs)
+        for leaf in jax.tree.leaves(result):
+            if isinstance(leaf, Scope | Variable):
+                raise problems.returned(self.where, fn, "Scope" if isinstance(leaf, Scope) else "Variable")
+        return result
+
+    def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """The output groups of scopes that `scope_fn` made."""
+        roots, given = self._made_as(scopes)
+        return self._end(roots, given, *repack(self.layout, roots))
+
+    def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
+        """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
+        roots, given = self._made_as(scopes)
+        if True in [root.tree.changed for root in roots]:
+            return self._end(roots, given, *repack(self.layout, roots))
+        return self._end(roots, given, self.unchanged, ((),) * len(roots))
+
+    def _made_as(self, scopes: PyTree) -> tuple[list[Scope], list[Scope]]:
+        """The outermost scopes and the given ones, of what `scope_fn` returned."""
+        for roots, given, packed in self._made:
+            if packed is scopes:
+                for root in roots:
+                    root.check_valid()
+                return roots, given
+        raise LiftArgumentError(
+            f"repack_fn of {self.where}",
+            f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
+            "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
+        )
+
+    def _end(
+        self,
+        roots: Sequence[Scope],
+        scopes: Sequence[Scope],
+        groups: tuple[PyTree, ...],
+        sown: tuple[tuple[Sown, ...], ...],
+    ) -> tuple[PyTree, ...]:
+        self.records.append(record_of(roots, scopes, sown, self._restarted))
+        for root in roots:
+            if root in self._inline:
+                self._note_bound(list(root.tree.created.values()))
+            root.invalidate()
+        return groups
+
+    @property
+    def record(self) -> Record:
+        """That of the last body that ran."""
+        return self.records[-1]
+
+    def take_record(self) -> Record:
+        """The same, which then counts for nothing, unless it is given to `replay`."""
+        return self.records.pop()
+
+    def replay(self, record: Record) -> None:
+        """Draws, names and sows outside what a record says, as if that body had run now."""
+        self.records.append(record)
+
+    def forget(self) -> None:
+        """Lets go of the values that were bound, which must not outlive their trace."""
+        self._bound, self._inline = {}, []
+
+    def enter(self) -> None:
+        """Tells the scopes outside that the body begins to run."""
+        for outer in self.outers:
+            outer.tree.enter_lift(self.layout.lift.name)
+
+    def leave(self) -> None:
+        """Tells them that it ended; the scopes that were made inside end too."""
+        for outer in self.outers:
+            outer.tree.leave_lift()
+        for roots, _, _ in self._made:
+            for root in roots:
+                if root.tree.alive:
+                    root.invalidate()
+
+
+Via = Callable[..., tuple[Any, Any]]
+"""A function of a body and of operands, that returns the result of the body and its output groups."""
+
+
+class Body:
+    """A function of scopes made pure: `(variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+
+    Attributes:
+        fn: the function of scopes.
+        use: the use of the lift that it belongs to.
+        prepared: what the transformation worked out for the function when it was lifted.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        use: Use,
+        prepared: Any = None,
+        *,
+        marked: bool = False,
+        redrawn: frozenset[Path] = frozenset(),
+        casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
+    ) -> None:
+        self.fn, self.use, self.prepared = fn, use, prepared
+        self._marked, self._redrawn, self._casts = marked, redrawn, casts
+
+    def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Runs the function on scopes that are made of the groups."""
+        scopes = self.use.scope_fn(
+            variable_groups, rng_groups, marked=self._marked, redrawn=self._redrawn, casts=self._casts
+        )
+        result = self.use.run(self.fn, scopes, args, kwargs)
+        return result, self.use.repacked(scopes)
+
+    @property
+    def where(self) -> str:
+        """See `Use.where`."""
+        return self.use.where
+
+    @property
+    def creates(self) -> bool:
+        """Whether the body may create, write or sow anything; if not, its output groups are `unchanged`."""
+        return self.use.writes
+
+    @property
+    def unchanged(self) -> tuple[Any, ...]:
+        """See `Use.unchanged`."""
+        return self.use.unchanged
+
+    @property
+    def nested(self) -> bool:
+        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        return self.use.nested
+
+    @property
+    def scope_fn(self) -> Callable[..., PyTree]:
+        """Makes scopes from groups, see `Use.scope_fn`; the body calls it, then `fn`, then `repack_fn`."""
+        return self.use.scope_fn
+
+    @property
+    def repack_fn(self) -> Callable[[PyTree], tuple[PyTree, ...]]:
+        """See `Use.repack_fn`."""
+        return self.use.repack_fn
+
+    def split(self, *operands: PyTree, via: Via | None = None, axes: Sequence[tuple[Any, int]] = ()) -> Split:
+        """Traces the body once, and parts what makes its initial values from the rest of it.
+
+        Args:
+            *operands: what it is called with: the groups of variables, those of streams, and arguments; pytrees of
+                arrays, or of what stands for their types.
+            via: called as `via(body, *operands)` instead of the body, where the operands are others; returns the
+                result and the output groups.
+            axes: the names and sizes of the mapped axes that the body may ask for.
+        """
+        marked = self.marked()
+
+        def run(*operands: PyTree) -> Any:
+            return without_created(*(marked(*operands) if via is None else via(marked, *operands)))
+
+        return trace(run, *operands, axes=axes, use=self.use).with_effects()
+
+    def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
+        """The same, with created values marked, so that a split can tell them; `casts` as in `Tree`."""
+        return Body(self.fn, self.use, self.prepared, marked=True, casts=casts)
+
+    def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Body:
+        """Another function of the same scopes, for a transformation that takes several.
+
+        Args:
+            fn: the function.
+            created: groups of variables that the first function created and that this one finds: it draws no other
+                keys than the first for all that.
+        """
+        if not callable(fn):
+            raise no_function(self.where, fn)
+        outers = self.use.outers
+        paths = [
+            (path[0], *outer.path, *path[1:])
+            for group in created
+            for outer, tree in zip(outers, group, strict=False)
+            for path, _ in filters.leaves_of(tree)
+        ]
+        return Body(fn, self.use, self.prepared, marked=self._marked, redrawn=frozenset(paths), casts=self._casts)
+
+    def forget(self) -> None:
+        """Lets what the body drew, named and sown so far count for nothing."""
+        self.use.records.clear()
+
+    def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
+        """Tells what the captured values of the last output group are, where these are not those of one body."""
+        self.use.records.append(Record(sown=tuple(sown)))
+
+
+def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of the user's from another one that a lift made of it, which is called with scopes inside.
+
+    Raises:
+        LiftArgumentError: where the function cannot take what it is called with.
+    """
+
+    def where() -> str:
+        scope = next(leaf for leaf in jax.tree.leaves(scopes, is_leaf=is_scope) if is_scope(leaf))
+        return f"{scope.tree.lift.name} at {scope.tree.outer.path_text}"
+
+    return _call(where, fn, scopes, args, kwargs)
+
+
+def _call(
+    where: Callable[[], str], fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        return fn(scopes, *args, **kwargs)
+    except TypeError as error:
+        taken = misfit(error, fn, (scopes, *args), kwargs)
+        if taken is None:
+            raise
+        raise problems.wrong_function(where(), fn, taken, args, kwargs) from error
