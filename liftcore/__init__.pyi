@@ -1,4 +1,18 @@
-from . import errors, filters, frozen_dict, lazy, meta, nn, rng, serialization, statics, struct, traverse_util, typing
+from . import (
+    errors,
+    filters,
+    frozen_dict,
+    lazy,
+    meta,
+    nn,
+    pipeline,
+    rng,
+    serialization,
+    statics,
+    struct,
+    traverse_util,
+    typing,
+)
 from .diagnostics.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
 from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .entry import apply, bind, init, lazy_init
@@ -34,7 +48,7 @@ from .lift.while_loop import while_loop
 from .lift.with_rngs import with_rngs
 from .meta import AxisMetadata, unbox
 from .pipeline.changes import Changes
-from .pipeline.outline import outline
+from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
@@ -109,6 +123,7 @@ __all__ = [
     "nn",
     "outline",
     "pack",
+    "pipeline",
     "pmap",
     "pop",
     "pretty_repr",

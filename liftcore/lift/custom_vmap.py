@@ -14,8 +14,8 @@ import jax
 
 from ..errors import LiftArgumentError, LiftError, name_of, no_function
 from ..filters import Nothing, merge
-from ..pipeline.equations import evaluate, opened
 from ..pipeline.packing import transformation
+from ..pipeline.splitting import closure_convert
 from ..pipeline.use import Body, Use
 from ..runners.changes import names_of
 from ..runners.custom import bind
@@ -106,16 +106,10 @@ class custom_vmap:
             result, (_, captured) = parts.remainder(created, *operands)
             return result, captured
 
-        closed, shapes = jax.make_jaxpr(rest, return_shape=True)(created, *operands)
-        treedef, kept = jax.tree.structure(shapes), opened(closed)
-
-        def run_rest(consts: Sequence[Any], *operands: Any) -> Any:
-            values = evaluate(kept, *consts, *jax.tree.leaves(operands))
-            return jax.tree.unflatten(treedef, values)
-
-        call = jax.custom_batching.custom_vmap(run_rest)
-        call.def_vmap(Rule(self._rule, run_rest, body.use, body.where))
-        result, captured = call(closed.consts, created, *operands)
+        converted, consts, _ = closure_convert(rest, created, *operands)
+        call = jax.custom_batching.custom_vmap(converted)
+        call.def_vmap(Rule(self._rule, converted, body.use, body.where))
+        result, captured = call(consts, created, *operands)
         nothing: tuple[PyTree, ...] = tuple({} for _ in body.use.outers)
         return parts.join(created, result, [nothing, captured])
 

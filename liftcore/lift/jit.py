@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..filters import names_collections
-from ..pipeline.outline import outline
+from ..pipeline.outlining import outline
 from ..pipeline.packing import transformation
 from ..pipeline.use import Body, Use
 from ..runners.arguments import advised, choose, join_arguments, parameter_names, split_arguments

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..errors import LiftArgumentError
-from ..pipeline.equations import evaluate, opened
+from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import kept
 from ..runners.lanes import Lanes, Mapper, over_lanes
@@ -125,16 +125,16 @@ def _on_devices(
     def run(*slices: Any) -> Any:
         return fn(*jax.tree.unflatten(treedef, slices))
 
-    closed, shapes = jax.make_jaxpr(run, axis_env=lanes.names, return_shape=True)(*lanes.sliced(leaves, axes))
+    # `jax.pmap` keeps the function that it is given, which must hold no arrays.
+    converted, consts, shapes = closure_convert(run, *lanes.sliced(leaves, axes), axes=lanes.names)
     outputs, structure = jax.tree.flatten(shapes)
     along = [
         axis if axis is None else axis % (output.ndim + 1)
         for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
     ]
-    kept = opened(closed)  # jax.pmap keeps the function that it is given, which must hold no arrays
     first = 2 + len(leaves) - len(lanes.donated)
     run = jax.pmap(
-        lambda _, consts, *slices: evaluate(kept, *consts, *slices),
+        lambda _, consts, *slices: jax.tree.leaves(converted(consts, *slices)),
         lanes.mapper.axis_name,
         in_axes=(0, None, *axes),
         out_axes=along,
@@ -142,4 +142,4 @@ def _on_devices(
         donate_argnums=tuple(number for number, flag in enumerate(lanes.donated, first) if flag),
         **options,
     )
-    return jax.tree.unflatten(structure, run(np.arange(lanes.size), closed.consts, *leaves))
+    return jax.tree.unflatten(structure, run(np.arange(lanes.size), consts, *leaves))

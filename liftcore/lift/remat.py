@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _compat
 from ..errors import LiftArgumentError, shown
-from ..pipeline.outline import outline
+from ..pipeline.outlining import outline
 from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import advised, choose, join_arguments, split_arguments

@@ -26,12 +26,12 @@ from jax.extend import core as jex
 from .._compat import has_effect
 from ..typing import PyTree
 from .changes import Changes
-from .equations import Step, cut, evaluate, needed, opened, pick, steps_of, variables_of
+from .equations import Step, batches, cut, evaluate, needed, opened, pick, steps_of, variables_of
 
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["Part", "Prologue", "Split", "trace", "with_created", "without_created"]
+__all__ = ["Part", "Prologue", "Split", "closure_convert", "trace", "with_created", "without_created"]
 
 
 class Split:
@@ -199,7 +199,9 @@ class Split:
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created` the axis along which its values are stacked, or None.
         """
-        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)
+        parts: list[Any]
+        treedef: Any
+        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)  # a prefix: None stands for a whole part
         pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         return self._made(
@@ -455,7 +457,7 @@ class Prologue:
         """The values of some variables, by the equations that make them."""
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
-        run: Callable[..., list[Any]] = functools.partial(evaluate, cut(self.split.jaxpr, inputs, steps, outvars))
+        run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars), [], [])
         if self._batch is not None:
             run = self._batch(run, [self._known[var][1] for var in inputs], out_axes)
         return run(*[self._known[var][0] for var in inputs])
@@ -488,6 +490,11 @@ class Part:
         """Its outputs."""
         return evaluate(self._jaxpr, *self._consts, *inputs)
 
+    @property
+    def can_be_batched(self) -> bool:
+        """Whether `jax.vmap` makes of it what is made for one element after the other."""
+        return batches(self._jaxpr)
+
 
 def trace(
     fn: Callable[..., tuple[PyTree, PyTree]],
@@ -505,6 +512,28 @@ def trace(
     """
     closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
     return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
+
+
+def closure_convert(
+    fn: Callable[..., PyTree], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()
+) -> tuple[Callable[..., PyTree], list[Any], PyTree]:
+    """A function as one that holds no arrays, for JAX functions that keep what they are given.
+
+    Args:
+        fn: a pure function.
+        *operands: pytrees of arrays, or of what stands for their types.
+        axes: see `trace`.
+
+    Returns:
+        `converted(consts, *operands)`, the arrays that `fn` closed over, and the types of what it returns.
+    """
+    split = trace(lambda *operands: ((), fn(*operands)), *operands, axes=axes)
+    consts, bare = split.consts, split.closed_over(())
+
+    def converted(consts: Sequence[Any], *operands: PyTree) -> PyTree:
+        return bare.closed_over(consts).rest(None, (), *operands)[1]
+
+    return converted, consts, split.outputs
 
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:

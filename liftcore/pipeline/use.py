@@ -21,7 +21,7 @@ from .changes import Changes, Record, record_of
 from .splitting import Split, trace, without_created
 from .stages import Layout, is_scope, reconstruct, repack
 
-__all__ = ["Body", "Use", "call_inside"]
+__all__ = ["Body", "Use", "Via", "call_inside"]
 
 
 class Use:

@@ -24,8 +24,7 @@ from .._compat import tag
 from ..errors import AxisSizeError, LoopInvarianceError
 from ..filters import merge
 from ..pipeline.changes import Changes
-from ..pipeline.equations import batches
-from ..pipeline.splitting import Prologue, Split, trace
+from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
@@ -234,11 +233,11 @@ class Loop(NamedTuple):
             axis, begin = self.group_axes[kinds.places[number][1]], self.size - 1 if self.reverse else 0
             once.know(number, jax.lax.index_in_dim(stacked, begin, axis or 0, keepdims=False))
 
-    def _batch(self, part: Callable[..., Any], in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
+    def _batch(self, part: Part, in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
         """Equations for all iterations at once where that gives the same, else for one after the other."""
 
         def run(*inputs: Any) -> Any:
-            if self.size and batches(part.args[0]):  # type: ignore[attr-defined]
+            if self.size and part.can_be_batched:
                 with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
                     return jax.vmap(part, tuple(in_axes), list(out_axes), axis_size=self.size)(*inputs)
             xs = [None if axis is None else to_front(one, axis) for one, axis in zip(inputs, in_axes, strict=True)]

@@ -126,6 +126,17 @@ def test_the_module_layer_uses_public_names_of_liftcore_only(name: str) -> None:
             assert node.attr in exported(used), f"line {node.lineno}: {used.module}.{node.attr} is not public"
 
 
+@pytest.mark.parametrize(
+    "source", [one for one in CORE.values() if one.package in ("liftcore.lift", "liftcore.runners")]
+)
+def test_lifts_and_runners_use_public_names_of_the_pipeline_only(source: Source) -> None:
+    """So that what a user writes with them can do all that ours do."""
+    public = exported(MODULES["liftcore.pipeline"])
+    for one in imports(source):
+        if one.module.startswith("liftcore.pipeline"):
+            assert one.name in public, f"line {one.line}: {one.name}"
+
+
 def test_liftcore_knows_no_module_layer() -> None:
     for source in CORE.values():
         assert not [one for one in imports(source) if one.module.split(".")[0] == "linen_like"], source.module

@@ -1,0 +1,30 @@
+from .changes import Changes, Record
+from .outlining import outline
+from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
+from .splitting import Part, Prologue, Split, closure_convert, trace, with_created, without_created
+from .stages import Layout
+from .use import Body, Use, Via, call_inside
+
+__all__ = [
+    "Body",
+    "Changes",
+    "Layout",
+    "Lifter",
+    "Part",
+    "Prologue",
+    "Record",
+    "Split",
+    "Transform",
+    "Use",
+    "Via",
+    "call_inside",
+    "closure_convert",
+    "keeping_lifter",
+    "lifter_of",
+    "outline",
+    "pack",
+    "trace",
+    "transformation",
+    "with_created",
+    "without_created",
+]
