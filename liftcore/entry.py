@@ -18,7 +18,12 @@ __all__ = ["apply", "bind", "init", "lazy_init"]
 
 
 def bind(
-    variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
+    variables: Variables,
+    rngs: RNGs | None = None,
+    mutable: Filter = False,
+    *,
+    initializing: bool = False,
+    creates: bool = True,
 ) -> Scope:
     """A root scope over variables and keys.
 
@@ -33,13 +38,17 @@ def bind(
         rngs: one key, which is the sequence `params`, or a mapping from names to keys.
         mutable: a filter for the variables that may be written.
         initializing: what `is_initializing` answers.
+        creates: whether variables may be created; if not, those that exist may be written all the same. Then lifts have
+            no initial values to look for, and are traced faster.
 
     Raises:
         ApplyScopeInvalidVariablesTypeError: where `variables` is no mapping.
         ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
         InvalidRngError: where something in `rngs` is no key.
     """
-    return Scope(variables, rngs, mutable, initializing=initializing)
+    scope = Scope(variables, rngs, mutable, initializing=initializing)
+    scope.tree.creates = creates
+    return scope
 
 
 def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]:

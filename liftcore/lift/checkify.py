@@ -59,7 +59,7 @@ def checkify(
         def run(body: Body) -> Any:
             return body(variable_groups, rng_groups, *args, **kwargs)
 
-        if not body.creates:
+        if not body.writes:
             return checks.checkify(lambda: run(body)[0], chosen)(), body.unchanged
         errors_before: list[Any] = []
 

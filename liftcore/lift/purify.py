@@ -102,7 +102,7 @@ def _create(
 ) -> tuple[Use, tuple[Any, ...]]:
     """Makes the variables that a function makes, and does nothing else that it does."""
     use, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
-    if not body.creates:
+    if not body.writes:
         return use, (unchanged, captured)
     arrays, join = split_arrays((args, kwargs))
     numbers = {at: array for at, array in enumerate(arrays) if isinstance(array, jax.Array)}

@@ -31,9 +31,12 @@ def outline(
     Returns:
         The result and the output groups.
     """
-    if not body.creates:
-        run = body if via is None else functools.partial(via, body)
+    run = body if via is None else functools.partial(via, body)
+    if not body.writes:
         return transformation(lambda *operands: run(*operands)[0])(*operands), body.unchanged
+    if not body.creates:
+        output: tuple[Any, tuple[Any, ...]] = jax.tree.map(as_array, transformation(run)(*operands))
+        return output
     split = body.split(*operands, via=via)
     created = split.prologue(*operands)
     outputs = transformation(split.remainder)(created, *operands)

@@ -267,9 +267,14 @@ class Body:
         return self.use.where
 
     @property
-    def creates(self) -> bool:
+    def writes(self) -> bool:
         """Whether the body may create, write or sow anything; if not, its output groups are `unchanged`."""
         return self.use.writes
+
+    @property
+    def creates(self) -> bool:
+        """Whether the body may create variables; if not, there are no initial values to split off."""
+        return self.use.writes and True in [outer.tree.creates for outer in self.use.outers]
 
     @property
     def unchanged(self) -> tuple[Any, ...]:

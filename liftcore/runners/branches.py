@@ -52,7 +52,7 @@ def run_one(
         return body(variable_groups, rng_groups, *operands)
 
     choose = functools.partial(_choose, body.where, choose)
-    if not body.creates:
+    if not body.writes:
         result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, body.of(branch)) for branch in branches])
         return result
     hoisted, traced = body.marked(), []

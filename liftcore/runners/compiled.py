@@ -11,7 +11,9 @@ A compiled function knows nothing of the call that traces it but through `_calls
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
+import copy
 import dataclasses
 import functools
 import inspect
@@ -61,12 +63,13 @@ class Call:
     Attributes:
         use: the use of a lift that it belongs to.
         traced: whether the body ran.
+        steady: whether the body is taken to have been traced.
     """
 
-    __slots__ = ("traced", "use")
+    __slots__ = ("steady", "traced", "use")
 
     def __init__(self, use: Use) -> None:
-        self.use, self.traced = use, False
+        self.use, self.traced, self.steady = use, False, False
 
 
 _calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
@@ -107,6 +110,10 @@ jax.tree_util.register_static(Kept)
 
 class TooFewWords(BaseException):
     """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
+
+
+class NewTrace(BaseException):
+    """A body would be traced where it was taken to have been: a signal, like `TooFewWords`."""
 
 
 class Dealer:
@@ -155,9 +162,16 @@ class Program:
         shardings: Shardings | None,
     ) -> None:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
-        self._key = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
+        self._key: Any = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
         self._hash = hash(self._key)
         self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
+
+    def alone(self) -> Program:
+        """The same, which equals no other: JAX does not find what it traced for another one."""
+        other = copy.copy(self)
+        other._key = self._key, object()
+        other._hash = hash(other._key)
+        return other
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._key == other._key
@@ -176,6 +190,8 @@ class Program:
         """Runs while it is traced, and never again."""
         call = _calls.get()
         use = call.use
+        if call.steady:
+            raise NewTrace
         variable_groups, rng_groups, kept = operands
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
         dealer = Dealer(words, use)
@@ -226,14 +242,16 @@ class Compiled:
             snapshot(program.fn),
             tuple([(name, key, snapshot(one)) for name, key, one in program.fixed]),
         )
-        self.program = program
+        self.program = program.alone()
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
         whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
-        self._whole = self._jit(program, **whole)
+        self._whole = self._jit(self.program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
+        self._steady: Kept | None = None
+        self._seen = False
         self._known = known
         known[id(self)] = self
 
@@ -263,13 +281,17 @@ class Compiled:
         self.traces.append(now)
 
     def _call(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        if self._steady is not None:  # asking for a trace takes longer than a call of few operations
+            with contextlib.suppress(NewTrace):
+                return self._steadily(use, gone, operands)
         words: Any = None  # where there is nothing to draw from
         creates = False
         if use.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
-            words = self._filled([draw.word(use) for draw in kept.draws])
+            words = self._words(kept, use)
             creates = bool(jax.tree.leaves(created))
+            self._note(None if creates else kept)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
@@ -280,8 +302,40 @@ class Compiled:
             result, values, kept = run(created, held, words, gone, operands)
         else:
             created, (result, values, kept) = self._whole(words, gone, operands)
+        return self._output(use, created, (result, values, kept))
+
+    def _output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The result and the output groups of a call, whose record counts outside from now on."""
+        result, values, kept = output
         use.replay(kept.record)
-        return with_created(created[: len(values)], result, values) if kept.changed else (result, use.unchanged)
+        if not kept.changed:
+            return result, use.unchanged
+        return with_created(created[: len(values)], result, values)
+
+    def _steadily(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Calls what was compiled, without asking what it does: what all its traces do.
+
+        Raises:
+            NewTrace: where there is no trace for these operands yet.
+        """
+        assert self._steady is not None
+        call = _calls.get()
+        call.steady = True
+        try:
+            created, output = self._whole(self._words(self._steady, use), gone, operands)
+        finally:
+            call.steady = False
+        return self._output(use, created, output)
+
+    def _note(self, kept: Kept | None) -> None:
+        """Notes what a trace does; None for one that creates variables. `_steady` is what all traces do."""
+        if not self._seen or kept != self._steady:
+            self._steady = None if self._seen else kept
+        self._seen = True
+
+    def _words(self, kept: Kept, use: Use) -> Any:
+        """The words of the draws of a body, in this call."""
+        return self._filled([draw.word(use) for draw in kept.draws])
 
     def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""

@@ -185,7 +185,7 @@ class Lanes(NamedTuple):
         self, body: Body, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
         """Maps `lane(body, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
-        if not body.creates:
+        if not body.writes:
             run = self.spread(lambda *given: lane(body, *given)[0], self.in_axes, out_axes)
             return run(*operands), body.unchanged
         axes = list(self.group_axes)

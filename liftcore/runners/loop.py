@@ -103,7 +103,7 @@ class Loop(NamedTuple):
         Returns:
             The last carry, what was stacked, and the output groups.
         """
-        if body.creates or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
+        if body.writes or not all(isinstance(axis, int) for axis in jax.tree.leaves(out_axes, is_leaf=_is_none)):
             return self._run_hoisted(body, iteration, shared, state, xs, out_axes)
 
         def step(carry: Any, slices: Any) -> Any:

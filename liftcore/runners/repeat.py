@@ -67,7 +67,7 @@ class Repeat(NamedTuple):
 
     def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs the loop; returns the last value and the output groups."""
-        if self.body.creates:
+        if self.body.writes:
             return self._run_hoisted(variables, value)
 
         runs: list[None] = []

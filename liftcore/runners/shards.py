@@ -86,7 +86,7 @@ class Shards(NamedTuple):
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
         """Runs `shard(body, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
         self.check_parts(operands[0], in_specs[0])
-        if not body.creates:
+        if not body.writes:
             run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
             return run(*operands), body.unchanged
         marked = body.marked()

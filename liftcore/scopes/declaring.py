@@ -47,6 +47,8 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
     scope.check_valid()
     check_lifted(scope, collection, name)
     if scope.is_mutable_collection(collection) and made:
+        if not scope.tree.creates:
+            raise problems.creates_nothing(scope, collection, name)
         return
     inside = scope.tree.without_output((collection, *scope.path, name), None) if made else None
     if inside is not None:

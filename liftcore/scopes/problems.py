@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_in_one_group",
+    "creates_nothing",
     "ended",
     "immutable",
     "made_no_value",
@@ -262,6 +263,17 @@ def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftEr
         f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
         f"(lifted: {list(inside.variables)}).",
         f"Add {_lift(inside).advice.collection.format(collection)}.",
+    )
+
+
+def creates_nothing(scope: Scope, collection: str, name: str) -> LiftError:
+    """A variable is created in a scope that creates nothing."""
+    missing = ScopeParamNotFoundError if collection == "params" else ScopeVariableNotFoundError
+    return missing(
+        f'"{collection}/{name}" at {scope.path_text}',
+        f"there is no such variable ({_available(scope, collection, list(scope.dicts(collection)))}), and the scope "
+        "was bound with `creates=False`.",
+        "Give it, or bind the scope without `creates=False`.",
     )
 
 

@@ -588,13 +588,11 @@ class Scope(Naming):
 
     def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
         """Checks that the collection, or the variable, is mutable."""
-        decided = self.tree.writable(collection)
-        if decided:
-            return
-        path = (collection, *self.path, name)
-        if decided is None and self.tree.mutable(path, value):
-            return
-        inside = self.tree.without_output(path, value)
-        if inside is not None:
-            raise problems.not_taken(self, collection, name, inside, done)
-        raise problems.immutable(self, collection, name)
+        decided, path = self.tree.writable(collection), (collection, *self.path, name)
+        if not decided and not (decided is None and self.tree.mutable(path, value)):
+            inside = self.tree.without_output(path, value)
+            if inside is not None:
+                raise problems.not_taken(self, collection, name, inside, done)
+            raise problems.immutable(self, collection, name)
+        if done == "created" and not self.tree.creates:
+            raise problems.creates_nothing(self, collection, name)

@@ -129,6 +129,7 @@ class Tree:
     `thread` is the one that has the tree to itself: that of the `init`, `apply` or lift. A tree that is bound is
     nobody's but while a method of a module runs (`claim`); of scopes alone, the first thread that changes one is the
     `writer`.
+    `creates` says whether scopes may create variables, and `writes` whether they may change at all.
     `lifts` has for each thread the names of the lifts of the tree that run.
     """
 
@@ -139,7 +140,7 @@ class Tree:
         "alive",
         "base",
         "casts",
-        "created",
+        "created", "creates",
         "fallbacks",
         "given",
         "initializing",
@@ -211,6 +212,7 @@ class Tree:
         self.thread = threading.get_ident()
         self.writer = _ANYBODY
         self.reads: bool = outer is not None and outer.tree.reads
+        self.creates: bool = outer is None or outer.tree.creates
         self.writes: bool = type(mutable) is not Nothing or (
             lift is not None and lift.captures is not None and outer is not None and outer.tree.writes
         )

@@ -257,3 +257,25 @@ def test_lazy_init_traces_once_and_makes_what_mutable_says() -> None:
     made = liftcore.lazy_init(counted, mutable="params")(KEY, jax.ShapeDtypeStruct((3,), jnp.float32))
     assert list(made) == ["params"]
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.remat, liftcore.jit])
+def test_a_scope_that_creates_nothing_is_written_and_says_what_is_missing(lift: Any) -> None:
+    scope = liftcore.bind({"state": {"n": 1}}, KEY, mutable=True, creates=False)
+
+    def count(scope: Any) -> None:
+        scope.variable("state", "n", lambda: 0).value += 1
+
+    def create(scope: Any) -> None:
+        scope.variable("state", "m", lambda: 0)
+
+    def parameter(scope: Any) -> None:
+        scope.param("w", jax.random.normal, ())
+
+    lift(count)(scope)
+    assert scope.variables() == {"state": {"n": 2}}
+    with pytest.raises(liftcore.errors.ScopeVariableNotFoundError, match=r"creates=False"):
+        lift(create)(scope.rewound())
+    with pytest.raises(liftcore.errors.ScopeParamNotFoundError, match=r"creates=False"):
+        lift(parameter)(scope.rewound())
+    assert scope.variables() == {"state": {"n": 2}}

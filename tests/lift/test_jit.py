@@ -18,6 +18,8 @@ import liftcore
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
 from liftcore.filters import All, PathContains
+from liftcore.pipeline import Body
+from liftcore.runners.compiled import Compiled
 
 KEY = jax.random.key(0)
 RNGS = {"params": KEY, "dropout": jax.random.key(1)}
@@ -542,3 +544,61 @@ def test_a_compiled_body_is_not_shared_where_a_lift_around_it_leaves_out_what_it
     assert liftcore.apply(model)({}, X).tolist() == [1, 2, 3]
     with pytest.raises(UnliftedCollectionError, match="consts"):
         liftcore.apply(model)({"consts": {"c": jnp.float32(5)}}, X)
+
+
+# -- calls of what is compiled already, over scopes that may be written ------------------------------------------------
+
+
+def _drawing(scope: Any, x: Any) -> Any:
+    """As many draws as `x` has elements; one that is shorter creates a variable as well."""
+    for _ in range(x.size):
+        x = x + jax.random.uniform(scope.make_rng("noise"))
+    if x.size == 1:
+        scope.variable("state", "made", lambda: x.sum())
+    scope.variable("state", "n", lambda: 0).value += 1
+    return x
+
+
+def _bound() -> liftcore.Scope:
+    return liftcore.bind({"state": {"n": 0}}, {"noise": KEY}, mutable="state")
+
+
+def test_calls_with_other_operands_do_what_their_own_traces_do() -> None:
+    sizes = (3, 3, 2, 3, 2, 1, 1, 3)
+    compiled, plain = liftcore.jit(_drawing), _drawing
+    found, expected = (
+        [(fn(scope.rewound(), jnp.ones(size)), scope.variables()["state"], scope.make_rng("noise")) for size in sizes]
+        for fn, scope in ((compiled, _bound()), (plain, _bound()))
+    )
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(*map(_number, (one, other)), rtol=1e-6), found, expected)
+
+
+def _number(value: Any) -> Any:
+    return jax.random.key_data(value) if jnp.issubdtype(jnp.result_type(value), jax.dtypes.prng_key) else value
+
+
+def test_a_call_over_a_mutable_scope_asks_for_no_trace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = Compiled._trace
+    monkeypatch.setattr(Compiled, "_trace", lambda self, *operands: asked.append(1) or ask(self, *operands))
+    lifted, scope = liftcore.jit(lambda scope, x: _drawing(scope, x)), _bound()
+    for _ in range(4):
+        lifted(scope.rewound(), jnp.ones(2))
+    assert len(asked) == 1
+    assert scope.variables()["state"]["n"] == 4
+
+
+def test_lifts_over_a_scope_that_creates_nothing_are_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_split(*_: Any, **__: Any) -> Any:
+        raise AssertionError("there is nothing to split off")
+
+    monkeypatch.setattr(Body, "split", no_split)
+    scope = liftcore.bind({"params": {"w": 2.0}, "state": {"n": 0}}, mutable=True, creates=False)
+
+    def layer(scope: Any, x: Any) -> Any:
+        scope.variable("state", "n", lambda: 0).value += 1
+        return scope.param("w", None) * x
+
+    value, grads = liftcore.value_and_grad(liftcore.remat(layer))(scope, 3.0)
+    assert (value, grads["params"]["w"]) == (6.0, 3.0)
+    assert scope.variables()["state"] == {"n": 1}

@@ -48,6 +48,20 @@ MUTANTS = (
         (*PACK, "lift/test_remat.py", "lift/test_cond.py"),
     ),
     Mutant(
+        "pipeline/packing.py",
+        'lifted.__name__ = getattr(fn, "__name__", lifted.__name__)',
+        "pass",
+        "a scope below is called after the lift, not after the function",
+        ("lift/test_lifter_of.py",),
+    ),
+    Mutant(
+        "runners/compiled.py",
+        "self._steady = None if self._seen else kept",
+        "self._steady = kept",
+        "a compiled body with several traces is taken to do what the last of them does",
+        ("lift/test_jit.py",),
+    ),
+    Mutant(
         "pipeline/stages.py",
         "key=lambda other: len(other.path))",
         "key=lambda other: -len(other.path))",
@@ -126,8 +140,8 @@ MUTANTS = (
     ),
     Mutant(
         "scopes/scope.py",
-        "        decided = self.tree.writable(collection)\n        if decided:",
-        "        decided = self.tree.writable(collection)\n        if decided is not False:",
+        "if not decided and not (decided is None and self.tree.mutable(path, value)):",
+        "if decided is False and not self.tree.mutable(path, value):",
         "a filter that looks at single variables lets all of them be written",
         ("core/test_scope.py", "core/test_entry.py", "core/test_filters.py"),
     ),
