@@ -111,18 +111,29 @@ class OfType(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathContains(SubtreePredicate):
-    """Matches values with `key` somewhere in their path: the collection, a module or the name."""
+    """Matches values with `key` somewhere in their path: the collection, a module or the name.
+
+    Example:
+        >>> path = ("params", "lora_1", "kernel")
+        >>> PathContains("lora")(path, None), PathContains("lora", exact=False)(path, None)
+        (False, True)
+
+    Attributes:
+        key: the text to look for.
+        exact: whether one of the names must be `key`; if false, it is enough that one contains it.
+    """
 
     key: str
+    exact: bool = True
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        return self.key in path
+        return self.key in path if self.exact else any(self.key in str(name) for name in path)
 
     def decide(self, prefix: Path) -> bool | None:
-        return True if self.key in prefix else None
+        return self(prefix, None) or None  # names below the prefix may still match
 
     def __repr__(self) -> str:
-        return f"PathContains({self.key!r})"
+        return f"PathContains({self.key!r}{'' if self.exact else ', exact=False'})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
