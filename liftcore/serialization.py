@@ -17,7 +17,6 @@ Example:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import struct
 from .errors import SerializationError
 from .frozen_dict import FrozenDict
 from .meta import AxisMetadata
-from .saving.encoding import StateError, decode, encode, is_typed_key
+from .saving.encoding import decode, encode, is_typed_key
+from .saving.problems import StateError
 
 __all__ = [
     "current_path",
@@ -142,13 +141,6 @@ def _text(key: Any) -> str:
 
 
 _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in target})
-_NAMED_TUPLE = _Rule(
-    lambda target: dict(zip(target._fields, target, strict=True)), lambda target, new: type(target)(**new)
-)
-_STRUCT = _Rule(
-    lambda target: {name: getattr(target, name) for name in struct.child_names(target)},
-    lambda target, new: dataclasses.replace(target, **new),
-)
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
@@ -192,10 +184,6 @@ def _rule(target: Any) -> _Rule | None:
     cls = type(target)
     if cls in _RULES:
         return _RULES[cls]
-    if struct.is_struct(cls):
-        return _STRUCT
-    if isinstance(target, tuple) and hasattr(target, "_fields"):
-        return _NAMED_TUPLE
     if isinstance(target, _LEAVES) or target is None or cls is jax.ShapeDtypeStruct:
         return _KEY if is_typed_key(target) else None
     return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
