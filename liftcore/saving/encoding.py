@@ -20,7 +20,7 @@ import numpy as np
 from .problems import StateError, damaged
 from .wire import Tokens, bin_header, ext_header
 
-__all__ = ["decode", "encode", "is_typed_key"]
+__all__ = ["decode", "encode"]
 
 # An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
 # (real, imaginary). These three are all the extensions there are.
@@ -212,12 +212,6 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.name not in _DTYPES:
         raise StateError(f"an array of dtype {dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}.")
     return _DTYPES[dtype.name]
-
-
-def is_typed_key(value: Any) -> bool:
-    """Whether a value is an array of typed random keys, or the shape of one."""
-    dtype: Any = getattr(value, "dtype", None)
-    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

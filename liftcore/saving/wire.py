@@ -38,9 +38,7 @@ def _sized(marker: int, length: int) -> bytes:
 # A number that follows is the value itself or, of all other kinds, a length. Nothing begins with 0xC1.
 _FIRST: dict[int, tuple[str, struct.Struct | None, Any]] = {
     **{number & 0xFF: ("value", None, number) for number in range(-32, 128)},
-    0xC0: ("value", None, None),
-    0xC2: ("value", None, False),
-    0xC3: ("value", None, True),
+    **{first: ("value", None, value) for first, value in ((0xC0, None), (0xC2, False), (0xC3, True))},
     **{0x80 + length: ("map", None, length) for length in range(16)},
     **{0x90 + length: ("list", None, length) for length in range(16)},
     **{0xA0 + length: ("str", None, length) for length in range(32)},
