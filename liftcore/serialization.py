@@ -17,7 +17,6 @@ Example:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import struct
 from .errors import SerializationError
 from .frozen_dict import FrozenDict
 from .meta import AxisMetadata
-from .saving.encoding import StateError, decode, encode, is_typed_key
+from .saving.encoding import decode, encode
+from .saving.problems import StateError
 
 __all__ = [
     "current_path",
@@ -131,24 +130,12 @@ def _pytree_rule(target: Any) -> _Rule:
     found, treedef = jax.tree_util.tree_flatten_with_path(target, is_leaf=lambda part: part is not target)
 
     def children(_: Any) -> dict[str, Any]:
-        return _named([(_text(*path), child) for path, child in found])
+        return _named([(jax.tree_util.keystr(path, simple=True), child) for path, child in found])
 
     return _Rule(children, lambda _, new: jax.tree.unflatten(treedef, new.values()))
 
 
-def _text(key: Any) -> str:
-    """What one key of JAX's paths is called, without the signs that show its kind."""
-    return jax.tree_util.keystr((key,), simple=True)
-
-
 _DICT = _Rule(_of_dict, lambda target, new: {key: new[str(key)] for key in target})
-_NAMED_TUPLE = _Rule(
-    lambda target: dict(zip(target._fields, target, strict=True)), lambda target, new: type(target)(**new)
-)
-_STRUCT = _Rule(
-    lambda target: {name: getattr(target, name) for name in struct.child_names(target)},
-    lambda target, new: dataclasses.replace(target, **new),
-)
 _RULES: dict[type, _Rule] = {
     dict: _DICT,
     FrozenDict: _Rule(_of_dict, lambda target, new: FrozenDict(_DICT.rebuild(target, new))),
@@ -184,6 +171,12 @@ def _rebuild_key(target: Any, new: dict[str, Any]) -> Any:
     return key
 
 
+def _is_typed_key(value: Any) -> bool:
+    """Whether a value is an array of typed random keys, or the shape of one."""
+    dtype: Any = getattr(value, "dtype", None)
+    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
 _KEY = _Rule(_key_children, _rebuild_key)
 
 
@@ -192,12 +185,8 @@ def _rule(target: Any) -> _Rule | None:
     cls = type(target)
     if cls in _RULES:
         return _RULES[cls]
-    if struct.is_struct(cls):
-        return _STRUCT
-    if isinstance(target, tuple) and hasattr(target, "_fields"):
-        return _NAMED_TUPLE
     if isinstance(target, _LEAVES) or target is None or cls is jax.ShapeDtypeStruct:
-        return _KEY if is_typed_key(target) else None
+        return _KEY if _is_typed_key(target) else None
     return None if jax.tree_util.all_leaves([target]) else _pytree_rule(target)
 
 

@@ -9,7 +9,7 @@ A filter is a predicate over `(path, value)`, where `path` is `(collection, *mod
     tuple list set   Any(*filters)       what one of them matches
                      All(*filters)       what all of them match
                      Not(f) DenyList(f)  what `f` does not match
-                     PathContains(key)   values with that key in their path
+                     PathContains(key)   values with that key in their path, or (exact=False) in a name of it
     a callable       itself
 
 Whatever can be decided for a whole collection, or a whole subtree, is decided once and no value below it is looked at.

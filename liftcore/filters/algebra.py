@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import typing
-from collections.abc import Sequence
 
 from ..typing import Filter, Predicate
 from .predicates import All, Any, DenyList, Everything, Not, Nothing, WithTag, to_predicate
@@ -21,16 +22,12 @@ class _Names(typing.NamedTuple):
         return _Names(self.names, not self.inverted)
 
     def __and__(self, other: _Names) -> _Names:
-        if self.inverted and other.inverted:
-            return _Names(self.names | other.names, inverted=True)
-        if self.inverted:
-            return _Names(other.names - self.names)
-        return _Names(self.names - other.names if other.inverted else self.names & other.names)
+        if not self.inverted:
+            return _Names(self.names - other.names if other.inverted else self.names & other.names)
+        return _Names(self.names | other.names, inverted=True) if other.inverted else other & self
 
     def __or__(self, other: _Names) -> _Names:
-        if self.inverted or other.inverted:
-            return ~(~self & ~other)
-        return _Names(self.names | other.names)
+        return ~(~self & ~other) if self.inverted or other.inverted else _Names(self.names | other.names)
 
     def filter(self) -> Predicate:
         if not self.names:
@@ -71,25 +68,13 @@ def _names(predicate: typing.Any) -> _Names | None:
     if kind is Not or kind is DenyList:
         denied = _names(predicate.filter)
         return None if denied is None else ~denied
-    if kind is All:
-        return _intersection([_names(one) for one in predicate.filters])
-    if kind is Any:
-        return _union([_names(one) for one in predicate.filters])
-    return None
-
-
-def _intersection(sets: Sequence[_Names | None]) -> _Names | None:
-    common = _ALL
-    for names in sets:
-        if names is None:
-            return None
-        common = common & names
-    return common
-
-
-def _union(sets: Sequence[_Names | None]) -> _Names | None:
-    common = _intersection([None if names is None else ~names for names in sets])
-    return None if common is None else ~common
+    if kind is not All and kind is not Any:
+        return None
+    parts = [names for names in map(_names, predicate.filters) if names is not None]
+    if len(parts) < len(predicate.filters):
+        return None
+    join, none = (operator.and_, _ALL) if kind is All else (operator.or_, _NONE)
+    return functools.reduce(join, parts, none)
 
 
 def intersect(a: Filter, b: Filter) -> Predicate:

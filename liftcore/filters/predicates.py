@@ -111,28 +111,47 @@ class OfType(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathContains(SubtreePredicate):
-    """Matches values with `key` somewhere in their path: the collection, a module or the name."""
+    """Matches values with `key` somewhere in their path: the collection, a module or the name.
+
+    Example:
+        >>> path = ("params", "lora_1", "kernel")
+        >>> PathContains("lora")(path, None), PathContains("lora", exact=False)(path, None)
+        (False, True)
+
+    Attributes:
+        key: the text to look for.
+        exact: whether one of the names must be `key`; if false, it is enough that one contains it.
+    """
 
     key: str
+    exact: bool = True
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        return self.key in path
+        return self.key in path if self.exact else any(self.key in str(name) for name in path)
 
     def decide(self, prefix: Path) -> bool | None:
-        return True if self.key in prefix else None
+        return self(prefix, None) or None  # names below the prefix may still match
 
     def __repr__(self) -> str:
-        return f"PathContains({self.key!r})"
+        return f"PathContains({self.key!r}{'' if self.exact else ', exact=False'})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
-class Any(SubtreePredicate):
-    """Matches what one of the filters matches; with none given, nothing."""
+class _Several(SubtreePredicate):
+    """A predicate that is made of others."""
 
     filters: tuple[Predicate, ...]
 
     def __init__(self, *filters: Filter) -> None:
         object.__setattr__(self, "filters", tuple(map(to_predicate, filters)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(short_form, self.filters))})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
+class Any(_Several):
+    """Matches what one of the filters matches; with none given, nothing."""
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return any(matches(path, value) for matches in self.filters)
@@ -141,18 +160,10 @@ class Any(SubtreePredicate):
         answers = [decide(f, prefix) for f in self.filters]
         return True if True in answers else None if None in answers else False
 
-    def __repr__(self) -> str:
-        return f"Any({', '.join(map(short_form, self.filters))})"
-
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
-class All(SubtreePredicate):
+class All(_Several):
     """Matches what all of the filters match; with none given, everything."""
-
-    filters: tuple[Predicate, ...]
-
-    def __init__(self, *filters: Filter) -> None:
-        object.__setattr__(self, "filters", tuple(map(to_predicate, filters)))
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return all(matches(path, value) for matches in self.filters)
@@ -160,9 +171,6 @@ class All(SubtreePredicate):
     def decide(self, prefix: Path) -> bool | None:
         answers = [decide(f, prefix) for f in self.filters]
         return False if False in answers else None if None in answers else True
-
-    def __repr__(self) -> str:
-        return f"All({', '.join(map(short_form, self.filters))})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)

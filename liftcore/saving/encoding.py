@@ -5,9 +5,10 @@ An array is written straight from where it lies into its place in the bytes, and
 
 from __future__ import annotations
 
+import functools
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +17,10 @@ import ml_dtypes
 import msgpack
 import numpy as np
 
-from ..errors import SerializationError
-from ..typing import Path
+from .problems import StateError, damaged
 from .wire import Tokens, bin_header, ext_header
 
-__all__ = ["StateError", "decode", "encode", "is_typed_key"]
+__all__ = ["decode", "encode"]
 
 # An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
 # (real, imaginary). These three are all the extensions there are.
@@ -50,23 +50,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_DTY
 _ARRAYS = (np.ndarray, jax.Array)
 
 _MAX_NDIM = 64  # NumPy's own; checked before lengths are multiplied, which for a million of them would take hours
-
-_DAMAGED = "The bytes are damaged, cut off, or were not written by msgpack_serialize."
-
-
-class StateError(SerializationError):
-    """An error at a path in a state, which grows at its front while the error passes through the containers."""
-
-    def __init__(self, what: str, fix: str, path: Path = ()) -> None:
-        super().__init__(f"state at /{'/'.join(path)}", what, fix)
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.fix, self.path)
-
-    def below(self, name: Any) -> StateError:
-        """Returns the error as one of what contains the place, under that name."""
-        return type(self)(self.what, self.fix, (str(name), *self.path))
 
 
 def _check_depth(depth: int) -> None:
@@ -128,7 +111,7 @@ class _Plan:
         self.head = bytearray()
         self.arrays: list[_Array] = []
         self._packer = msgpack.Packer()
-        self._known: dict[Any, tuple[np.dtype[Any], int, bytes]] = {}
+        self._pack = self._packer.pack
 
     def size(self) -> int:
         """Returns the number of all bytes."""
@@ -138,51 +121,41 @@ class _Plan:
         """Adds a tree that is that many levels below the whole."""
         _check_depth(depth)
         if type(tree) is dict:
-            self._add_dict(tree, depth)
+            self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
-            self._add_list(tree, depth)
+            self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)
         elif isinstance(tree, _ARRAYS):
             self._add_array(tree, depth)
         else:
             self._add_plain(tree)
 
-    def _add_dict(self, tree: dict[Any, Any], depth: int) -> None:
-        for key in tree:
-            if type(key) not in (str, int):
-                raise StateError(f"the key {key!r} is neither a string nor an integer.", "Use strings as keys.")
-        self.head += self._packer.pack_map_header(len(tree))
-        key = None
-        try:
-            for key, child in tree.items():
-                self.head += _held(self._packer.pack, key)
+    def _add_items(self, items: Iterable[tuple[Any, Any]], depth: int, header: bytes, keyed: bool) -> None:
+        """Adds a dict or a list: its header, and what is in it, with the keys if there are any."""
+        self.head += header
+        for name, child in items:
+            if keyed and type(name) not in (str, int):
+                raise StateError(f"the key {name!r} is neither a string nor an integer.", "Use strings as keys.")
+            try:
+                if keyed:
+                    self.head += _held(self._pack, name)
                 self.add(child, depth + 1)
-        except StateError as error:
-            raise error.below(key) from error.__cause__
-
-    def _add_list(self, tree: list[Any], depth: int) -> None:
-        self.head += self._packer.pack_array_header(len(tree))
-        index = 0
-        try:
-            while index < len(tree):
-                self.add(tree[index], depth + 1)
-                index += 1
-        except StateError as error:
-            raise error.below(index) from error.__cause__
+            except StateError as error:
+                raise error.below(name) from error.__cause__
 
     def _add_plain(self, value: Any) -> None:
         kind = type(value)
         if value is None or kind in (bool, int, float, str):
-            self.head += _held(self._packer.pack, value)
+            self.head += _held(self._pack, value)
         elif kind is bytes:
             self.head += _held(bin_header, len(value))
             raw = np.frombuffer(value, np.uint8)
             self.arrays.append(_Array(raw, raw.dtype, [(len(self.head), len(value))]))
         elif kind is complex:
-            parts = self._packer.pack((value.real, value.imag))
+            parts = self._pack((value.real, value.imag))
             self.head += ext_header(_COMPLEX, len(parts)) + parts
         elif isinstance(value, np.generic):
-            dtype = _native(value)
-            self.head += self._header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
+            dtype = _native(value.dtype)
+            self.head += _header(_NUMPY_SCALAR, (), dtype, dtype.itemsize) + np.asarray(value, dtype).tobytes()
         else:
             fix = "Call to_bytes, which takes containers apart, or register_serialization_state for a type of your own."
             raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
@@ -191,43 +164,35 @@ class _Plan:
         if not isinstance(array, np.ndarray) and not array.is_fully_addressable:
             fix = "Gather it first, with jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
             raise StateError("the array lies partly on other hosts.", fix)
-        dtype, size, header = self._described(array)
+        dtype = _native(array.dtype)
+        size = math.prod(array.shape) * dtype.itemsize
         if size > _MAX_CHUNK_BYTES:
             _check_depth(depth + 2)
             pieces = self._add_pieces(array.shape, dtype, size)
         else:
-            self.head += header
+            self.head += _header(_NDARRAY, array.shape, dtype, size)
             pieces = [(len(self.head), size)]
         self.arrays.append(_Array(array, dtype, pieces))
-
-    def _described(self, array: np.ndarray[Any, Any] | jax.Array) -> tuple[np.dtype[Any], int, bytes]:
-        """Returns the dtype and the number of bytes that an array is written with, and what stands before them."""
-        kind = array.shape, array.dtype  # of which a model has few
-        if kind not in self._known:
-            dtype = _native(array)
-            size = math.prod(array.shape) * dtype.itemsize
-            whole = size <= _MAX_CHUNK_BYTES
-            self._known[kind] = dtype, size, self._header(_NDARRAY, array.shape, dtype, size) if whole else b""
-        return self._known[kind]
 
     def _add_pieces(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> list[tuple[int, int]]:
         """Adds a dict of flat arrays, which together are a large one."""
         step = max(1, _MAX_CHUNK_BYTES // dtype.itemsize) * dtype.itemsize
-        pack, starts, pieces = self._packer.pack, range(0, size, step), []
+        pack, starts, pieces = self._pack, range(0, size, step), []
         self.head += self._packer.pack_map_header(3) + pack(_CHUNKED) + pack(True)
         self.head += pack("shape") + pack({str(axis): length for axis, length in enumerate(shape)})
         self.head += pack("chunks") + self._packer.pack_map_header(len(starts))
         for index, start in enumerate(starts):
             length = min(step, size - start)
-            self.head += pack(str(index)) + self._header(_NDARRAY, (length // dtype.itemsize,), dtype, length)
+            self.head += pack(str(index)) + _header(_NDARRAY, (length // dtype.itemsize,), dtype, length)
             pieces.append((len(self.head), length))
         return pieces
 
-    def _header(self, code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-        """Returns what stands before the bytes of an array."""
-        pack = self._packer.pack
-        inner: bytes = self._packer.pack_array_header(3) + pack(shape) + pack(dtype.name) + bin_header(size)
-        return ext_header(code, len(inner) + size) + inner
+
+@functools.lru_cache(256)  # a model has few shapes
+def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
+    """Returns what comes before the bytes of an array."""
+    inner: bytes = b"\x93" + msgpack.packb(shape) + msgpack.packb(dtype.name) + bin_header(size)
+    return ext_header(code, len(inner) + size) + inner
 
 
 def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
@@ -239,19 +204,14 @@ def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
         raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
 
 
-def _native(array: np.ndarray[Any, Any] | np.generic | jax.Array) -> np.dtype[Any]:
-    """Returns the dtype of an array in the byte order of the machine, if it can be written."""
-    if is_typed_key(array):
+@functools.lru_cache(256)  # NumPy makes the name anew each time
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns a dtype in the byte order of the machine, if it can be written."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StateError("a typed random key is no plain array.", "Call to_bytes, or save jax.random.key_data(key).")
-    if array.dtype.name not in _DTYPES:
-        raise StateError(f"an array of dtype {array.dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}.")
-    return _DTYPES[array.dtype.name]
-
-
-def is_typed_key(value: Any) -> bool:
-    """Whether a value is an array of typed random keys, or the shape of one."""
-    dtype: Any = getattr(value, "dtype", None)
-    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if dtype.name not in _DTYPES:
+        raise StateError(f"an array of dtype {dtype} cannot be written.", f"Use one of {', '.join(_DTYPES)}.")
+    return _DTYPES[dtype.name]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -266,30 +226,19 @@ def decode(data: memoryview, copy: bool) -> Any:
     tokens = Tokens(data)
     tree = _Reader(tokens).read(0, copy)
     if tokens.left:
-        raise _damaged(f"the bytes cannot be read (after the value that they begin with there are {tokens.left} more).")
+        raise damaged(f"the bytes cannot be read (after the value that they begin with there are {tokens.left} more).")
     return tree
-
-
-def _damaged(what: str) -> StateError:
-    return StateError(what, _DAMAGED)
-
-
-def _take(tokens: Tokens) -> tuple[str, Any]:
-    try:
-        return tokens.take()
-    except ValueError as error:
-        raise _damaged(f"the bytes cannot be read ({error}).") from error
 
 
 def _plain(tokens: Tokens) -> Any:
     """Returns the next number or string, or `None` if something else comes next."""
-    kind, value = _take(tokens)
+    kind, value = tokens.take()
     return value if kind == "value" else None
 
 
 def _plain_list(tokens: Tokens) -> list[Any]:
     """Returns the next list of numbers and strings, with `None` where it has something else."""
-    kind, length = _take(tokens)
+    kind, length = tokens.take()
     return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
 
 
@@ -303,14 +252,14 @@ class _Reader:
     def read(self, depth: int, copy: bool) -> Any:
         """Returns the next value, which is that many levels below the whole."""
         _check_depth(depth)
-        kind, value = _take(self._tokens)
+        kind, value = self._tokens.take()
         if kind == "ext":
             code, data = value
             return self._extension(code, data, copy)
         if kind == "map":
             return self._dict(value, depth, copy)
         if kind == "list":
-            return self._list(value, depth, copy)
+            return [self._below(index, depth, copy) for index in range(value)]
         return bytes(value) if kind == "bin" else value
 
     def _dict(self, length: int, depth: int, copy: bool) -> Any:
@@ -318,23 +267,17 @@ class _Reader:
         for _ in range(length):
             key = _plain(self._tokens)
             if type(key) not in (str, int):
-                raise _damaged("a key is neither a string nor an integer.")
+                raise damaged("a key is neither a string nor an integer.")
             if key in made:
-                raise _damaged(f"a dict has the key {key!r} twice.")
-            try:
-                made[key] = self.read(depth + 1, copy and _CHUNKED not in made)  # pieces are copied as they are joined
-            except StateError as error:
-                raise error.below(key) from error.__cause__
+                raise damaged(f"a dict has the key {key!r} twice.")
+            made[key] = self._below(key, depth, copy and _CHUNKED not in made)  # pieces are copied as they are joined
         return _whole(made) if _CHUNKED in made else made
 
-    def _list(self, length: int, depth: int, copy: bool) -> list[Any]:
-        made: list[Any] = []
+    def _below(self, name: Any, depth: int, copy: bool) -> Any:
         try:
-            for _ in range(length):
-                made.append(self.read(depth + 1, copy))
+            return self.read(depth + 1, copy)
         except StateError as error:
-            raise error.below(len(made)) from error.__cause__
-        return made
+            raise error.below(name) from error.__cause__
 
     def _extension(self, code: int, data: memoryview, copy: bool) -> Any:
         if code == _NDARRAY:
@@ -343,11 +286,11 @@ class _Reader:
         if code == _NUMPY_SCALAR:
             array = self._array(data)
             if array.shape:
-                raise _damaged(f"a NumPy scalar has the shape {array.shape}.")
+                raise damaged(f"a NumPy scalar has the shape {array.shape}.")
             return array[()]
         if code == _COMPLEX:
             return _complex(data)
-        raise _damaged(f"there is an extension of the unknown type {code}.")
+        raise damaged(f"there is an extension of the unknown type {code}.")
 
     def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
         """Returns the array in an extension, over the bytes that it lies in."""
@@ -357,7 +300,7 @@ class _Reader:
             known = self._types[len(data)] = _type(data)
         flat = np.frombuffer(data, known.dtype, offset=len(known.header))
         if known.dtype == np.bool_ and flat.view(np.uint8).max(initial=0) > 1:
-            raise _damaged("an array of dtype bool has bytes other than 0 and 1.")
+            raise damaged("an array of dtype bool has bytes other than 0 and 1.")
         return _reshape(flat, known.shape)
 
 
@@ -372,16 +315,16 @@ class _Type(NamedTuple):
 def _type(data: memoryview) -> _Type:
     """Returns the type of the array in an extension."""
     tokens = Tokens(data)
-    if _take(tokens) != ("list", 3):
-        raise _damaged("an array is not made of shape, dtype and bytes.")
-    shape, name, (kind, buffer) = _plain_list(tokens), _plain(tokens), _take(tokens)
+    if tokens.take() != ("list", 3):
+        raise damaged("an array is not made of shape, dtype and bytes.")
+    shape, name, (kind, buffer) = _plain_list(tokens), _plain(tokens), tokens.take()
     if type(name) is not str or kind != "bin" or tokens.left:
-        raise _damaged("an array is not made of shape, dtype and bytes.")
+        raise damaged("an array is not made of shape, dtype and bytes.")
     if name not in _DTYPES:
-        raise _damaged(f"an array has the unknown dtype {name!r}.")
+        raise damaged(f"an array has the unknown dtype {name!r}.")
     dtype = _DTYPES[name]
     if _size(shape) * dtype.itemsize != len(buffer):
-        raise _damaged(f"an array of shape {shape} and dtype {dtype} cannot have {len(buffer)} bytes.")
+        raise damaged(f"an array of shape {shape} and dtype {dtype} cannot have {len(buffer)} bytes.")
     return _Type(dtype, shape, data[: len(data) - len(buffer)])
 
 
@@ -389,13 +332,13 @@ def _complex(data: memoryview) -> complex:
     tokens = Tokens(data)
     parts = _plain_list(tokens)
     if [type(part) for part in parts] != [float, float] or tokens.left:
-        raise _damaged("a complex number is not made of two floats.")
+        raise damaged("a complex number is not made of two floats.")
     return complex(*parts)
 
 
 def _size(shape: Sequence[Any]) -> int:
     if len(shape) > _MAX_NDIM or not all(type(length) is int and length >= 0 for length in shape):
-        raise _damaged(f"an array has the shape {shape}.")
+        raise damaged(f"an array has the shape {shape}.")
     return math.prod(shape)
 
 
@@ -403,7 +346,7 @@ def _reshape(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # too many dimensions, or an empty array with an enormous one
-        raise _damaged(f"an array has the shape {shape} ({error}).") from error
+        raise damaged(f"an array has the shape {shape} ({error}).") from error
 
 
 def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -416,13 +359,13 @@ def _whole(pieces: dict[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns a large array that was written in pieces."""
     shape, chunks = _items(pieces.get("shape")), _items(pieces.get("chunks"))
     if pieces.keys() != _CHUNKED_KEYS or not chunks:
-        raise _damaged("an array in pieces lacks its shape or its pieces.")
+        raise damaged("an array in pieces lacks its shape or its pieces.")
     if not all(
         isinstance(chunk, np.ndarray) and chunk.ndim == 1 and chunk.dtype == chunks[0].dtype for chunk in chunks
     ):
-        raise _damaged("the pieces of an array are no flat arrays of one dtype.")
+        raise damaged("the pieces of an array are no flat arrays of one dtype.")
     if _size(shape) != sum(chunk.size for chunk in chunks):
-        raise _damaged(f"the pieces of an array do not make up its shape {shape}.")
+        raise damaged(f"the pieces of an array do not make up its shape {shape}.")
     return _frozen(_reshape(np.concatenate(chunks), shape))
 
 

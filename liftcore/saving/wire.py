@@ -1,13 +1,17 @@
 """msgpack without copies: values are read where they lie, and headers are written without what they stand before.
 
-The `msgpack` package copies what is in an extension when it packs it, and twice when it unpacks it. Checkpoints are
-nearly all extensions, so here is the little that it has no function for. All else is packed by the package.
+The `msgpack` package copies what is in an extension when it packs it, and when it unpacks it; checkpoints are nearly
+all extensions. With its reader no array can be a view of the bytes, restoring 1 GB in 4 arrays took 4 to 6 times as
+long and a quarter more memory, and errors could not say where in the tree they are; see docs/performance.md. So here
+is the little that it has no function for. All else is packed by the package.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import Any
+
+from .problems import damaged
 
 __all__ = ["Tokens", "bin_header", "ext_header"]
 
@@ -30,23 +34,26 @@ def _sized(marker: int, length: int) -> bytes:
     return bytes([marker + power]) + length.to_bytes(2**power, "big")
 
 
-_CONSTANTS: dict[int, Any] = {0xC0: None, 0xC2: False, 0xC3: True}
-_CONSTANTS |= {number & 0xFF: number for number in range(-32, 128)}
-
-_NUMBERS = {0xCA + index: struct.Struct(">" + kind) for index, kind in enumerate("fdBHIQbhiq")}
-
-# What a marker is followed by: the bytes of its length or, where there are none, the length itself.
-_SIZED: dict[int, tuple[str, int, int]] = {
-    **{0x80 + length: ("map", 0, length) for length in range(16)},
-    **{0x90 + length: ("list", 0, length) for length in range(16)},
-    **{0xA0 + length: ("str", 0, length) for length in range(32)},
-    **{0xD4 + power: ("ext", 0, 2**power) for power in range(5)},
-    **{0xC4 + power: ("bin", 2**power, 0) for power in range(3)},
-    **{0xC7 + power: ("ext", 2**power, 0) for power in range(3)},
-    **{0xD9 + power: ("str", 2**power, 0) for power in range(3)},
-    **{0xDC + power: ("list", 2 << power, 0) for power in range(2)},
-    **{0xDE + power: ("map", 2 << power, 0) for power in range(2)},
+# What is known of a value by its first byte: its kind, the number that follows, and the value or length if none does.
+# A number that follows is the value itself or, of all other kinds, a length. Nothing begins with 0xC1.
+_FIRST: dict[int, tuple[str, struct.Struct | None, Any]] = {
+    **{number & 0xFF: ("value", None, number) for number in range(-32, 128)},
+    **{first: ("value", None, value) for first, value in ((0xC0, None), (0xC2, False), (0xC3, True))},
+    **{0x80 + length: ("map", None, length) for length in range(16)},
+    **{0x90 + length: ("list", None, length) for length in range(16)},
+    **{0xA0 + length: ("str", None, length) for length in range(32)},
+    **{0xD4 + power: ("ext", None, 2**power) for power in range(5)},
 }
+_FOLLOWED = {
+    0xC4: ("bin", "BHI"),
+    0xC7: ("ext", "BHI"),
+    0xCA: ("value", "fdBHIQbhiq"),
+    0xD9: ("str", "BHI"),
+    0xDC: ("list", "HI"),
+    0xDE: ("map", "HI"),
+}
+for _first, (_kind, _formats) in _FOLLOWED.items():
+    _FIRST |= {_first + index: (_kind, struct.Struct(f">{code}"), None) for index, code in enumerate(_formats)}
 
 
 class Tokens:
@@ -74,32 +81,32 @@ class Tokens:
             `("list", length)` and `("map", length)`.
 
         Raises:
-            ValueError: if the bytes are not msgpack, or end inside of the value.
+            StateError: if the bytes are not msgpack, or end inside of the value.
         """
-        marker = self._bytes(1)[0]
-        if marker in _SIZED:
-            kind, width, length = _SIZED[marker]
-            return self._sized(kind, int.from_bytes(self._bytes(width), "big") if width else length)
-        if marker in _CONSTANTS:
-            return "value", _CONSTANTS[marker]
-        if marker in _NUMBERS:
-            number = _NUMBERS[marker]
-            return "value", number.unpack(self._bytes(number.size))[0]
-        raise ValueError(f"nothing begins with the byte {marker:#x}")
-
-    def _sized(self, kind: str, length: int) -> tuple[str, Any]:
-        if kind == "str":
-            return "value", str(self._bytes(length), "utf-8")
+        first = self._data[self._step(1)]
+        if first not in _FIRST:
+            raise damaged(f"the bytes cannot be read (nothing begins with the byte {first:#x}).")
+        kind, number, value = _FIRST[first]
+        if number:
+            (value,) = number.unpack_from(self._data, self._step(number.size))
         if kind == "ext":
             code = int.from_bytes(self._bytes(1), signed=True)
-            return kind, (code, self._bytes(length))
-        if kind == "bin":
-            return kind, self._bytes(length)
-        return kind, length
+            return kind, (code, self._bytes(value))
+        if kind == "str":
+            try:
+                return "value", str(self._bytes(value), "utf-8")
+            except UnicodeDecodeError as error:
+                raise damaged(f"the bytes cannot be read ({error}).") from error
+        return kind, self._bytes(value) if kind == "bin" else value
 
     def _bytes(self, count: int) -> memoryview:
-        start, stop = self._at, self._at + count
-        if stop > self._end:
-            raise ValueError(f"they end where at least {stop - self._end} more are to come")
-        self._at = stop
-        return self._data[start:stop]
+        start = self._step(count)
+        return self._data[start : self._at]
+
+    def _step(self, count: int) -> int:
+        """Moves on by that many bytes, and returns where they begin."""
+        start = self._at
+        self._at += count
+        if self._at > self._end:
+            raise damaged(f"the bytes cannot be read (they end where at least {-self.left} more are to come).")
+        return start

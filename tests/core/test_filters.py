@@ -118,6 +118,9 @@ def test_short_forms_stand_for_predicates(short, predicate):
         (PathContains("encoder"), PATH, 1, True),
         (PathContains("params"), PATH, 1, True),
         (PathContains("enc"), PATH, 1, False),
+        (PathContains("enc", exact=False), PATH, 1, True),
+        (PathContains("aram", exact=False), PATH, 1, True),
+        (PathContains("sen", exact=False), PATH, 1, False),
         (is_kernel, PATH, 1, True),
     ],
 )
@@ -155,6 +158,7 @@ def test_predicates_are_frozen():
         (OfType(Box), "OfType(Box)"),
         (filters.Any("a", Box, ...), "Any('a', Box, ...)"),
         (All("params", PathContains("lora")), "All('params', PathContains('lora'))"),
+        (Not(PathContains("lora", exact=False)), "Not(PathContains('lora', exact=False))"),
         (Not(is_kernel), "Not(is_kernel)"),
         (DenyList(("a", "b")), "DenyList(('a', 'b'))"),
         (All(None, filters.Any("a")), "All(None, Any('a'))"),
@@ -186,6 +190,8 @@ def test_not_and_deny_list_agree_but_are_told_apart():
         (is_kernel, None),
         (PathContains("params"), True),
         (PathContains("lora"), None),
+        (PathContains("aram", exact=False), True),
+        (PathContains("lora", exact=False), None),
         (All("cache", Box), False),
         (All("params", Box), None),
         (filters.Any("params", Box), True),
@@ -201,6 +207,8 @@ def test_collections_are_decided_without_values(filter, expected):
 def test_a_prefix_decides_more():
     assert matches_collection(PathContains("lora"), "params", ("block", "lora")) is True
     assert matches_collection(PathContains("lora"), "params", ("block",)) is None
+    assert matches_collection(PathContains("lora", exact=False), "params", ("lora_1",)) is True
+    assert matches_collection(PathContains("lora"), "params", ("lora_1",)) is None
 
 
 def test_sequences_are_matched_by_name():
@@ -212,7 +220,8 @@ def test_sequences_are_matched_by_name():
 
 
 NAMES = st.sampled_from(["params", "cache", "stats"])
-MODULES = st.sampled_from(["a", "b", "lora"])
+MODULES = st.sampled_from(["a", "b", "lora", "lora_1"])
+PIECES = MODULES | NAMES | st.sampled_from(["s", "_", "ora", "ra_1", ""])
 LEAVES = st.integers() | st.builds(Box) | st.lists(st.integers(), max_size=1)
 SIMPLE = st.recursive(
     st.sampled_from([..., True, None, False]) | NAMES | st.frozensets(NAMES),
@@ -222,7 +231,7 @@ SIMPLE = st.recursive(
     max_leaves=5,
 )
 FILTERS = st.recursive(
-    st.sampled_from([..., None, Box, int, is_kernel]) | NAMES | st.builds(PathContains, MODULES | NAMES),
+    st.sampled_from([..., None, Box, int, is_kernel]) | NAMES | st.builds(PathContains, PIECES, st.booleans()),
     lambda inner: (
         st.tuples(inner, inner) | st.builds(All, inner, inner) | st.builds(Not, inner) | st.builds(DenyList, inner)
     ),
@@ -236,6 +245,27 @@ def test_a_decision_is_what_the_call_says(filter, path, value):
     predicate = to_predicate(filter)
     for length in (1, 2, 3):
         assert decide(predicate, path[:length]) in (None, predicate(path, value))
+
+
+@given(PIECES, st.lists(MODULES | NAMES, max_size=4).map(tuple))
+def test_a_path_contains_what_a_plain_loop_over_its_names_finds(key, path):
+    whole = part = False
+    for name in path:
+        whole = whole or name == key
+        part = part or name.find(key) >= 0
+    assert PathContains(key)(path, 1) is PathContains(key, exact=True)(path, 1) is whole
+    assert PathContains(key, exact=False)(path, 1) is part
+
+
+def test_parts_of_names_and_whole_names_are_different_filters():
+    part, whole = PathContains("lora", exact=False), PathContains("lora")
+    assert whole == PathContains("lora", exact=True)
+    assert hash(whole) == hash(PathContains("lora", True))
+    assert part != whole
+    assert len({part, whole, PathContains("lora", False)}) == 2
+    assert intersect(part, PathContains("lora", exact=False)) == part
+    assert intersect(part, whole) == All(part, whole)
+    assert subtract(..., part) == Not(part)
 
 
 # --- algebra ----------------------------------------------------------------------------------------------------------
