@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
 from .changes import path_text
 
-__all__ = ["casts_of", "check_carry", "check_separate", "overlay", "promoted", "select"]
+__all__ = ["casts_of", "check_carry", "check_separate", "fix_for", "overlay", "promoted", "select"]
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
@@ -137,8 +137,20 @@ def check_separate(body: Body, group: PyTree) -> None:
                 f'"{path_text(path)}" in {body.where}',
                 "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
                 "what is computed from it, as is needed here.",
-                "Create it before that lift, or write the lift with those of liftcore.",
+                _HOIST,
             )
+
+
+def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
+    """How to mend that initial values depend on something: where a lift of the user's own made one, that is why."""
+    unsplit = {path_text(path) for record in body.use.records for _, path in record.unsplit}
+    return otherwise if unsplit.isdisjoint(names) else _HOIST
+
+
+_HOIST = (
+    "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline`, which make initial values "
+    "outside of it, or create it before that lift."
+)
 
 
 class _Type(NamedTuple):

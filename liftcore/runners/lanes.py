@@ -30,6 +30,7 @@ from .axes import (
     split_rules,
 )
 from .boxes import boxes_outside, check_params, sized_inside
+from .carry import fix_for
 
 __all__ = ["Lanes", "Mapper", "over_lanes"]
 
@@ -199,7 +200,7 @@ class Lanes(NamedTuple):
                 # Only `jax.vmap` tells whether a value differs between lanes.
                 jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
         except ValueError as error:
-            _check_shared(body.where, parts, axes, self.mapper, error)
+            _check_shared(body, parts, axes, self.mapper, error)
             raise
         if self.mapper.spread is not None:
             outputs = self.mapper.spread(self, parts.remainder, *whole)(created, *operands)
@@ -217,7 +218,7 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
     )
 
 
-def _check_shared(where: str, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
+def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
     """Raises where a shared variable, created or written, depends on the lane."""
     mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
     created = parts.reads(), parts.tree(None, parts.earlier)
@@ -230,7 +231,9 @@ def _check_shared(where: str, parts: Split, axes: Sequence[Axis], mapper: Mapper
         names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths})
         if names:
             raise LoopInvarianceError(
-                where,
+                body.where,
                 f"{names} is shared by all lanes (axis None), but its new value differs between them.",
-                f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.',
+                fix_for(
+                    body, names, f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.'
+                ),
             ) from error

@@ -28,7 +28,7 @@ from ..pipeline.splitting import Part, Prologue, Split, trace
 from ..pipeline.use import Body
 from ..typing import Axis, InOutAxes, Path, PyTree
 from .axes import flatten_axes, slice_type, to_axis, to_front
-from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
+from .carry import casts_of, check_carry, check_separate, fix_for, overlay, promoted, select
 
 __all__ = ["Loop", "lax_scan"]
 
@@ -191,7 +191,7 @@ class Loop(NamedTuple):
             What made those that are made once; the values; and the stacked ones as they lie outside, along their axes.
         """
         if kinds.differing:
-            raise _no_constant(body.where, traced, kinds, self.advice)
+            raise _no_constant(body, traced, kinds, self.advice)
         first = _first(body.where, xs, self.size, self.reverse) if kinds.carried_from_slices else None
         once = Prologue(traced, traced.leaves((state, first)))
         along = [None if leaf is None else 0 for leaf in traced.leaves((None, xs))]
@@ -423,20 +423,21 @@ def _either(some: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, some, others, is_leaf=_is_none)
 
 
-def _no_constant(where: str, traced: Split, kinds: Kinds, advice: str) -> LoopInvarianceError:
+def _no_constant(body: Body, traced: Split, kinds: Kinds, advice: str) -> LoopInvarianceError:
     """What to say where what all iterations share depends on one of them."""
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
     differing = [(paths[number], _STATE in traced.depends[number]) for number in kinds.differing]
     carried = sorted({_name(path[2:]) for path, state in differing if path[0].name == "shared" and state})
+    where, names = body.where, sorted({_name(path[2:]) for path, _ in differing if path[0].name == "shared"})
     if carried:
-        return _carry_it(where, carried, "its initial value depends on the carry, or on a carried variable")
-    names = sorted({_name(path[2:]) for path, _ in differing if path[0].name == "shared"})
+        error = _carry_it(where, carried, "its initial value depends on the carry, or on a carried variable")
+        return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix))
     if names:
         return LoopInvarianceError(
             where,
             f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on "
             "a slice or on a key that is split.",
-            f"{advice.format(names[0].split('/')[0])}, or do not split the sequence it draws from.",
+            fix_for(body, names, f"{advice.format(names[0].split('/')[0])}, or do not split the stream it draws from."),
         )
     written = sorted({_name(path[3:]) for path, _ in differing if path[1].idx == _WRITTEN})
     if written:

@@ -21,7 +21,7 @@ from ..pipeline.splitting import Prologue, Split, trace, without_created
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice
 from ..typing import Path, PyTree
-from .carry import casts_of, check_carry, check_separate, overlay, promoted, select
+from .carry import casts_of, check_carry, check_separate, fix_for, overlay, promoted, select
 from .changes import names_of, path_text
 
 __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
@@ -100,7 +100,7 @@ class Repeat(NamedTuple):
     def _run_hoisted(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         state = State(self._first, variables.carried, value)
         condition, iteration, state = self._trace(state, variables.shared)
-        _check_constant(self.body.where, condition, iteration)
+        _check_constant(self.body, condition, iteration)
 
         early = self._made(condition, state, None)
         known = state._replace(carried=_merged(state.carried, early.carried))
@@ -186,17 +186,18 @@ class Repeat(NamedTuple):
             raise LoopInvarianceError(f"{names} in {self.body.where}", f"{what}.", fix)
 
 
-def _check_constant(where: str, condition: Split, iteration: Split) -> None:
+def _check_constant(body: Body, condition: Split, iteration: Split) -> None:
     """Checks that what all iterations share depends on none of them."""
     for traced in (condition, iteration):
         reads = traced.reads()[1]
         names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
         if names:
+            collection = f'"{names[0].split("/")[0]}"'
             raise LoopInvarianceError(
-                where,
+                body.where,
                 f"{names} is shared by all iterations (variable_broadcast), but its initial value depends on the "
                 "carry, on carried variables or on a key that is split.",
-                f'Carry it: `variable_carry="{names[0].split("/")[0]}"`, or do not split the sequence it draws from.',
+                fix_for(body, names, f"Carry it: `variable_carry={collection}`, or do not split its RNG stream."),
             )
 
 
