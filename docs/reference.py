@@ -18,8 +18,8 @@ DOCS = Path(__file__).parent
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
-    "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors", "linen_like", "linen_like.Module",
-    "linen_like.initializers", "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
+    "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
+    "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
 )  # fmt: skip
 
 OF_SCOPE = {
@@ -45,6 +45,9 @@ BY_HAND = {
     "liftcore.meta.PARTITION_NAME": "The key of `metadata_params` under which a lift is told the name of the new axis.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
     "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
+    "liftcore.pipeline.Lifter": "Type: a lifted transformation, from a function of scopes to the lifted one.",
+    "liftcore.pipeline.Transform": "Type: `(body, variable_groups, rng_groups, *args) -> (result, output groups)`.",
+    "liftcore.pipeline.Via": "Type: `(body, *operands) -> (result, output groups)`.",
     "liftcore.rng.DEFAULT": (
         "`params`: the sequence that a single key is, and that names which were never given draw from."
     ),

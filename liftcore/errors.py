@@ -171,7 +171,7 @@ class CarryTypeError(LiftError, TypeError):
 
 
 class LoopInvarianceError(LiftError, ValueError):
-    """A value shared by all iterations or lanes depends on one of them."""
+    """A value shared by all iterations or elements depends on one of them."""
 
 
 class LiftArgumentError(LiftError, ValueError):

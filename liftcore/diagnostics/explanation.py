@@ -77,7 +77,7 @@ class ExplainedSequence:
         name: the name that keys are asked for by.
         source: the sequence that they come from: another one, `params`, where none of that name was given.
         group: the filter that took it, in its short form; None where none did.
-        treatment: what the lift does with it, such as `split between lanes`, or `not lifted`.
+        treatment: what the lift does with it, such as `split between elements`, or `not lifted`.
         drawn: how many keys one run of the body draws, those of lifts inside it counted once.
     """
 
@@ -174,14 +174,14 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         >>> import jax.numpy as jnp
         >>> def layer(scope, x):
         ...     return x * scope.param("scale", jax.random.normal, ()) + scope.get_variable("consts", "shift")
-        >>> lanes = liftcore.vmap(layer, variable_axes={"params": 0, "consts": None}, split_rngs={"params": True})
+        >>> elements = liftcore.vmap(layer, variable_axes={"params": 0, "consts": None}, split_rngs={"params": True})
         >>> scope = liftcore.bind({"consts": {"shift": jnp.ones(())}}, jax.random.key(0), mutable=True)
-        >>> print(explain(lanes)(scope, jnp.ones(5)))
+        >>> print(explain(elements)(scope, jnp.ones(5)))
         layer
           vmap(layer) at /
-            consts/shift  float32[]   'consts': axis None, one value for all lanes  read
+            consts/shift  float32[]   'consts': axis None, one value for all elements  read
             params/scale  float32[5]  'params': axis 0                              created, hoisted, read
-            rng params                'params': split between lanes                 1 drawn
+            rng params                'params': split between elements                 1 drawn
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`; a lifted function, or one that uses some.

@@ -45,8 +45,8 @@ class custom_vmap:
         ... def rule(axis_size, in_batched, scope, x):
         ...     print(axis_size, in_batched, x.shape)
         ...     return x @ scope.get_variable("params", "w"), True
-        >>> lanes = liftcore.vmap(layer, variable_axes={"params": None}, split_rngs=False)
-        >>> y, variables = liftcore.init(lanes)(jax.random.key(0), jnp.ones((5, 3)))
+        >>> elements = liftcore.vmap(layer, variable_axes={"params": None}, split_rngs=False)
+        >>> y, variables = liftcore.init(elements)(jax.random.key(0), jnp.ones((5, 3)))
         5 ({'params': {'w': False}}, True) (5, 3)
 
     Args:

@@ -11,7 +11,7 @@ from .._compat import tag
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
 from ..runners.eager import kept
-from ..runners.lanes import Lanes, Mapper, over_lanes
+from ..runners.elements import Elements, Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
 
@@ -62,18 +62,23 @@ def map(
         LoopInvarianceError: when called, where a shared variable gets a value that differs between elements.
     """
 
-    def spread(lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+    def spread(elements: Elements, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
         def mapped(*operands: Any) -> Any:
-            return _in_turn(lanes, fn, in_axes, out_axes, operands, batch_size)
+            return _in_turn(elements, fn, in_axes, out_axes, operands, batch_size)
 
         return mapped
 
     mapper = Mapper("map", _ADVICE, spread=spread, fix="Give `xs` an array, with one element for each call.", same="")
-    return over_lanes(mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)(fn)
+    return over_elements(mapper, 0, 0, None, 0, variable_axes, split_rngs, metadata_params)(fn)
 
 
 def _in_turn(
-    lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree, operands: PyTree, batch_size: int | None
+    elements: Elements,
+    fn: Callable[..., Any],
+    in_axes: PyTree,
+    out_axes: PyTree,
+    operands: PyTree,
+    batch_size: int | None,
 ) -> PyTree:
     """Maps a function, which is traced once, over its operands."""
     leaves, treedef = jax.tree.flatten(operands)
@@ -89,8 +94,8 @@ def _in_turn(
         return tag(shared), select_mapped(flat, along)
 
     xs = [to_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
-    traced = trace(run, lanes.sliced(xs, 0))
-    prologue = Prologue(traced, xs, [0 for _ in xs], lanes.batch)
+    traced = trace(run, elements.sliced(xs, 0))
+    prologue = Prologue(traced, xs, [0 for _ in xs], elements.batch)
     prologue.make(traced.all())
     shared = prologue.tree()
     stacked = jax.lax.map(lambda slices: traced.rest(None, shared, slices)[1], xs, batch_size=batch_size)

@@ -18,8 +18,8 @@ from ..pipeline.splitting import Prologue
 from ..pipeline.use import Body
 from ..runners.axes import split_arrays
 from ..runners.changes import names_of
-from ..runners.lens import Lens
 from ..runners.mapped import make_mapped
+from ..runners.variable_maps import VariableMaps
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, PyTree, Variables
 
@@ -95,23 +95,23 @@ def map_variables(
     )
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        lens = Lens(body, mapped, map_in, map_out)
+        maps = VariableMaps(body, mapped, map_in, map_out)
 
         def run(body: Body, seen: Any) -> Any:
             return body((seen, variable_groups[1]), rng_groups, *args, **kwargs)
 
         if not creates or all(intersect(outer.tree.mutable, mapped) == Nothing() for outer in body.use.outers):
-            return run(body, lens.view(variable_groups[0]))
-        return _traced(lens, run, variable_groups[0], mutable)
+            return run(body, maps.view(variable_groups[0]))
+        return _traced(maps, run, variable_groups[0], mutable)
 
     return transformation(
         transform, [mapped, variables], [*outs, Captured(all=True)], [rngs], "map_variables", advice=advice
     )(fn)
 
 
-def _traced(lens: Lens, run: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
+def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
     """Runs `body(body, seen)`, which may create mapped variables beside those that were there before."""
-    body, seen = lens.body, lens.view(before)
+    body, seen = maps.body, maps.view(before)
     joins: list[Callable[..., Any]] = []
 
     def flat(body: Body, seen: Any) -> Any:
@@ -122,7 +122,7 @@ def _traced(lens: Lens, run: Callable[..., Any], before: Any, mutable: bool) -> 
 
     parts = body.split(seen, via=flat)
     prologue = Prologue(parts, parts.leaves((seen,)))
-    stored, seen = make_mapped(lens, prologue, before, seen)
+    stored, seen = make_mapped(maps, prologue, before, seen)
     prologue.see(parts.leaves((seen,)))
     prologue.make([value is None for value in prologue.values])
     created = prologue.tree()
@@ -130,7 +130,7 @@ def _traced(lens: Lens, run: Callable[..., Any], before: Any, mutable: bool) -> 
     body.use.made(groups)
     arrays, (written, *values) = parts.remainder(created, seen)
     _check_unwritten(body, () if mutable else written)
-    return parts.join(groups, joins[0](arrays), [lens.stored(written), *values])
+    return parts.join(groups, joins[0](arrays), [maps.stored(written), *values])
 
 
 def _check_unwritten(body: Body, written: PyTree) -> None:

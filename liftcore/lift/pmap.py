@@ -12,7 +12,7 @@ from ..errors import LiftArgumentError
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
 from ..runners.eager import kept
-from ..runners.lanes import Lanes, Mapper, over_lanes
+from ..runners.elements import Elements, Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes, PyTree
 
@@ -48,7 +48,7 @@ def pmap(
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """`jax.pmap` for a function of scopes: a `vmap` with each lane on a device of its own.
+    """`jax.pmap` for a function of scopes: a `vmap` with each element on a device of its own.
 
     Values, variables and draws are those of `vmap`; initial values are made where the call is. An eager call
     compiles once for equal calls, as a loop does (see `scan`).
@@ -97,15 +97,15 @@ def pmap(
 
     options = {"devices": devices, "backend": backend}
 
-    def spread(lanes: Lanes, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        return lambda *operands: _on_devices(lanes, fn, in_axes, out_axes, operands, options)
+    def spread(elements: Elements, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        return lambda *operands: _on_devices(elements, fn, in_axes, out_axes, operands, options)
 
     mapper = Mapper("pmap", _ADVICE, axis_name, donated=numbers, spread=spread, closed=True)
-    return over_lanes(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)
+    return over_elements(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)
 
 
 def _on_devices(
-    lanes: Lanes,
+    elements: Elements,
     fn: Callable[..., Any],
     in_axes: PyTree,
     out_axes: PyTree,
@@ -126,20 +126,20 @@ def _on_devices(
         return fn(*jax.tree.unflatten(treedef, slices))
 
     # `jax.pmap` keeps the function that it is given, which must hold no arrays.
-    converted, consts, shapes = closure_convert(run, *lanes.sliced(leaves, axes), axes=lanes.names)
+    converted, consts, shapes = closure_convert(run, *elements.sliced(leaves, axes), axes=elements.names)
     outputs, structure = jax.tree.flatten(shapes)
     along = [
         axis if axis is None else axis % (output.ndim + 1)
         for axis, output in zip(flatten_axes("results", out_axes, shapes), outputs, strict=True)
     ]
-    first = 2 + len(leaves) - len(lanes.donated)
+    first = 2 + len(leaves) - len(elements.donated)
     run = jax.pmap(
         lambda _, consts, *slices: jax.tree.leaves(converted(consts, *slices)),
-        lanes.mapper.axis_name,
+        elements.mapper.axis_name,
         in_axes=(0, None, *axes),
         out_axes=along,
-        axis_size=lanes.size,
-        donate_argnums=tuple(number for number, flag in enumerate(lanes.donated, first) if flag),
+        axis_size=elements.size,
+        donate_argnums=tuple(number for number, flag in enumerate(elements.donated, first) if flag),
         **options,
     )
-    return jax.tree.unflatten(structure, run(np.arange(lanes.size), consts, *leaves))
+    return jax.tree.unflatten(structure, run(np.arange(elements.size), consts, *leaves))

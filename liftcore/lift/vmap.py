@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..runners.axes import NO_AXES
-from ..runners.lanes import Mapper, over_lanes
+from ..runners.elements import Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes
 
 __all__ = ["vmap"]
 
 _ADVICE = Advice(
-    '`variable_axes={{"{}": 0}}`, or None for one value in all lanes',
-    '`split_rngs={{"{}": True}}`, or False for the same keys in all lanes, as a shared variable needs',
+    '`variable_axes={{"{}": 0}}`, or None for one value in all elements',
+    '`split_rngs={{"{}": True}}`, or False for the same keys in all elements, as a shared variable needs',
 )
 
 
@@ -31,7 +31,7 @@ def vmap(
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """`jax.vmap` for a function of scopes: each lane has variables and keys of its own, or shares them.
+    """`jax.vmap` for a function of scopes: each element has variables and keys of its own, or shares them.
 
     Example:
         >>> import jax, liftcore
@@ -52,8 +52,8 @@ def vmap(
         spmd_axis_name: see `jax.vmap`.
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
             on unchanged.
-        variable_axes: for each filter of variables an axis, None (shared by the lanes), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of PRNG sequences whether lanes draw different keys; or one bool for all.
+        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of PRNG sequences whether elements draw different keys; or one bool for all.
         metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
             name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
@@ -62,7 +62,7 @@ def vmap(
 
     Raises:
         AxisSizeError: when called, where sizes disagree or there is none.
-        LoopInvarianceError: when called, where a shared variable gets a value that differs between lanes.
+        LoopInvarianceError: when called, where a shared variable gets a value that differs between elements.
     """
     mapper = Mapper("vmap", _ADVICE, axis_name, spmd_axis_name)
-    return over_lanes(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)
+    return over_elements(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)

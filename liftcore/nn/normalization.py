@@ -226,7 +226,7 @@ def layer_norm(
         scale_init: makes the scale.
         reduction_axes: the axes that are averaged over.
         feature_axes: the axes for which scale and bias have values of their own.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or lanes.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
         axis_index_groups: see `jax.lax.pmean`.
         use_fast_variance: whether to compute `E|x|² - |E x|²`, and not `E|x - E x|²`, slower and more exact.
         force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.

@@ -45,7 +45,7 @@ def averager(
     axis_name: Any = None,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Average:
-    """A function that averages arrays over axes, and over the lanes of a mapped axis.
+    """A function that averages arrays over axes, and over the elements of a mapped axis.
 
     Args:
         axes: the axes of the arrays.

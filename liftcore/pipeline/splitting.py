@@ -6,8 +6,8 @@ jaxpr of which the initial values are outputs. A `Prologue` evaluates the equati
 or call that the body belongs to, and the remainder is the body without them. Equations with effects that an initial
 value needs run in the prologue and nowhere else.
 
-An initial value may read whatever was made before it in the body, other initial values among it. `Split.depends` tells
-which operands each of them reads, and `Split.earlier` which other ones; a prologue makes them in that order.
+An initial value may read whatever was made before it in the body, other initial values among it. `depends` tells
+which operands each of them reads, and `earlier` which other ones; a prologue makes them in that order.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ Named: TypeAlias = tuple[str, PyTree, Sequence[Axis]]
 
 
 class _Broadcast:
-    """The axis of what is the same in all lanes or iterations."""
+    """The axis of what is the same in all elements or iterations."""
 
     def __repr__(self) -> str:
         return "broadcast"
@@ -86,7 +86,7 @@ broadcast = _Broadcast()
 class VariableAxes:
     """The argument `variable_axes`, as filters and axes of what goes in and of what comes out.
 
-    Perturbations that no filter takes are lifted by themselves: each lane or iteration has one of its own.
+    Perturbations that no filter takes are lifted by themselves: each element or iteration has one of its own.
     """
 
     def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
@@ -236,7 +236,7 @@ class Arguments:
         return [number in numbers for number in owners]
 
     def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments of one lane or iteration, from its slices."""
+        """The arguments of one element or iteration, from its slices."""
         args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
         return args, kwargs
 

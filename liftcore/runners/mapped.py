@@ -18,7 +18,7 @@ from ..errors import LiftArgumentError
 from ..filters import merge
 from ..pipeline.splitting import Prologue, trace
 from ..typing import PyTree
-from .lens import Lens
+from .variable_maps import VariableMaps
 
 __all__ = ["make_mapped"]
 
@@ -26,11 +26,11 @@ _Views = Callable[[Any], tuple[PyTree, PyTree]]
 """From the stored form of what was made to what the body sees of that, and of what was there before."""
 
 
-def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
+def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
     """Makes the mapped initial values of a body, and all others that these read.
 
     Args:
-        lens: the two maps.
+        maps: the two maps.
         prologue: that of the body. Mapped initial values are the first part of what it makes; it knows them afterwards
             as the body sees them.
         before: the mapped variables that were there before, as they are stored.
@@ -44,16 +44,16 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
     read = traced.read_by(mapped)
 
     def views(stored: Any) -> tuple[PyTree, PyTree]:
-        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        return lens.fitting(view, traced.created[0]), lens.fitting(view, seen)
+        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        return maps.fitting(view, traced.created[0]), maps.fitting(view, seen)
 
     if True in [one and other for one, other in zip(mapped, read, strict=True)]:
-        if getattr(lens.map_out, "by_parts", False):
-            return _by_parts(lens, prologue, before, seen)
-        return _InOrder(lens, prologue, views).run()
+        if getattr(maps.map_out, "by_parts", False):
+            return _by_parts(maps, prologue, before, seen)
+        return _InOrder(maps, prologue, views).run()
     prologue.make(read)
     prologue.make_at_once(mapped)
-    stored = lens.body.use.bind(lens.stored(prologue.tree(mapped)[0]))
+    stored = maps.body.use.bind(maps.stored(prologue.tree(mapped)[0]))
     if jax.tree.leaves(stored):
         fitting, seen = views(stored)
         for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
@@ -61,7 +61,7 @@ def make_mapped(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple
     return stored, seen
 
 
-def _by_parts(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
+def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
     """The same by maps that take the variables in parts: each part as it is made, and not traced."""
     traced = prologue.split
     mapped = traced.numbers(0)
@@ -73,14 +73,14 @@ def _by_parts(lens: Lens, prologue: Prologue, before: Any, seen: Any) -> tuple[A
         if True in now:
             prologue.make_at_once(now)
             made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
-            parts.append(lens.body.use.bind(lens.stored(made)))
-            values = jax.tree.leaves(lens.fitting(lens.view(parts[-1]), types))
+            parts.append(maps.body.use.bind(maps.stored(made)))
+            values = jax.tree.leaves(maps.fitting(maps.view(parts[-1]), types))
             for number, value in zip(itertools.compress(range(len(now)), now), values, strict=True):
                 prologue.replace(number, value)
     stored = tuple(merge(*trees) for trees in zip(*parts, strict=True))
     if jax.tree.leaves(seen):
-        view = lens.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
-        seen = lens.fitting(view, seen)
+        view = maps.view(tuple(merge(*trees) for trees in zip(before, stored, strict=True)))
+        seen = maps.fitting(view, seen)
     return stored, seen
 
 
@@ -97,12 +97,12 @@ def _without_none(tree: Any) -> Any:
 class _InOrder:
     """The same where mapped initial values read others: each is made once the body sees what it reads."""
 
-    def __init__(self, lens: Lens, prologue: Prologue, views: _Views) -> None:
-        self._lens, self._body = lens, prologue
+    def __init__(self, maps: VariableMaps, prologue: Prologue, views: _Views) -> None:
+        self._variables, self._body = maps, prologue
         types, treedef = jax.tree.flatten(prologue.split.created[0])
 
         def through(*made: Any) -> tuple[list[PyTree], PyTree]:
-            stored = tag(lens.stored(jax.tree.unflatten(treedef, made)))
+            stored = tag(maps.stored(jax.tree.unflatten(treedef, made)))
             fitting, seen = views(stored)
             return [stored, tag(fitting)], seen
 
@@ -139,7 +139,7 @@ class _InOrder:
         self._maps.see(self._made)
         now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
         stored = {number for number in now if number < first}
-        self._maps.make_at_once(self._traced.picks(stored), bind=lambda _, value: self._lens.body.use.bind(value))
+        self._maps.make_at_once(self._traced.picks(stored), bind=lambda _, value: self._variables.body.use.bind(value))
         self._maps.make_at_once(self._traced.picks(now - stored))
         for number in now & set(range(first, first + count)):
             self._body.replace(number - first, self._maps.values[number])
@@ -158,7 +158,7 @@ class _InOrder:
         names = self._body.split.names
         wanted = sorted({names[number] for number in self._wants(self._first + read)})
         return LiftArgumentError(
-            f'"{names[reader]}" in {self._lens.body.where}',
+            f'"{names[reader]}" in {self._variables.body.where}',
             f'its initial value reads "{names[read]}", and what `map_out` and `map_in` make of that '
             f"depends on {wanted}.",
             "Map them apart, each in a `map_variables` of its own, or create what is read before the lift.",

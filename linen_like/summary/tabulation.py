@@ -67,8 +67,8 @@ def tabulate(
 ) -> Callable[..., str]:
     """A table of the calls that one `init` makes, with what each is given, returns, owns and costs.
 
-    Nothing is computed. Of a module inside of a lift, `inputs` and `outputs` are those there, such as those of one lane
-    or iteration; its variables are told as they are stored, and `lifts` says by which axes they are lifted.
+    Nothing is computed. Of a module inside of a lift, `inputs` and `outputs` are those there, such as those of one
+    element or iteration; its variables are told as they are stored, and `lifts` says by which axes they are lifted.
 
     Example:
         >>> import jax, linen_like as nn

@@ -53,10 +53,10 @@ def block(scope: Scope, x: Any) -> Any:
 
 
 def test_a_mapping_tells_axes_and_what_was_created() -> None:
-    lanes = liftcore.vmap(
+    elements = liftcore.vmap(
         block, None, axis_size=5, variable_axes={"params": 0, "state": None}, split_rngs={"params": True}
     )
-    explained = explain(lanes)(bind(), X)
+    explained = explain(elements)(bind(), X)
     assert explained.name == "block"
     (lift,) = explained.lifts
     assert (lift.name, lift.where, lift.lifts) == ("vmap(block)", "/", ())
@@ -71,7 +71,7 @@ def test_a_mapping_tells_axes_and_what_was_created() -> None:
             ("state", "n"),
             "float32[]",
             "'state'",
-            "axis None, one value for all lanes",
+            "axis None, one value for all elements",
             created=True,
             read=True,
             written=True,
@@ -85,16 +85,16 @@ def test_what_exists_is_read_written_or_left_out() -> None:
         scope.put_variable("state", "n", x)
         return scope.get_variable("params", "w") * scope.make_rng("params").size
 
-    lanes = liftcore.vmap(body, variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
+    elements = liftcore.vmap(body, variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
     stored = {
         "params": {"w": 1.0, "unused": 2.0},
         "state": {"n": X},
         "consts": {"c": {"deep": 3.0}},
     }
-    (lift,) = explain(lanes)(bind(stored, mutable=["state"]), X).lifts
+    (lift,) = explain(elements)(bind(stored, mutable=["state"]), X).lifts
     assert {name: told(row) for name, row in rows(lift).items()} == {
-        "params/w": ("'params'", "axis None, one value for all lanes", "read"),
-        "params/unused": ("'params'", "axis None, one value for all lanes", "untouched"),
+        "params/w": ("'params'", "axis None, one value for all elements", "read"),
+        "params/unused": ("'params'", "axis None, one value for all elements", "untouched"),
         "state/n": ("'state'", "axis 0", "written"),
         "consts/c/deep": (None, "not lifted", "untouched"),
     }
@@ -167,13 +167,13 @@ def test_sown_values_are_told_apart() -> None:
         scope.sow("kept", "x", x)
         return x
 
-    lanes = liftcore.vmap(body, variable_axes={"kept": 1})
-    (lift,) = explain(lanes)(liftcore.bind({}, mutable=True), jnp.ones((2, 3))).lifts
+    elements = liftcore.vmap(body, variable_axes={"kept": 1})
+    (lift,) = explain(elements)(liftcore.bind({}, mutable=True), jnp.ones((2, 3))).lifts
     assert rows(lift)["intermediates/a/x"] == ExplainedVariable(
         ("intermediates", "a", "x"), "float32[2,3]", None, "sown, stacked on a new axis 0", written=True
     )
     assert rows(lift)["kept/x"].fate == "written"
-    (lift,) = explain(lanes)(liftcore.bind({}, mutable=["kept"]), jnp.ones((2, 3))).lifts
+    (lift,) = explain(elements)(liftcore.bind({}, mutable=["kept"]), jnp.ones((2, 3))).lifts
     assert list(rows(lift)) == ["kept/x"]
 
 
@@ -187,14 +187,14 @@ def draws(scope: Scope, x: Any) -> Any:
 
 
 def test_sequences_tell_their_rule_and_how_many_keys_were_drawn() -> None:
-    lanes = liftcore.vmap(draws, split_rngs={"dropout": True, ("noise", "params"): False})
+    elements = liftcore.vmap(draws, split_rngs={"dropout": True, ("noise", "params"): False})
     rngs = dict.fromkeys(("params", "dropout", "other"), KEY)
-    (lift,) = explain(lanes)(bind(rngs=rngs), X).lifts
+    (lift,) = explain(elements)(bind(rngs=rngs), X).lifts
     assert lift.sequences == (
-        ExplainedSequence("params", "params", "('noise', 'params')", "the same keys in all lanes"),
-        ExplainedSequence("dropout", "dropout", "'dropout'", "split between lanes", 3),
+        ExplainedSequence("params", "params", "('noise', 'params')", "the same keys in all elements"),
+        ExplainedSequence("dropout", "dropout", "'dropout'", "split between elements", 3),
         ExplainedSequence("other", "other", None, "not lifted"),
-        ExplainedSequence("noise", "params", "('noise', 'params')", "the same keys in all lanes", 1),
+        ExplainedSequence("noise", "params", "('noise', 'params')", "the same keys in all elements", 1),
     )
 
 
@@ -451,18 +451,18 @@ def test_nobody_watches_otherwise() -> None:
 def test_the_text_is_a_tree() -> None:
     def model(scope: Scope, x: Any) -> Any:
         return liftcore.vmap(liftcore.remat(counted), variable_axes={"params": None}, split_rngs={"params": False})(
-            scope.push("lanes"), x
+            scope.push("batch"), x
         )
 
     assert str(explain(model)(bind(rngs={"params": KEY, "dropout": KEY}), jnp.ones((2, 3)))) == "\n".join(
         [
             "model",
-            "  vmap(counted) at /lanes",
-            "    params/lanes/w  float32[3]  'params': axis None, one value for all lanes  created, hoisted, read",
-            "    rng params                  'params': the same keys in all lanes          1 drawn",
-            "    rng dropout                 not lifted                                    untouched",
-            "    remat(counted) at /lanes/vmap(counted)",
-            "      params/lanes/w  float32[3]  ...: as it is  created, hoisted, read",
+            "  vmap(counted) at /batch",
+            "    params/batch/w  float32[3]  'params': axis None, one value for all elements  created, hoisted, read",
+            "    rng params                  'params': the same keys in all elements          1 drawn",
+            "    rng dropout                 not lifted                                       untouched",
+            "    remat(counted) at /batch/vmap(counted)",
+            "      params/batch/w  float32[3]  ...: as it is  created, hoisted, read",
             "      rng params                  ...: as it is  1 drawn",
             "      rng dropout                 not lifted     untouched",
         ]

@@ -505,16 +505,16 @@ def test_other_names_than_axes_are_told_of_when_the_variable_is_made(names: Any,
 
 
 def test_names_are_counted_when_lifts_have_named_their_axes() -> None:
-    def lane(names: Any, **options: Any) -> Any:
+    def element(names: Any, **options: Any) -> Any:
         init = meta.with_partitioning(jax.nn.initializers.ones, names)
         mapped = liftcore.vmap(
             lambda scope, x: x @ scope.param("w", init, (3, 4)), variable_axes={"params": 0}, split_rngs=True, **options
         )
         return liftcore.init(mapped)(jax.random.key(0), jnp.ones((2, 3)))[1]["params"]["w"].names
 
-    assert lane(("a", "b")) == (None, "a", "b")
-    assert lane(("a", "b"), metadata_params={meta.PARTITION_NAME: "lanes"}) == ("lanes", "a", "b")
-    assert lane(()) == (None,)
+    assert element(("a", "b")) == (None, "a", "b")
+    assert element(("a", "b"), metadata_params={meta.PARTITION_NAME: "elements"}) == ("elements", "a", "b")
+    assert element(()) == (None,)
     for wrong in [("a",), ("a", "b", "c")]:
         with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* names of axes'):
-            lane(wrong)
+            element(wrong)

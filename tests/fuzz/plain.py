@@ -169,7 +169,7 @@ def stack(values: list[Any], axis: int = 0) -> Any:
 def joined(lift: Lift, worlds: list[World], of: Callable[[World], dict[Path, Any]]) -> dict[Path, Any]:
     """Stacks what has an axis; of what has none it takes the first."""
     found: dict[Path, Any] = {}
-    for path in dict.fromkeys(path for world in worlds for path in of(world)):  # lanes may take other branches
+    for path in dict.fromkeys(path for world in worlds for path in of(world)):  # elements may take other branches
         axis = treatment(lift, path)
         if axis == "unlifted":
             raise IllegalError(f"{path} is not lifted")

@@ -1,9 +1,10 @@
 """Every layer under transformations: mapped, looped over, computed again, and compiled, it is the layer itself.
 
-One program for a row holds the layer once for each lane, and under each transformation. All of it is traced while JAX
-looks for leaked tracers. A product over lanes may add in another order than one for each lane, and XLA fuses a program
-otherwise than operations one by one: so numbers agree but for their last bits, while trees, shapes and dtypes agree. To
-leave no more to rounding than that, `float32` inputs are `float64` here; the tests of parity compare all bits.
+One program for a row holds the layer once for each element, and under each transformation. All of it is traced while
+JAX looks for leaked tracers. A product over elements may add in another order than one for each element, and XLA fuses
+a program otherwise than operations one by one: so numbers agree but for their last bits, while trees, shapes and dtypes
+agree. To leave no more to rounding than that, `float32` inputs are `float64` here; the tests of parity compare all
+bits.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def stacked(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def lane(tree: Any, number: int) -> Any:
+def element(tree: Any, number: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
-def lanes_of(args: Any) -> Any:
-    """The arguments along a new axis, with other floating-point numbers in each lane."""
+def elements_of(args: Any) -> Any:
+    """The arguments along a new axis, with other floating-point numbers in each element."""
 
     def spread(leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -60,24 +61,24 @@ def scanned(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda mdl, *args: loop(mdl, 0, args)[1]
 
 
-def keys_of_lanes() -> list[dict[str, Any]]:
+def keys_of_elements() -> list[dict[str, Any]]:
     """What a lift makes of the sequences when it splits them."""
     keys = {name: jax.random.split(key, LANES) for name, key in quick_sequences().items()}
-    return [lane(keys, number) for number in range(LANES)]
+    return [element(keys, number) for number in range(LANES)]
 
 
-def program(row: Row, *lanes: Any) -> dict[str, Any]:
+def program(row: Row, *elements: Any) -> dict[str, Any]:
     """For each law what must be equal: the layer under a transformation, and what it is without."""
-    plain, rngs, keys = Layered(row), quick_sequences(), keys_of_lanes()
-    singles = [plain.both(keys[i], *lane(lanes, i)) for i in range(LANES)]
-    one = (singles[0][0][1], keys[0], *lane(lanes, 0))
-    shared = [singles[0][1], *(plain.apply(*one[:2], *lane(lanes, i)) for i in range(1, LANES))]
-    over = (None, None, *(0 for _ in lanes))
+    plain, rngs, keys = Layered(row), quick_sequences(), keys_of_elements()
+    singles = [plain.both(keys[i], *element(elements, i)) for i in range(LANES)]
+    one = (singles[0][0][1], keys[0], *element(elements, 0))
+    shared = [singles[0][1], *(plain.apply(*one[:2], *element(elements, i)) for i in range(1, LANES))]
+    over = (None, None, *(0 for _ in elements))
     return {
         "jit": (singles[0], singles[0]),  # the left one is replaced by that without
-        "jax.vmap": (jax.vmap(plain.apply, over)(one[0], keys[0], *lanes), stacked(shared)),
-        "nn.vmap": (Layered(row, mapped).both(rngs, *lanes), stacked(singles)),
-        "nn.scan": (Layered(row, scanned).both(rngs, *lanes), stacked(singles)),
+        "jax.vmap": (jax.vmap(plain.apply, over)(one[0], keys[0], *elements), stacked(shared)),
+        "nn.vmap": (Layered(row, mapped).both(rngs, *elements), stacked(singles)),
+        "nn.scan": (Layered(row, scanned).both(rngs, *elements), stacked(singles)),
         "nn.remat": (Layered(row, nn.remat).gradients(*one), plain.gradients(*one)),
     }
 
@@ -96,12 +97,12 @@ def checking_leaks() -> Iterator[None]:
 @pytest.mark.parametrize("name", BRIEF)
 def test_a_transformed_layer_is_the_layer(name: str) -> None:
     row = BRIEF[name]
-    lanes, eager = lanes_of(row.args), Layered(row)
+    elements, eager = elements_of(row.args), Layered(row)
     with jax.enable_x64(True):
         with checking_leaks():
-            laws = quick(lambda *lanes: program(row, *lanes))(*lanes)
-        (made, applied), key = laws["jit"][1], keys_of_lanes()[0]
-        first = eager.init(key, *lane(lanes, 0)) if name in FIRST else made
-        laws["jit"] = (first, eager.apply(made[1], key, *lane(lanes, 0))), (made, applied)
+            laws = quick(lambda *elements: program(row, *elements))(*elements)
+        (made, applied), key = laws["jit"][1], keys_of_elements()[0]
+        first = eager.init(key, *element(elements, 0)) if name in FIRST else made
+        laws["jit"] = (first, eager.apply(made[1], key, *element(elements, 0))), (made, applied)
     for law, (ours, expected) in laws.items():
         assert_close(ours, expected, law)

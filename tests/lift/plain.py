@@ -1,8 +1,8 @@
 """What the laws compare with: a scope in plain Python, and each transformation as a loop over it.
 
 Nothing here is lifted, traced or shared with liftcore. `World` is the state of one run, in flat dicts; `Plain` has the
-methods of `Scope` that the programs of these tests use; `lanes` and `iterations` slice a world, run a function on each
-slice and put the results back.
+methods of `Scope` that the programs of these tests use; `elements` and `iterations` slice a world, run a function on
+each slice and put the results back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CARRY = "carry"
 """Instead of an axis: the value goes from one iteration to the next."""
 
 PART = "part"
-"""Instead of an axis: each lane has a part of the value, along its axis 0."""
+"""Instead of an axis: each element has a part of the value, along its axis 0."""
 
 SAME = "same"
-"""Instead of an axis: all lanes see the value from before, and write the same."""
+"""Instead of an axis: all elements see the value from before, and write the same."""
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class World:
         self.changed[path] = None
 
     def inside(self, values: dict[Path, Any], root: Callable[[str], Any], taken: Iterable[str]) -> World:
-        """The world of one lane or iteration."""
+        """The world of one element or iteration."""
         here = World(values, root, self.given, self.mutable, self.initializing, frozenset(taken))
         here.counts, here.starts, here.seen = dict(self.counts), self.starts, self.seen
         return here
@@ -204,7 +204,7 @@ class Rule(NamedTuple):
     Attributes:
         axes: for each collection its axis, None (shared), `CARRY`, `PART` or `SAME`; what is not listed is not lifted.
         split: for each sequence whether it is split.
-        size: how many lanes or iterations there are.
+        size: how many elements or iterations there are.
         reverse: whether the last slice comes first.
         folds: whether the keys of a split sequence are folded, as in loops that do not know how often they run.
     """

@@ -2,8 +2,8 @@
 
 A row lifts `body(scope, x) -> y`, where `x` and `y` have one shape, and knows the loop or call in plain Python that
 must give the same. Bodies may use the collections and sequences of `COLLECTIONS` and `SEQUENCES`, as `Row.rule` says;
-values of `state` have one or more dimensions. What is shared must not differ between lanes: that goes for `consts` and
-`fixed`, and in a row of `SHARED` for `params` too.
+values of `state` have one or more dimensions. What is shared must not differ between elements: that goes for `consts`
+and `fixed`, and in a row of `SHARED` for `params` too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import liftcore
 from tests.lift import own
 from tests.lift.plain import CARRY, PART, SAME, Rule
 from tests.lift.quick import key
-from tests.lift.rows import derivatives, lanes, loops, views
+from tests.lift.rows import derivatives, elements, loops, views
 from tests.lift.rows.row import DEVICES, FORWARD, REVERSE, unchanged
 
 COLLECTIONS = ("params", "consts", "fixed", "state", "counter")
@@ -37,9 +37,9 @@ LOOPED = Rule(_axes(None, CARRY, CARRY), SHARED_PARAMS, 2, folds=True)
 SHARDED = Rule(_axes(None, PART, SAME), SHARED_PARAMS, 2)
 
 TABLE = {
-    "vmap": lanes.over_lanes(MAPPED, own=True),
-    "vmap, shared": lanes.over_lanes(
-        Rule(_axes(None, -1, 0), {**SHARED_PARAMS, "noise": True}, 3), own=False, axis_name="lanes"
+    "vmap": elements.over_elements(MAPPED, own=True),
+    "vmap, shared": elements.over_elements(
+        Rule(_axes(None, -1, 0), {**SHARED_PARAMS, "noise": True}, 3), own=False, axis_name="elements"
     ),
     "scan": loops.scanned(Rule(_axes(0, 1, CARRY), ALL, 2)),
     "scan, shared": loops.scanned(Rule(_axes(None, CARRY, 0), SHARED_PARAMS, 3, reverse=True), unroll=2),
@@ -54,9 +54,9 @@ TABLE = {
     "fori_loop, traced": loops.counted_loop(LOOPED, traced=True),
     "while_loop": loops.uncounted_loop(LOOPED),
     "remat_scan": loops.rematerialized_loop(MAPPED),
-    "map": lanes.stacked(MAPPED._replace(size=3), liftcore.map, batch_size=2),
-    "pmap": lanes.stacked(MAPPED, liftcore.pmap, DEVICES),
-    "shard_map": lanes.over_shards(SHARDED),
+    "map": elements.stacked(MAPPED._replace(size=3), liftcore.map, batch_size=2),
+    "pmap": elements.stacked(MAPPED, liftcore.pmap, DEVICES),
+    "shard_map": elements.over_shards(SHARDED),
     "value_and_grad": derivatives.with_gradient(),
     "vjp": derivatives.pulled_back(),
     "jvp": derivatives.pushed_forward(),
@@ -72,7 +72,7 @@ TABLE = {
     "add_metadata_axis": unchanged(liftcore.add_metadata_axis, variable_axes={"params": 0}),
     "fold_rngs": views.folded(),
     "with_rngs": views.keyed(key(7)),
-    "vmap, own": lanes.over_lanes(MAPPED, own=True, lift=own.vmap),
+    "vmap, own": elements.over_elements(MAPPED, own=True, lift=own.vmap),
     "scan, own": loops.scanned(Rule(_axes(0, 1, CARRY), ALL, 2), lift=own.scan)._replace(refuses=REVERSE),
     "scan, own, shared": loops.scanned(Rule(_axes(None, CARRY, 0), SHARED_PARAMS, 3, reverse=True), lift=own.scan),
     "jit, own": unchanged(own.jit),
@@ -84,7 +84,7 @@ SHOWN = {name: name.split(",")[0] if row.shown is None else row.shown for name, 
 """How each row shows in paths."""
 
 SHARED = frozenset({"vmap, shared", "scan, shared", "fori_loop", "fori_loop, traced", "while_loop", "shard_map"})
-"""Rows with shared parameters, which must not depend on what differs between lanes."""
+"""Rows with shared parameters, which must not depend on what differs between elements."""
 
 TRANSPARENT = frozenset({"remat", "remat, policy", "jit", "add_metadata_axis", "named_call"})
 """Rows that must change no name, no value and no draw."""

@@ -176,7 +176,7 @@ XS = jnp.stack([GOOD, BAD, GOOD])
 
 
 def test_round_a_mapping_and_a_loop() -> None:
-    lanes = liftcore.vmap(
+    elements = liftcore.vmap(
         root, variable_axes={"params": None, "state": 0}, split_rngs={"params": False, "dropout": True}
     )
     loop = liftcore.scan(
@@ -185,7 +185,7 @@ def test_round_a_mapping_and_a_loop() -> None:
         variable_carry="state",
         split_rngs={"params": False, "dropout": True},
     )
-    for lift in (lanes, lambda scope, xs: loop(scope, (), xs)[1]):
+    for lift in (elements, lambda scope, xs: loop(scope, (), xs)[1]):
         (error, ys), variables = liftcore.init(checkify(lift))(RNGS, XS)
         assert "the least is -4.0" in (message(error) or "")
         assert_same((ys, variables), without_checks(lambda lift=lift: liftcore.init(lift)(RNGS, XS))())
@@ -194,14 +194,14 @@ def test_round_a_mapping_and_a_loop() -> None:
 
 
 def test_in_a_mapping_and_in_a_loop_that_carries_what_it_makes() -> None:
-    lanes = liftcore.vmap(checkify(root), variable_axes={"params": 0, "state": 0}, split_rngs=True)
+    elements = liftcore.vmap(checkify(root), variable_axes={"params": 0, "state": 0}, split_rngs=True)
     loop = liftcore.scan(
         lambda scope, carry, x: (carry, checkify(root)(scope, x)),
         variable_broadcast="params",
         variable_carry="state",
         split_rngs={"params": False, "dropout": True},
     )
-    for lift, n in ((lanes, jnp.ones(3)), (lambda scope, xs: loop(scope, (), xs)[1], jnp.float32(3))):
+    for lift, n in ((elements, jnp.ones(3)), (lambda scope, xs: loop(scope, (), xs)[1], jnp.float32(3))):
         (error, ys), variables = liftcore.init(lift)(RNGS, XS)
         assert "the least is -4.0" in (message(error) or "")
         assert_same((ys.shape, variables["state"]), ((3, 2), {"n": n}))

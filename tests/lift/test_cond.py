@@ -133,7 +133,7 @@ def test_gradients_flow_into_operands_and_variables_of_the_branch_that_ran() -> 
                 assert_same(*each)
 
 
-def test_a_mapped_predicate_chooses_for_each_lane() -> None:
+def test_a_mapped_predicate_chooses_for_each_element() -> None:
     branch = liftcore.cond(scaled, lambda scope, x: x - scope.param("w", jax.random.normal, ()))
     model = liftcore.vmap(
         lambda scope, x: branch(scope, x > 1.5, x), variable_axes={"params": 0}, split_rngs={"params": True}
@@ -147,11 +147,11 @@ def test_a_mapped_predicate_chooses_for_each_lane() -> None:
 def test_a_branch_may_ask_for_a_mapped_axis() -> None:
     def total(scope: Scope, x: Any) -> Any:
         scope.sow("intermediates", "x", x)
-        return jax.lax.psum(scaled(scope, x), "lanes")
+        return jax.lax.psum(scaled(scope, x), "elements")
 
     model = liftcore.vmap(
         lambda scope, x: liftcore.cond(total, same)(scope, True, x),
-        axis_name="lanes",
+        axis_name="elements",
         variable_axes={"params": None},
         split_rngs={"params": False},
     )
@@ -544,8 +544,8 @@ def test_values_sown_in_lifts_inside_and_outside(pred: bool) -> None:
     assert_same(sown(nested, pred, X), {"y": (fact * X,)})
     for lift in (liftcore.remat, liftcore.jit):
         assert_same(sown(lift(liftcore.cond(lift(sowing("y", 1)), same)), pred, X), {"y": (fact * X,)})
-    lanes = liftcore.vmap(lambda scope, x: liftcore.cond(sowing("y", 1), same)(scope, (x > 1.5) == pred, x))
-    assert_same(sown(lanes, X), {"y": (jnp.where((X > 1.5) == pred, X, 0),)})
+    elements = liftcore.vmap(lambda scope, x: liftcore.cond(sowing("y", 1), same)(scope, (x > 1.5) == pred, x))
+    assert_same(sown(elements, X), {"y": (jnp.where((X > 1.5) == pred, X, 0),)})
 
 
 def test_values_are_sown_inside_a_shard_map() -> None:
@@ -774,8 +774,8 @@ def looped(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mapped(body: Callable[..., Any]) -> Callable[..., Any]:
-    lanes = liftcore.vmap(body, variable_axes={"params": 0, "state": 0}, split_rngs=True)
-    return lambda scope, x: lanes(scope, jnp.stack([x, x])).sum()
+    elements = liftcore.vmap(body, variable_axes={"params": 0, "state": 0}, split_rngs=True)
+    return lambda scope, x: elements(scope, jnp.stack([x, x])).sum()
 
 
 LIFTS = {

@@ -44,9 +44,9 @@ def lifted_dense(scale: float = 100.0, body: Callable[..., Any] = dense) -> tupl
     def rule(axis_size: int, in_batched: Any, scope: Scope, x: Any) -> Any:
         w = scope.get_variable("params", "w")
         seen.append((axis_size, in_batched, scope.path, jnp.shape(w), jnp.shape(x)))
-        lanes = ["n" if batched else "" for batched in (x.ndim == 2, w.ndim == 3)]
-        y = jnp.einsum(f"{lanes[0]}i,{lanes[1]}io->{max(lanes)}o", x, w)
-        return scale * y, any(lanes)
+        elements = ["n" if batched else "" for batched in (x.ndim == 2, w.ndim == 3)]
+        y = jnp.einsum(f"{elements[0]}i,{elements[1]}io->{max(elements)}o", x, w)
+        return scale * y, any(elements)
 
     return lifted, seen
 
@@ -158,8 +158,8 @@ def test_several_scopes_come_to_the_rule_as_they_were_given() -> None:
         here = scope.push("m")
         return lifted({"parent": here, "child": [here.push("child")]}, x)
 
-    lanes = liftcore.vmap(model, variable_axes={"params": 0}, split_rngs=True)
-    y, variables = liftcore.init(lanes)(KEY, X)
+    elements = liftcore.vmap(model, variable_axes={"params": 0}, split_rngs=True)
+    y, variables = liftcore.init(elements)(KEY, X)
     made = variables["params"]["m"]
     np.testing.assert_allclose(y, X * made["a"] - made["child"]["b"], rtol=1e-6)
 
@@ -211,8 +211,8 @@ def test_what_is_sown_is_batched_without_the_rule() -> None:
 
     lifted, seen = lifted_dense(body=sower)
     xs = jnp.stack([X, -X])
-    lanes = liftcore.vmap(lifted, variable_axes={"params": None})
-    y, kept = liftcore.apply(lanes, mutable=["intermediates"])(W, xs)
+    elements = liftcore.vmap(lifted, variable_axes={"params": None})
+    y, kept = liftcore.apply(elements, mutable=["intermediates"])(W, xs)
     np.testing.assert_allclose(y, 100 * xs @ W["params"]["w"], rtol=1e-6)
     np.testing.assert_allclose(kept["intermediates"]["y"][0], xs @ W["params"]["w"], rtol=1e-6)
     assert len(seen) == 1
@@ -314,10 +314,10 @@ def test_a_loop_that_carries_what_the_body_made_begins_with_its_first_value() ->
 
 def test_no_tracer_leaks() -> None:
     lifted, _ = lifted_dense()
-    lanes = liftcore.vmap(lifted, variable_axes={"params": 0}, split_rngs=True)
+    elements = liftcore.vmap(lifted, variable_axes={"params": 0}, split_rngs=True)
     with jax.checking_leaks():
-        _, variables = liftcore.init(lanes)(KEY, jnp.stack([X, X]))
-        jax.jit(liftcore.apply(lanes, mutable=True))(variables, jnp.stack([X, X]))
+        _, variables = liftcore.init(elements)(KEY, jnp.stack([X, X]))
+        jax.jit(liftcore.apply(elements, mutable=True))(variables, jnp.stack([X, X]))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -142,13 +142,13 @@ def test_a_sequence_that_was_never_given_can_be_lifted_alone() -> None:
     assert distinct(apply(model))
 
 
-def test_what_lanes_split_stays_split() -> None:
-    lanes = liftcore.vmap(
+def test_what_elements_split_stays_split() -> None:
+    elements = liftcore.vmap(
         fold_rngs(lambda scope: {name: draw(scope, name) for name in ("params", "dropout", "noise")}),
         axis_size=2,
         split_rngs={"params": False, "dropout": True, "noise": True},
     )
-    keys = apply(lanes)
+    keys = apply(elements)
     assert distinct([keys["dropout"], keys["noise"], keys["params"][:1]])
     assert_same(keys["params"][0], keys["params"][1])
 
@@ -254,8 +254,8 @@ def test_in_a_loop_each_iteration_has_its_own() -> None:
     split = {"params": True, "dropout": True}
     loop = liftcore.scan(step, length=3, split_rngs=split)
     assert distinct(apply(lambda scope: loop(scope, ())[1]))
-    lanes = liftcore.vmap(fold_rngs(block), axis_size=2, split_rngs=split)
-    assert distinct(apply(fold_rngs(lanes)))
+    elements = liftcore.vmap(fold_rngs(block), axis_size=2, split_rngs=split)
+    assert distinct(apply(fold_rngs(elements)))
 
 
 def test_a_loop_carries_and_shares_what_is_created_inside() -> None:

@@ -497,12 +497,12 @@ def test_a_scan_carries_and_writes_what_the_loop_created(known: bool) -> None:
         assert (y, ns.tolist(), variables["state"]["n"]) == (x, seen, n)
 
 
-def test_it_is_mapped_with_a_bound_for_each_lane() -> None:
+def test_it_is_mapped_with_a_bound_for_each_element() -> None:
     def model(scope: Scope, upper: Any, x: Any) -> Any:
         return liftcore.fori_loop(counting, variable_carry="state")(scope, 0, upper, x)
 
-    lanes = liftcore.vmap(model, in_axes=(0, None), variable_axes={"state": 0})
-    y, variables = liftcore.init(lanes)(KEY, jnp.array([0, 2, 4]), jnp.float32(1))
+    elements = liftcore.vmap(model, in_axes=(0, None), variable_axes={"state": 0})
+    y, variables = liftcore.init(elements)(KEY, jnp.array([0, 2, 4]), jnp.float32(1))
     assert y.tolist() == [1.0, 3.0, 5.0]
     assert variables["state"]["n"].tolist() == [0.0, 1.0, 6.0]
 

@@ -422,14 +422,14 @@ def test_inside_other_lifts_it_equals_jax(kind: str) -> None:
         )
         return step(scope, x, None)[0]
 
-    def lanes(scope: Scope, x: Any) -> Any:
+    def elements(scope: Scope, x: Any) -> Any:
         return liftcore.vmap(force, variable_axes={"params": None, "state": None}, split_rngs={"params": False})(
             scope, jnp.stack([x, 2 * x])
         )
 
     model = {
         "scan": looped,
-        "vmap": lanes,
+        "vmap": elements,
         "remat": liftcore.remat(force),
         "jit": liftcore.jit(force),
         "cond": lambda scope, x: liftcore.cond(force, lambda scope, x: x)(scope, True, x),

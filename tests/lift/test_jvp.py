@@ -340,7 +340,7 @@ def test_inside_other_lifts_it_equals_jax(around: str, kind: str) -> None:
         )
         return loop(scope, x, None)[0]
 
-    def lanes(scope: Scope, x: Any) -> Any:
+    def elements(scope: Scope, x: Any) -> Any:
         mapped = liftcore.vmap(step, variable_axes={"params": 0, "state": None}, split_rngs={"params": True})
         return mapped(scope, jnp.stack([x, 2 * x]))
 
@@ -353,7 +353,7 @@ def test_inside_other_lifts_it_equals_jax(around: str, kind: str) -> None:
 
     models: dict[str, Callable[..., Any]] = {
         "scan": looped,
-        "vmap": lanes,
+        "vmap": elements,
         "remat": liftcore.remat(step),
         "jit": liftcore.jit(step),
         "cond": lambda scope, x: liftcore.cond(step, lambda scope, x: x)(scope, True, x),

@@ -48,7 +48,7 @@ def names(variables: Any) -> Any:
 
 
 def mapped(fn: Callable[..., Any], name: str | None = None, axis: int = 0, **options: Any) -> Callable[..., Any]:
-    """Two lanes, each with variables of its own; the mean of what they give."""
+    """Two elements, each with variables of its own; the mean of what they give."""
     over = liftcore.vmap(
         fn,
         in_axes=None,
@@ -171,14 +171,14 @@ def test_the_body_sees_boxes_without_the_axis(lift: str) -> None:
 def test_shared_and_carried_boxes_stay_as_they_are() -> None:
     _, variables = liftcore.init(sharing(layer, "layers"))(KEY, X)
     assert names(variables) == {"params": {"kernel": (None, "x"), "bias": None}, "state": {"mean": ("x",)}}
-    lanes = liftcore.vmap(
+    elements = liftcore.vmap(
         layer,
         variable_axes={"params": None, "state": 0},
         split_rngs={"params": False},
-        metadata_params=named("lanes"),
+        metadata_params=named("elements"),
     )
-    _, variables = liftcore.init(lanes)(KEY, jnp.stack([X, 2 * X]))
-    assert names(variables) == {"params": {"kernel": (None, "x"), "bias": None}, "state": {"mean": ("lanes", "x")}}
+    _, variables = liftcore.init(elements)(KEY, jnp.stack([X, 2 * X]))
+    assert names(variables) == {"params": {"kernel": (None, "x"), "bias": None}, "state": {"mean": ("elements", "x")}}
 
 
 def test_filters_of_single_variables_choose_which_boxes_gain_the_axis() -> None:
@@ -187,11 +187,13 @@ def test_filters_of_single_variables_choose_which_boxes_gain_the_axis() -> None:
         return x @ kernel + x @ scope.param("lora", KERNEL, (3, 3))
 
     axes = {All("params", PathContains("lora")): -1, "params": None}
-    lanes = liftcore.vmap(adapted, variable_axes=axes, split_rngs={"params": False}, metadata_params=named("tenants"))
+    elements = liftcore.vmap(
+        adapted, variable_axes=axes, split_rngs={"params": False}, metadata_params=named("tenants")
+    )
     xs = jnp.stack([X, 2 * X])
-    _, variables = liftcore.init(lanes)(KEY, xs)
+    _, variables = liftcore.init(elements)(KEY, xs)
     assert names(variables) == {"params": {"kernel": (None, "x"), "lora": (None, "x", "tenants")}}
-    assert liftcore.apply(lanes)(variables, xs).shape == (2, 3)
+    assert liftcore.apply(elements)(variables, xs).shape == (2, 3)
 
 
 def test_boxes_go_in_along_one_axis_and_come_out_along_another() -> None:
@@ -200,16 +202,16 @@ def test_boxes_go_in_along_one_axis_and_come_out_along_another() -> None:
         mean.value += x
         return scope.get_variable("only", "in").names
 
-    state = {"mean": Partitioned(jnp.ones((3, 2)), ("x", "lanes"))}
-    only = {"in": Partitioned(jnp.ones((4, 2)), ("y", "lanes"))}
-    for axis, expected in ((InOut(1, 0), ("lanes", "x")), (InOut(-1, -1), ("x", "lanes"))):
-        lanes = liftcore.vmap(
+    state = {"mean": Partitioned(jnp.ones((3, 2)), ("x", "elements"))}
+    only = {"in": Partitioned(jnp.ones((4, 2)), ("y", "elements"))}
+    for axis, expected in ((InOut(1, 0), ("elements", "x")), (InOut(-1, -1), ("x", "elements"))):
+        elements = liftcore.vmap(
             lambda scope, x: (body(scope, x), x)[1],
             in_axes=None,
             variable_axes={"state": axis, "only": In(1)},
-            metadata_params=named("lanes"),
+            metadata_params=named("elements"),
         )
-        _, mutated = liftcore.apply(lanes, mutable=["state"])({"state": state, "only": only}, X)
+        _, mutated = liftcore.apply(elements, mutable=["state"])({"state": state, "only": only}, X)
         assert names(mutated) == {"state": {"mean": expected}}
     out = liftcore.vmap(
         layer,
@@ -217,10 +219,10 @@ def test_boxes_go_in_along_one_axis_and_come_out_along_another() -> None:
         axis_size=2,
         variable_axes={"state": Out(0), "params": None},
         split_rngs={"params": False},
-        metadata_params=named("lanes"),
+        metadata_params=named("elements"),
     )
     _, mutated = liftcore.apply(out, mutable=["state"])({"params": unbox(liftcore.init(layer)(KEY, X)[1]["params"])}, X)
-    assert names(mutated) == {"state": {"mean": ("lanes", "x")}}
+    assert names(mutated) == {"state": {"mean": ("elements", "x")}}
 
 
 def test_sown_values_pass_through() -> None:
@@ -384,9 +386,9 @@ def test_metadata_params_must_be_a_mapping(lift: Any) -> None:
 
 def test_an_axis_that_is_not_there_is_told_by_size() -> None:
     variables = {"params": {"w": Partitioned(X, ("x",))}}
-    lanes = liftcore.vmap(lambda scope, x: x, in_axes=None, variable_axes={"params": -2})
+    elements = liftcore.vmap(lambda scope, x: x, in_axes=None, variable_axes={"params": -2})
     with pytest.raises(AxisSizeError, match="no axis -2 to map over"):
-        liftcore.apply(lanes)(variables, X)
+        liftcore.apply(elements)(variables, X)
 
 
 def test_errors_name_boxed_variables() -> None:

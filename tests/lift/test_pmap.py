@@ -1,4 +1,4 @@
-"""Lifted `pmap`: a `vmap` with each lane on a device of its own. The tests have eight simulated ones."""
+"""Lifted `pmap`: a `vmap` with each element on a device of its own. The tests have eight simulated ones."""
 
 from __future__ import annotations
 

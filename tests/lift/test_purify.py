@@ -329,15 +329,15 @@ def test_inside_a_loop_that_makes_the_variables(options: dict[str, Any]) -> None
     assert_same(ours, theirs)
 
 
-def test_inside_lanes_and_lifts_inside_it() -> None:
-    lanes = liftcore.vmap(flow, variable_axes={"params": 0}, split_rngs=True)
+def test_inside_elements_and_lifts_inside_it() -> None:
+    elements = liftcore.vmap(flow, variable_axes={"params": 0}, split_rngs=True)
     plain = liftcore.vmap(lambda scope, x: flow(scope, x, False), variable_axes={"params": 0}, split_rngs=True)
     xs = jnp.stack([X, 2 * X])
-    ours, theirs = (liftcore.init(fn)(KEY, xs) for fn in (lanes, plain))
+    ours, theirs = (liftcore.init(fn)(KEY, xs) for fn in (elements, plain))
     assert_same(ours, theirs)
 
     def model(scope: Scope, xs: Any) -> Any:
-        pure_fn, variables = purify(lanes, scope, xs)
+        pure_fn, variables = purify(elements, scope, xs)
         return pure_fn(variables, xs)
 
     assert_same(liftcore.init(model)(KEY, xs), theirs)

@@ -380,8 +380,8 @@ def test_a_loop_that_carries_what_the_body_made_begins_with_its_first_value(inne
 
     def whole(body: Callable[..., Any]) -> Callable[..., Any]:
         """The same on four parts, one after the other."""
-        lanes = liftcore.vmap(body, variable_axes={"count": -2}, split_rngs=False)
-        return lambda scope, x: lanes(scope, x.reshape(4, 2)).reshape(8)
+        elements = liftcore.vmap(body, variable_axes={"count": -2}, split_rngs=False)
+        return lambda scope, x: elements(scope, x.reshape(4, 2)).reshape(8)
 
     theirs = compiled(run(whole), keys(), X, None)
     theirs = jax.tree.map(

@@ -156,11 +156,11 @@ def test_axis_name_serves_collectives() -> None:
         w = scope.param("w", jax.random.normal, ())
         total = scope.variable("stats", "total", lambda: jnp.zeros(()))
         if scope.is_mutable_collection("stats"):
-            total.value += jax.lax.psum(x * w, "lanes")
-        return jax.lax.psum(x, "lanes"), jax.lax.axis_index("lanes")
+            total.value += jax.lax.psum(x * w, "elements")
+        return jax.lax.psum(x, "elements"), jax.lax.axis_index("elements")
 
     lifted = liftcore.vmap(
-        fn, axis_name="lanes", variable_axes={"params": 0, "stats": None}, split_rngs={"params": True}
+        fn, axis_name="elements", variable_axes={"params": 0, "stats": None}, split_rngs={"params": True}
     )
     x = jnp.arange(3.0)
     (sums, index), variables = liftcore.init(lifted)(KEY, x)
@@ -235,8 +235,8 @@ def test_variables_lie_along_their_axis(axis: int) -> None:
     y, variables = liftcore.init(lifted)(KEY, x)
     w = variables["params"]["w"]
     assert w.shape[axis] == 5
-    lanes = jnp.moveaxis(w, axis, 0)
-    np.testing.assert_allclose(y, jnp.einsum("bi,bio->bo", x, lanes), rtol=1e-5)
+    elements = jnp.moveaxis(w, axis, 0)
+    np.testing.assert_allclose(y, jnp.einsum("bi,bio->bo", x, elements), rtol=1e-5)
     np.testing.assert_allclose(liftcore.apply(lifted)(variables, x), y, rtol=1e-6)
 
 
@@ -306,16 +306,18 @@ def test_variables_may_come_out_along_another_axis() -> None:
     np.testing.assert_array_equal(mutated["state"]["s"], given + jnp.arange(3.0)[:, None, None])
 
 
-def test_a_shared_variable_may_be_written_if_all_lanes_write_the_same() -> None:
+def test_a_shared_variable_may_be_written_if_all_elements_write_the_same() -> None:
     lifted = liftcore.vmap(
-        lambda scope, x: counted(scope, jax.lax.psum(x, "lanes")), axis_name="lanes", variable_axes={"state": None}
+        lambda scope, x: counted(scope, jax.lax.psum(x, "elements")),
+        axis_name="elements",
+        variable_axes={"state": None},
     )
     _, mutated = liftcore.apply(lifted, mutable=["state"])({"state": {"n": jnp.float32(1)}}, jnp.arange(3.0))
     assert mutated == {"state": {"n": 4.0}}
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_shared_variable_that_differs_between_lanes_is_an_error(made: bool) -> None:
+def test_a_shared_variable_that_differs_between_elements_is_an_error(made: bool) -> None:
     def fn(scope: Scope, x: Any) -> Any:
         if made:
             scope.push("inner").variable("state", "n", lambda: x)
@@ -337,7 +339,7 @@ def test_a_shared_parameter_from_split_keys_is_an_error() -> None:
         liftcore.init(lifted)(KEY, jnp.ones((2, 3)))
 
 
-def test_batch_statistics_are_kept_for_each_lane() -> None:
+def test_batch_statistics_are_kept_for_each_element() -> None:
     def fn(scope: Scope, x: Any) -> Any:
         return nn.batch_norm(scope, x, use_running_average=False)
 
@@ -346,11 +348,11 @@ def test_batch_statistics_are_kept_for_each_lane() -> None:
     y, variables = liftcore.init(lifted)(KEY, x)
     assert variables["batch_stats"]["mean"].shape == variables["params"]["scale"].shape == (2, 3)
     y, mutated = liftcore.apply(lifted, mutable=["batch_stats"])(variables, x)
-    for lane in range(2):
-        alone = jax.tree.map(lambda leaf, lane=lane: leaf[lane], variables)
-        expected, stats = liftcore.apply(fn, mutable=["batch_stats"])(alone, x[lane])
-        np.testing.assert_allclose(y[lane], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(mutated["batch_stats"]["mean"][lane], stats["batch_stats"]["mean"], rtol=1e-6)
+    for element in range(2):
+        alone = jax.tree.map(lambda leaf, element=element: leaf[element], variables)
+        expected, stats = liftcore.apply(fn, mutable=["batch_stats"])(alone, x[element])
+        np.testing.assert_allclose(y[element], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mutated["batch_stats"]["mean"][element], stats["batch_stats"]["mean"], rtol=1e-6)
 
 
 def test_a_mapped_network_has_a_leading_axis_on_every_parameter() -> None:
@@ -402,30 +404,30 @@ def draws(scope: Scope, *names: str) -> Any:
     return {name: jax.random.key_data(scope.make_rng(name)) for name in names}
 
 
-def lanes(split_rngs: Any, *names: str, rngs: Any = RNGS) -> dict[str, bool]:
-    """For each sequence, whether three lanes draw different keys."""
+def elements(split_rngs: Any, *names: str, rngs: Any = RNGS) -> dict[str, bool]:
+    """For each sequence, whether three elements draw different keys."""
     lifted = liftcore.vmap(lambda scope: draws(scope, *names), axis_size=3, split_rngs=split_rngs)
     found = liftcore.apply(lifted)({}, rngs=rngs)
     return {name: len(np.unique(keys, axis=0)) == 3 for name, keys in found.items()}
 
 
-def test_split_rngs_says_which_lanes_draw_differently() -> None:
+def test_split_rngs_says_which_elements_draw_differently() -> None:
     both = ("params", "dropout")
-    assert lanes({"params": True, "dropout": False}, *both) == {"params": True, "dropout": False}
-    assert lanes(True, *both) == {"params": True, "dropout": True}
-    assert lanes(False, *both) == {"params": False, "dropout": False}
-    assert lanes({"dropout": True, ...: False}, *both) == {"params": False, "dropout": True}
-    assert lanes({("params", "dropout"): True}, *both) == {"params": True, "dropout": True}
+    assert elements({"params": True, "dropout": False}, *both) == {"params": True, "dropout": False}
+    assert elements(True, *both) == {"params": True, "dropout": True}
+    assert elements(False, *both) == {"params": False, "dropout": False}
+    assert elements({"dropout": True, ...: False}, *both) == {"params": False, "dropout": True}
+    assert elements({("params", "dropout"): True}, *both) == {"params": True, "dropout": True}
     with pytest.raises(UnliftedSequenceError, match=r'vmap\(<lambda>\).*split_rngs=\{"dropout": True\}'):
-        lanes({"params": True}, *both)
+        elements({"params": True}, *both)
 
 
 def test_a_sequence_that_was_not_given_follows_the_rule_of_its_own_name() -> None:
     only = {"params": KEY}
-    assert lanes({"params": False, "noise": True}, "noise", "params", rngs=only) == {"noise": True, "params": False}
-    assert lanes({"params": True, "noise": False}, "noise", "params", rngs=only) == {"noise": False, "params": True}
-    assert lanes({"params": True}, "noise", rngs=only) == {"noise": True}
-    assert lanes({"noise": True}, "noise", rngs=only) == {"noise": True}
+    assert elements({"params": False, "noise": True}, "noise", "params", rngs=only) == {"noise": True, "params": False}
+    assert elements({"params": True, "noise": False}, "noise", "params", rngs=only) == {"noise": False, "params": True}
+    assert elements({"params": True}, "noise", rngs=only) == {"noise": True}
+    assert elements({"noise": True}, "noise", rngs=only) == {"noise": True}
 
 
 @pytest.mark.parametrize("split", [True, False])
@@ -437,12 +439,12 @@ def test_an_inner_lift_goes_on_with_the_root_that_a_sequence_has_there(split: bo
     assert len(np.unique(keys["params"].reshape(6, 2), axis=0)) == (2 if split else 1)
 
 
-def test_a_lane_draws_from_its_part_of_the_split_root() -> None:
+def test_a_element_draws_from_its_part_of_the_split_root() -> None:
     lifted = liftcore.vmap(lambda scope: draws(scope.push("a"), "dropout"), axis_size=3, split_rngs=True)
     found = liftcore.apply(lambda scope: lifted(scope.push("b")))({}, rngs=RNGS)["dropout"]
-    for lane, root in enumerate(jax.random.split(RNGS["dropout"], 3)):
+    for element, root in enumerate(jax.random.split(RNGS["dropout"], 3)):
         alone = liftcore.bind({}, {"dropout": root}).push("b").push("a").make_rng("dropout")
-        np.testing.assert_array_equal(found[lane], jax.random.key_data(alone))
+        np.testing.assert_array_equal(found[element], jax.random.key_data(alone))
 
 
 def test_raw_keys_are_split_like_typed_ones() -> None:

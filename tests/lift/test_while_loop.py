@@ -102,7 +102,7 @@ def test_forward_derivatives_are_those_of_jax(mutable: bool) -> None:
 
 
 @BOTH
-def test_a_mapped_loop_ends_for_each_lane(mutable: bool) -> None:
+def test_a_mapped_loop_ends_for_each_element(mutable: bool) -> None:
     model = liftcore.vmap(liftcore.while_loop(below(5), double), in_axes=0)
     assert result(model, mutable, {}, jnp.array([1.0, 3.0, 7.0])).tolist() == [8.0, 6.0, 7.0]
 
@@ -585,8 +585,8 @@ def looped(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mapped(body: Callable[..., Any]) -> Callable[..., Any]:
-    lanes = liftcore.vmap(body, variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
-    return lambda scope, x: lanes(scope, jnp.stack([x, x])).sum()
+    elements = liftcore.vmap(body, variable_axes={"params": None, "state": 0}, split_rngs={"params": False})
+    return lambda scope, x: elements(scope, jnp.stack([x, x])).sum()
 
 
 LIFTS = {

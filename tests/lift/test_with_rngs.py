@@ -142,14 +142,14 @@ def test_without_it_the_sequence_is_still_missing() -> None:
         apply(with_rngs(lambda scope: draw(scope, "noise"), {"dropout": MINE}), {"dropout": OTHER})
 
 
-def test_what_a_lane_splits_goes_on_being_split() -> None:
+def test_what_a_element_splits_goes_on_being_split() -> None:
     """A sequence without a key of its own keeps the rule that a `vmap` outside has for its name."""
-    lanes = liftcore.vmap(
+    elements = liftcore.vmap(
         with_rngs(lambda scope: (draw(scope, "noise"), draw(scope)), {"dropout": MINE}),
         axis_size=2,
         split_rngs={"params": False, "dropout": True, "noise": True},
     )
-    noise, dropout = apply(lanes)
+    noise, dropout = apply(elements)
     assert not jnp.array_equal(noise[0], noise[1])
     assert_same(dropout[0], dropout[1])
 
@@ -158,8 +158,8 @@ def test_no_key_is_drawn_twice_where_params_begin_anew_under_a_split() -> None:
     def body(scope: Scope) -> Any:
         return draw(scope, "noise"), with_rngs(lambda scope: draw(scope, "noise"), MINE)(scope), draw(scope, "noise")
 
-    lanes = liftcore.vmap(body, axis_size=2, split_rngs={"params": False, "noise": True})
-    before, inside, after = apply(lanes, KEY)
+    elements = liftcore.vmap(body, axis_size=2, split_rngs={"params": False, "noise": True})
+    before, inside, after = apply(elements, KEY)
     assert len({float(value[0]) for value in [*before, *inside[:1], *after]}) == 5
 
 
@@ -276,11 +276,11 @@ def test_the_body_runs_once() -> None:
         assert len(runs) == 3
 
 
-def test_loops_and_lanes_inside_split_it() -> None:
+def test_loops_and_elements_inside_split_it() -> None:
     keys = jax.random.split(MINE, 3)
     expected = [apply(draw, {"dropout": one}) for one in keys]
-    lanes = with_rngs(liftcore.vmap(draw, axis_size=3, split_rngs={"dropout": True}), {"dropout": MINE})
-    assert_same(list(apply(at("x", lanes))), expected)
+    elements = with_rngs(liftcore.vmap(draw, axis_size=3, split_rngs={"dropout": True}), {"dropout": MINE})
+    assert_same(list(apply(at("x", elements))), expected)
     loop = liftcore.scan(lambda scope, carry: (carry, draw(scope)), length=3, split_rngs={"dropout": True})
     assert_same(list(apply(at("x", with_rngs(lambda scope: loop(scope, ())[1], {"dropout": MINE})))), expected)
 

@@ -20,7 +20,7 @@ RNGS = {"params": KEY, "dropout": jax.random.key(1)}
 X = jnp.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.5]])
 
 OWN = {"variable_axes": {"params": 0, "state": 0}, "split_rngs": {"params": True, "dropout": True}}
-"""Each lane or iteration has parameters, a state and keys of its own."""
+"""Each element or iteration has parameters, a state and keys of its own."""
 
 LIFTS: dict[str, Callable[..., Any]] = {
     "vmap": functools.partial(nn.vmap, **OWN),
@@ -36,7 +36,7 @@ SHARING: dict[str, Any] = {
     "remat": nn.remat,
     "jit": nn.jit,
 }
-"""The same, with parameters that all lanes or iterations share."""
+"""The same, with parameters that all elements or iterations share."""
 
 
 class Block(nn.Module):
@@ -66,8 +66,8 @@ def assert_close(ours: Any, theirs: Any) -> None:
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), ours, theirs)
 
 
-def lane(tree: Any, index: int, axis: int = 0) -> Any:
-    """What one lane or iteration has."""
+def element(tree: Any, index: int, axis: int = 0) -> Any:
+    """What one element or iteration has."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis), tree)
 
 

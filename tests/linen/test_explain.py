@@ -101,8 +101,8 @@ def test_a_module_explains_itself_from_inside() -> None:
     class Outer(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            lanes = nn.vmap(nn.Dense, {"params": None}, {"params": False})
-            seen.append(liftcore.explain(lambda scope: lanes(2, parent=scope)(x))(self.scope))
+            elements = nn.vmap(nn.Dense, {"params": None}, {"params": False})
+            seen.append(liftcore.explain(lambda scope: elements(2, parent=scope)(x))(self.scope))
             return nn.Dense(2)(x)
 
     seen: list[Any] = []

@@ -15,7 +15,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import JaxTransformError
-from tests.linen.lifted import KEY, LIFTS, RNGS, Block, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, LIFTS, RNGS, Block, X, assert_close, assert_same, element, shapes
 
 lifts = pytest.mark.parametrize("lift", LIFTS.values(), ids=LIFTS)
 
@@ -62,7 +62,7 @@ def test_manual_functionalisation_needs_no_lift() -> None:
     assert shapes(variables) == {"params": {"mlp": {"Dense_0": dense[0], "Dense_1": dense[1]}}}
     assert_same(Manual().apply(variables, X), y)
     for index in range(2):
-        assert_close(MLP().apply({"params": lane(variables["params"]["mlp"], index)}, X[index]), y[index])
+        assert_close(MLP().apply({"params": element(variables["params"]["mlp"], index)}, X[index]), y[index])
 
 
 def test_vmapped_module_lies_under_its_name_with_a_leading_axis_everywhere() -> None:
@@ -78,10 +78,10 @@ def test_vmapped_module_lies_under_its_name_with_a_leading_axis_everywhere() -> 
     kernel = variables["params"]["mlp"]["Dense_0"]["kernel"]
     assert (kernel[0] != kernel[1]).all()
     for index in range(2):
-        assert_close(MLP().apply({"params": lane(variables["params"]["mlp"], index)}, X[index]), y[index])
+        assert_close(MLP().apply({"params": element(variables["params"]["mlp"], index)}, X[index]), y[index])
 
 
-def test_vmapped_module_with_batch_norm_has_statistics_for_each_lane() -> None:
+def test_vmapped_module_with_batch_norm_has_statistics_for_each_element() -> None:
     class Normed(nn.Module):
         @nn.compact
         def __call__(self, x: Any, train: bool = True) -> Any:
@@ -99,10 +99,10 @@ def test_vmapped_module_with_batch_norm_has_statistics_for_each_lane() -> None:
     assert shapes(variables["batch_stats"]) == {"mlp": {"BatchNorm_0": {"mean": (3, 4), "var": (3, 4)}}}
     y, mutated = Mapped().apply(variables, xs, mutable=["batch_stats"])
     for index in range(3):
-        own = {collection: lane(tree["mlp"], index) for collection, tree in variables.items()}
+        own = {collection: element(tree["mlp"], index) for collection, tree in variables.items()}
         one, stats = Normed().apply(own, xs[index], mutable=["batch_stats"])
         assert_close(one, y[index])
-        assert_close(stats["batch_stats"], lane(mutated["batch_stats"]["mlp"], index))
+        assert_close(stats["batch_stats"], element(mutated["batch_stats"]["mlp"], index))
 
 
 # --- lifted classes ---------------------------------------------------------------------------------------------------

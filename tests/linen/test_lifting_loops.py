@@ -18,7 +18,7 @@ from linen_like.errors import (
     LoopInvarianceError,
     UnliftedSequenceError,
 )
-from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, dense_of, lane, shapes
+from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, dense_of, element, shapes
 
 
 class While(nn.Module):
@@ -211,7 +211,7 @@ def test_remat_scan_is_the_loop_over_all_its_layers() -> None:
     def looped(variables: Any, x: Any) -> Any:
         for i in range(2):
             for j in range(3):
-                x = Layer().apply(lane(lane(variables, i), j), x, method="plain")
+                x = Layer().apply(element(element(variables, i), j), x, method="plain")
         return x
 
     def loss(variables: Any, run: Any) -> Any:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 import linen_like as nn
 from linen_like.errors import AxisSizeError, LiftArgumentError, LoopInvarianceError
-from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, element, shapes
 
 OWN: dict[str, Any] = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
 SHARED: dict[str, Any] = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
@@ -32,17 +32,17 @@ class Layer(nn.Module):
 @pytest.mark.parametrize("batch_size", [None, 2])
 @pytest.mark.parametrize("options", [OWN, SHARED], ids=["own", "shared"])
 def test_map_gives_what_vmap_gives(options: Any, batch_size: Any) -> None:
-    mapped, lanes = nn.map(Layer, **options, batch_size=batch_size)(), nn.vmap(Layer, **options)()
+    mapped, elements = nn.map(Layer, **options, batch_size=batch_size)(), nn.vmap(Layer, **options)()
     xs = jnp.stack([X, 2 * X, -X])
     y, variables = mapped.init_with_output(KEY, xs)
-    expected_y, expected = lanes.init_with_output(KEY, xs)
+    expected_y, expected = elements.init_with_output(KEY, xs)
     assert_close(variables, expected)
     assert_close(y, expected_y)
 
     def loss(variables: Any, model: Any) -> Any:
         return (model.apply(variables, xs) ** 2).sum()
 
-    assert_close(jax.grad(loss)(variables, mapped), jax.grad(loss)(variables, lanes))
+    assert_close(jax.grad(loss)(variables, mapped), jax.grad(loss)(variables, elements))
 
 
 def test_lifted_classes_are_named_after_the_mapping() -> None:
@@ -68,7 +68,7 @@ def test_methods_are_chosen() -> None:
     assert shapes(variables["params"]["Dense_0"]) == {"bias": (2, 3), "kernel": (2, 3, 3)}
     y = mapped.apply(variables, X, method="twice")
     for index in range(2):
-        assert_close(y[index], Layer().apply(lane(variables, index), X[index], method="twice"))
+        assert_close(y[index], Layer().apply(element(variables, index), X[index], method="twice"))
 
 
 def test_pmap_has_a_named_axis_and_a_class_with_fields() -> None:
@@ -81,10 +81,10 @@ def test_pmap_has_a_named_axis_and_a_class_with_fields() -> None:
             self.sow("intermediates", "x", x)
             return jax.lax.pmean(self.scale * nn.Dense(2)(x), "batch") + shift
 
-    Lanes = nn.pmap(Mean, **SHARED, axis_name="batch", in_axes=(0, None), kw_axes=None, devices=jax.devices()[:1])
-    y, variables = Lanes(2.0).init_with_output(KEY, X[None], "mean", shift=jnp.float32(1))
+    Elements = nn.pmap(Mean, **SHARED, axis_name="batch", in_axes=(0, None), kw_axes=None, devices=jax.devices()[:1])
+    y, variables = Elements(2.0).init_with_output(KEY, X[None], "mean", shift=jnp.float32(1))
     assert_close(y[0], 2 * nn.Dense(2).apply({"params": variables["params"]["Dense_0"]}, X) + 1)
-    _, kept = Lanes(2.0).apply(variables, X[None], "mean", shift=jnp.float32(1), mutable=["intermediates"])
+    _, kept = Elements(2.0).apply(variables, X[None], "mean", shift=jnp.float32(1), mutable=["intermediates"])
     assert_close(kept, {"intermediates": {"x": (X[None],)}})
 
 

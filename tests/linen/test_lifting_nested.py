@@ -11,7 +11,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import UnliftedCollectionError, UnliftedSequenceError
-from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, element, shapes
 
 SPREADING = {name: LIFTS[name] for name in ("vmap", "scan")}
 spreading = pytest.mark.parametrize("spread", SPREADING.values(), ids=SPREADING)
@@ -89,7 +89,7 @@ def test_mapped_loop_equals_nested_plain_loops() -> None:
         x = X[row]
         for step, inner in enumerate(jax.random.split(key, 3)):
             own = Block().init(inner, x)
-            assert_same(lane(lane(variables, row), step), own)
+            assert_same(element(element(variables, row), step), own)
             x, total = Block().apply(own, x)
             assert_close(sums[row, step], total)
         assert_close(y[row], x)
@@ -105,7 +105,7 @@ def test_loop_of_mappings_equals_nested_plain_loops() -> None:
         rows = []
         for row, inner in enumerate(jax.random.split(key, 2)):
             own = Block().init(inner, x[row])
-            assert_same(lane(lane(variables, step), row), own)
+            assert_same(element(element(variables, step), row), own)
             one, total = Block().apply(own, x[row])
             assert_close(sums[step, row], total)
             rows.append(one)
@@ -125,7 +125,7 @@ def test_shared_and_own_parameters_nest() -> None:
     assert shapes(variables["params"]["Dense_0"]["kernel"]) == (2, 3, 3)
     for index, key in enumerate(jax.random.split(KEY, 2)):
         own = Inner().init(key, X)
-        assert_same(lane(variables, index), own)
+        assert_same(element(variables, index), own)
         assert_close(y[index], functools.reduce(lambda x, _: Inner().apply(own, x)[0], range(3), X))
 
 
@@ -148,7 +148,7 @@ def test_bodies_run_once_and_captured_values_stack_at_depth_three(names: str) ->
     assert len(RUNS) == 2
     drawn = changed["intermediates"]["drawn"][0]
     assert drawn.shape == sizes
-    assert len(set(drawn.ravel().tolist())) == drawn.size  # every lane and iteration draws a key of its own
+    assert len(set(drawn.ravel().tolist())) == drawn.size  # every element and iteration draws a key of its own
 
 
 def test_lifted_functions_nest_in_lifted_classes_and_methods() -> None:
@@ -202,10 +202,10 @@ def test_stack_of_blocks_with_everything() -> None:
     y, mutated = ensemble(train=True).apply(variables, X, rngs=RNGS, mutable=["batch_stats"])
     assert shapes(mutated["batch_stats"]["blocks"]["BatchNorm_0"]) == {"mean": (2, 2, 3), "var": (2, 2, 3)}
     own = {name: jax.random.split(key, 2)[1] for name, key in RNGS.items()}
-    assert_same(lane(variables, 1), Net(True).init(own, X))
-    one, stats = Net(True).apply(lane(variables, 1), X, rngs=own, mutable=["batch_stats"])
+    assert_same(element(variables, 1), Net(True).init(own, X))
+    one, stats = Net(True).apply(element(variables, 1), X, rngs=own, mutable=["batch_stats"])
     assert_close(y[1], one)
-    assert_close(lane(mutated, 1), stats)
+    assert_close(element(mutated, 1), stats)
 
 
 class Counting(nn.Module):

@@ -217,8 +217,8 @@ def test_rule_of_custom_vmap_takes_the_place_of_batching() -> None:
 
     def run(mdl: Any, x: Any) -> Any:
         layer = nn.custom_vmap(lambda mdl, x, by: mdl(x) * by, rule)
-        lanes = nn.vmap(layer, {"params": None}, False, in_axes=(0, None))
-        return lanes(mdl, x, 2.0)
+        elements = nn.vmap(layer, {"params": None}, False, in_axes=(0, None))
+        return elements(mdl, x, 2.0)
 
     y, variables = Model(run).init_with_output(KEY, X)
     tree = {"params": {"bias": False, "kernel": False}}

@@ -19,7 +19,7 @@ from linen_like.errors import (
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
-from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, element, shapes
 
 STACKED = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
 SHARED = {"variable_broadcast": "params", "split_rngs": {"params": False}}
@@ -53,8 +53,8 @@ def test_layers_have_parameters_of_their_own_and_equal_the_loop() -> None:
     keys = jax.random.split(KEY, 3)
     x = X
     for index in range(3):
-        assert_same(lane(variables, index), Block().init(keys[index], x))
-        x, total = Block().apply(lane(variables, index), x)
+        assert_same(element(variables, index), Block().init(keys[index], x))
+        x, total = Block().apply(element(variables, index), x)
         assert_close(sums[index], total)
     assert_close(y, x)
     assert_same(layers.apply(variables, X, None), (y, sums))
@@ -69,7 +69,7 @@ def test_recurrent_module_shares_its_parameters() -> None:
 
 def test_gradients_equal_those_of_the_loop() -> None:
     rnn, layers = nn.scan(Step, **SHARED)(), nn.scan(Step, **STACKED)()
-    for model, params_of in ((rnn, lambda params, _: params), (layers, lane)):
+    for model, params_of in ((rnn, lambda params, _: params), (layers, element)):
         params = model.init(KEY, START, SLICES)["params"]
 
         def lifted(params: Any, slices: Any, model: Any = model) -> Any:
@@ -98,7 +98,7 @@ def test_reversed_stack_belongs_to_the_slices_it_was_made_with() -> None:
     out, variables = layers.init_with_output(KEY, START, SLICES)
     carry = START
     for index in reversed(range(4)):
-        carry, total = Step().apply(lane(variables, index), carry, SLICES[index])
+        carry, total = Step().apply(element(variables, index), carry, SLICES[index])
         assert_close(out[1][index], total)
     assert_close(out[0], carry)
 
@@ -122,7 +122,7 @@ def test_axes_of_slices_parameters_and_outputs() -> None:
     assert (every.shape, total.shape) == ((3, 4), ())
     own = carry_now = START
     for index in range(4):
-        carry_now, (own, _) = Many().apply(lane(variables, index, 1), carry_now, SLICES[index], SLICES)
+        carry_now, (own, _) = Many().apply(element(variables, index, 1), carry_now, SLICES[index], SLICES)
         assert_close(every[:, index], own)
     assert_close(carry, carry_now)
 
@@ -162,8 +162,8 @@ def test_stacked_statistics_belong_to_the_layers() -> None:
     (y, _), mutated = layers.apply(variables, X, None, mutable=["batch_stats"])
     x = X
     for index in range(2):
-        (x, _), own = Normed().apply(lane(variables, index), x, mutable=["batch_stats"])
-        assert_close(lane(mutated, index), own)
+        (x, _), own = Normed().apply(element(variables, index), x, mutable=["batch_stats"])
+        assert_close(element(mutated, index), own)
     assert_close(y, x)
 
 
@@ -252,7 +252,7 @@ def test_method_is_scanned_with_the_parameters_that_lie_in_it_stacked() -> None:
     }
     x = nn.Dense(3).apply({"params": variables["params"]["Dense_0"]}, X)
     for index in range(2):
-        x = nn.relu(nn.Dense(3).apply({"params": lane(variables["params"]["layer"], index)}, x))
+        x = nn.relu(nn.Dense(3).apply({"params": element(variables["params"]["layer"], index)}, x))
     assert_close(y, x)
 
 

@@ -1,4 +1,4 @@
-"""Mapped modules: each lane is a module of its own, with its variables and keys, or shares them."""
+"""Mapped modules: each element is a module of its own, with its variables and keys, or shares them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from linen_like.errors import (
     UnliftedCollectionError,
     UnliftedSequenceError,
 )
-from tests.linen.lifted import KEY, OWN, RNGS, Block, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, OWN, RNGS, Block, X, assert_close, assert_same, element, shapes
 
 PARAMS = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
 SHARED = {"variable_axes": {"params": None}, "split_rngs": {"params": False}}
 XS = jnp.arange(12.0).reshape(2, 2, 3) / 6 - 1
 
 
-def test_lanes_have_parameters_of_their_own_and_equal_the_loop() -> None:
+def test_elements_have_parameters_of_their_own_and_equal_the_loop() -> None:
     model = nn.vmap(nn.Dense, **PARAMS)(4)
     y, variables = model.init_with_output(KEY, XS)
     assert shapes(variables) == {"params": {"bias": (2, 4), "kernel": (2, 3, 4)}}
     keys = jax.random.split(KEY, 2)
     for index in range(2):
-        assert_same(lane(variables, index), nn.Dense(4).init(keys[index], XS[index]))
-        assert_close(nn.Dense(4).apply(lane(variables, index), XS[index]), y[index])
+        assert_same(element(variables, index), nn.Dense(4).init(keys[index], XS[index]))
+        assert_close(nn.Dense(4).apply(element(variables, index), XS[index]), y[index])
     assert_same(model.apply(variables, XS), y)
 
 
@@ -42,7 +42,7 @@ def test_gradients_equal_those_of_the_loop() -> None:
     variables = model.init(KEY, XS)
 
     def loop(variables: Any, xs: Any) -> Any:
-        return sum((nn.Dense(4).apply(lane(variables, index), xs[index]) ** 2).sum() for index in range(2))
+        return sum((nn.Dense(4).apply(element(variables, index), xs[index]) ** 2).sum() for index in range(2))
 
     def mapped(variables: Any, xs: Any) -> Any:
         return (model.apply(variables, xs) ** 2).sum()
@@ -50,7 +50,7 @@ def test_gradients_equal_those_of_the_loop() -> None:
     assert_close(jax.grad(mapped, (0, 1))(variables, XS), jax.grad(loop, (0, 1))(variables, XS))
 
 
-def test_lanes_share_parameters_without_an_axis() -> None:
+def test_elements_share_parameters_without_an_axis() -> None:
     model = nn.vmap(nn.Dense, **SHARED)(4)
     y, variables = model.init_with_output(KEY, XS)
     plain, expected = nn.Dense(4).init_with_output(KEY, XS)
@@ -58,11 +58,11 @@ def test_lanes_share_parameters_without_an_axis() -> None:
     assert_close(y, plain)
 
 
-def test_lanes_with_unsplit_sequences_start_equal() -> None:
+def test_elements_with_unsplit_sequences_start_equal() -> None:
     model = nn.vmap(nn.Dense, variable_axes={"params": 0}, split_rngs={"params": False})(4)
     variables = model.init(KEY, XS)
     for index in range(2):
-        assert_same(lane(variables, index), nn.Dense(4).init(KEY, XS[0]))
+        assert_same(element(variables, index), nn.Dense(4).init(KEY, XS[0]))
 
 
 def test_parameters_may_lie_along_another_axis() -> None:
@@ -117,7 +117,7 @@ def test_keyword_arguments_are_mapped_too_unless_kw_axes_says_otherwise() -> Non
     assert_close(nn.vmap(Add, **PARAMS)().apply(variables, x=XS, shift=shift), plain + shift[:, None])
 
 
-def test_dropout_differs_between_lanes_only_if_its_sequence_is_split() -> None:
+def test_dropout_differs_between_elements_only_if_its_sequence_is_split() -> None:
     class Drop(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
@@ -146,7 +146,7 @@ class Counting(nn.Module):
         return x * self.param("scale", nn.initializers.ones, ())
 
 
-def test_each_lane_writes_a_state_of_its_own() -> None:
+def test_each_element_writes_a_state_of_its_own() -> None:
     model = nn.vmap(Counting, **OWN)()
     variables = model.init(KEY, X)
     assert_same(variables["state"], {"calls": jnp.zeros(2, jnp.int32), "total": jnp.zeros(2)})
@@ -156,7 +156,7 @@ def test_each_lane_writes_a_state_of_its_own() -> None:
         assert_close(variables["state"]["total"], count * X.sum(1))
 
 
-def test_shared_state_may_be_written_with_what_all_lanes_agree_on() -> None:
+def test_shared_state_may_be_written_with_what_all_elements_agree_on() -> None:
     class Step(nn.Module):
         differ: bool
 
@@ -173,7 +173,7 @@ def test_shared_state_may_be_written_with_what_all_lanes_agree_on() -> None:
         shared(Step)(True).apply({"state": {"steps": jnp.zeros(())}}, X, mutable=["state"])
 
 
-def test_batch_norm_averages_over_lanes_by_the_axis_name() -> None:
+def test_batch_norm_averages_over_elements_by_the_axis_name() -> None:
     class Normed(nn.Module):
         axis_name: str | None = None
 
@@ -182,7 +182,7 @@ def test_batch_norm_averages_over_lanes_by_the_axis_name() -> None:
             return nn.BatchNorm(use_running_average=False, axis_name=self.axis_name)(x)
 
     axes = {"params": None, "batch_stats": None}
-    mapped = nn.vmap(Normed, variable_axes=axes, split_rngs={"params": False}, axis_name="lane")("lane")
+    mapped = nn.vmap(Normed, variable_axes=axes, split_rngs={"params": False}, axis_name="element")("element")
     variables = mapped.init(KEY, XS)
     y, mutated = mapped.apply(variables, XS, mutable=["batch_stats"])
     whole, expected = Normed().apply(variables, XS.reshape(4, 3), mutable=["batch_stats"])
@@ -203,7 +203,7 @@ def test_filters_choose_single_variables() -> None:
         "base": {"bias": (4,), "kernel": (3, 4)},
         "lora": {"bias": (2, 4), "kernel": (2, 3, 4)},
     }
-    own = variables["params"] | {"lora": lane(variables["params"]["lora"], 1)}
+    own = variables["params"] | {"lora": element(variables["params"]["lora"], 1)}
     assert_close(y[1], Adapted().apply({"params": own}, XS[1]))
 
 
@@ -224,7 +224,7 @@ def test_modules_in_fields_are_mapped_with_the_module() -> None:
 
     y, variables = nn.vmap(Twice, **PARAMS)(nn.Dense(3)).init_with_output(KEY, XS)
     assert shapes(variables) == {"params": {"inner": {"bias": (2, 3), "kernel": (2, 3, 3)}}}
-    assert_close(Twice(nn.Dense(3)).apply(lane(variables, 1), XS[1]), y[1])
+    assert_close(Twice(nn.Dense(3)).apply(element(variables, 1), XS[1]), y[1])
 
 
 def test_method_of_a_setup_module_is_mapped_while_the_others_are_not() -> None:

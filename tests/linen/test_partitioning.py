@@ -87,13 +87,13 @@ def test_a_vmap_adds_names_for_the_collections_that_it_is_told() -> None:
         Layer,
         {"params": 0, "cache": 1},
         {"params": True},
-        partitioning_axis_names={"params": "heads", "cache": "lanes"},
+        partitioning_axis_names={"params": "heads", "cache": "elements"},
     )
     variables = mapped().init(KEY, jnp.ones((4, 2, 3)))
     assert variables["cache"]["steps"].shape == (3, 4)
     assert names(variables) == {
         "params_axes": {"w": ("heads", "embed", "mlp")},
-        "cache_axes": {"steps": ("mlp", "lanes")},
+        "cache_axes": {"steps": ("mlp", "elements")},
     }
     assert mapped().apply(variables, jnp.ones((4, 2, 3))).shape == (4, 2, 3)
 

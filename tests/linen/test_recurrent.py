@@ -18,7 +18,7 @@ from linen_like.recurrent import flip_sequences
 from tests.layers.bits import quick
 from tests.layers.row import array
 from tests.layers.rows.recurrent import WAVES
-from tests.linen.lifted import KEY, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, assert_close, assert_same, element, shapes
 
 SEQUENCES = array(2, 3, 4)
 
@@ -231,7 +231,7 @@ def test_steps_may_have_parameters_of_their_own() -> None:
     carry = jnp.zeros((2, 2))
     inside = {"params": variables["params"]["cell"]}
     for index in range(3):
-        carry, out = cell.apply(lane(inside, index), carry, SEQUENCES[:, index])
+        carry, out = cell.apply(element(inside, index), carry, SEQUENCES[:, index])
         assert_close(y[:, index], out)
     params = variables["params"]["cell"]["h"]["kernel"]
     assert params.shape == (3, 2, 2)
@@ -250,7 +250,7 @@ def test_single_parameters_may_differ_between_steps() -> None:
     params, carry = variables["params"]["cell"], jnp.zeros((2, 2))
     assert shapes(params) == {"h": {"kernel": (3, 2, 2)}, "i": {"bias": (2,), "kernel": (4, 2)}}
     for index in range(3):
-        here = {"i": params["i"], "h": lane(params["h"], index)}
+        here = {"i": params["i"], "h": element(params["h"], index)}
         carry, out = nn.SimpleCell(2).apply({"params": here}, carry, SEQUENCES[:, index])
         assert_close(y[:, index], out)
 

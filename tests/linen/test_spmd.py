@@ -151,8 +151,8 @@ def test_methods_and_functions_of_modules_take_metadata_params() -> None:
         @nn.compact
         def __call__(self, x: Any) -> Any:
             dense = nn.Dense(3, kernel_init=KERNEL)
-            lanes = nn.vmap(lambda module, layer, x: layer(x), metadata_params=LAYERS, **OWN)
-            return lanes(self, dense, x)
+            elements = nn.vmap(lambda module, layer, x: layer(x), metadata_params=LAYERS, **OWN)
+            return elements(self, dense, x)
 
     variables = Model().init(KEY, X)
     assert names(variables)["params"]["Dense_0"]["kernel"] == ("layers", None, "model")

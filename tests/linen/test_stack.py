@@ -23,7 +23,7 @@ from linen_like.errors import (
     ModifyScopeVariableError,
     UnboundModuleError,
 )
-from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, lane, shapes
+from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, element, shapes
 
 MODES = pytest.mark.parametrize("mode", ["scan", "loop", "jit"])
 OTHERS = pytest.mark.parametrize("mode", ["loop", "jit"])
@@ -65,7 +65,7 @@ def by_hand(variables: Any, x: Any, length: int = 4, train: bool = False, **per_
     below = {name: tree["block"] for name, tree in variables.items()}
     kept = []
     for index in range(length):
-        scope_variables = {name: {"block": tree} for name, tree in lane(below, index).items()}
+        scope_variables = {name: {"block": tree} for name, tree in element(below, index).items()}
         rngs = {name: key[index] for name, key in keys.items()}
         extra = {name: value[index] for name, value in per_layer.items()}
 
@@ -117,7 +117,7 @@ def test_each_layer_is_made_as_a_block_of_its_own_with_its_key(mode: str) -> Non
     assert_same(variables["params"]["block"]["gain"], SCALES)  # an initializer that uses an argument of the layer
     for index, key in enumerate(jax.random.split(KEY, 4)):
         alone = nn.init(lambda mdl, x, index=index: mdl(x, scale=SCALES[index]), _Named(Block()))(key, X)
-        assert_same(lane(variables, index), alone)
+        assert_same(element(variables, index), alone)
 
 
 class _Named(nn.Module):
@@ -366,7 +366,7 @@ def test_a_cache_for_each_layer(mode: str) -> None:
     params, cache = {"params": variables["params"]}, {"cache": variables["cache"]}
     seen: list[list[Any]] = [[], [], []]
     dense = [
-        functools.partial(nn.Dense(3).apply, {"params": lane(params["params"]["block"]["Dense_0"], i)})
+        functools.partial(nn.Dense(3).apply, {"params": element(params["params"]["block"]["Dense_0"], i)})
         for i in range(3)
     ]
     for token in tokens:
@@ -602,7 +602,7 @@ def test_a_layer_is_the_block_with_its_slices(mode: str) -> None:
     assert len(bound) == 4
     for index, layer in enumerate(bound):
         assert isinstance(layer, Block)
-        assert_same(layer.variables, lane({name: tree["block"] for name, tree in variables.items()}, index))
+        assert_same(layer.variables, element({name: tree["block"] for name, tree in variables.items()}, index))
         expected = layer(expected)
         assert_close(bound[: index + 1](X), expected)
     assert_close(stack.apply(variables, X), expected)

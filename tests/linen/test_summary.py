@@ -59,7 +59,7 @@ class Lifted(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        nn.vmap(nn.Dense, **AXES)(2, name="lanes")(x)
+        nn.vmap(nn.Dense, **AXES)(2, name="elements")(x)
         x, _ = nn.scan(nn.remat(Block), length=4, **AXES)(name="layers")(x, None)
         for number in range(3):
             x, _ = nn.jit(Block)(name=f"jit_{number}")(x)
@@ -307,9 +307,19 @@ def test_interceptors_of_the_caller_are_used() -> None:
 
 def test_modules_in_lifts_have_rows_with_what_they_see() -> None:
     summary = summarize(Lifted(), KEY)(X)
-    names = ["lanes", "layers", "layers/dense", "jit_0", "jit_0/dense", "jit_1", "jit_1/dense", "jit_2", "jit_2/dense"]
+    names = [
+        "elements",
+        "layers",
+        "layers/dense",
+        "jit_0",
+        "jit_0/dense",
+        "jit_1",
+        "jit_1/dense",
+        "jit_2",
+        "jit_2/dense",
+    ]
     assert paths(summary) == ["", *names, "head"]
-    assert (row(summary, "lanes").inputs, row(summary, "lanes").outputs) == (f32(3), f32(2))
+    assert (row(summary, "elements").inputs, row(summary, "elements").outputs) == (f32(3), f32(2))
     assert row(summary, "layers/dense").inputs == X
     assert row(summary, "layers").inputs == (X, None)
     assert type(row(summary, "layers").module) is Block
@@ -318,14 +328,14 @@ def test_modules_in_lifts_have_rows_with_what_they_see() -> None:
 def test_variables_in_lifts_are_told_as_they_are_stored() -> None:
     summary = summarize(Lifted(), KEY)(X)
     variables = nn.init(Lifted.__call__, Lifted())(KEY, jnp.ones((5, 3)))
-    assert row(summary, "lanes").variables["params"]["kernel"] == f32(5, 3, 2)
+    assert row(summary, "elements").variables["params"]["kernel"] == f32(5, 3, 2)
     assert row(summary, "layers/dense").variables["params"] == {"bias": f32(4, 3), "kernel": f32(4, 3, 3)}
     assert summary.totals["params"].count == sum(leaf.size for leaf in jax.tree.leaves(variables))
 
 
 def test_lifts_are_told_with_their_axes() -> None:
     summary = summarize(Lifted(), KEY)(X)
-    assert row(summary, "lanes").lifts == {"vmap(Dense)": ("'params': axis 0",)}
+    assert row(summary, "elements").lifts == {"vmap(Dense)": ("'params': axis 0",)}
     assert row(summary, "layers/dense").lifts == {"scan(Block)": ("'params': axis 0",), "remat(Block)": ()}
     assert row(summary, "layers").lifts == {"scan(Block)": (), "remat(Block)": ()}
     assert row(summary, "head").lifts == {"remat(Dense)": ()}
@@ -349,7 +359,7 @@ def test_lifted_functions_and_their_rules_are_told() -> None:
     (into,) = row(summary, "lora").lifts.items()
     assert into[0] == "vmap(member)"
     assert [rule.rpartition(": ")[2] for rule in into[1]] == ["axis 1"]
-    assert row(summary, "plain").lifts == {"vmap(member)": ("'params': axis None, one value for all lanes",)}
+    assert row(summary, "plain").lifts == {"vmap(member)": ("'params': axis None, one value for all elements",)}
     assert summary.rows[-1].lifts == {}
     assert row(summary, "lora").variables["params"]["kernel"] == f32(2, 5, 2)
 
@@ -472,9 +482,9 @@ def test_operations_of_the_pullback_are_counted() -> None:
     assert products <= only.vjp_flops < 1.1 * products
 
 
-def test_operations_in_lifts_are_those_of_one_lane() -> None:
+def test_operations_in_lifts_are_those_of_one_element() -> None:
     summary = summarize(Lifted(), {"params": KEY, "dropout": KEY}, compute_flops=True, compute_vjp_flops=True)(X)
-    assert row(summary, "lanes").flops == 2 * 3 * 2 + 2
+    assert row(summary, "elements").flops == 2 * 3 * 2 + 2
     assert row(summary, "layers/dense").flops == 2 * 5 * 3 * 3 + 5 * 3
 
 
@@ -592,14 +602,14 @@ def test_a_call_that_needs_an_axis_round_it_has_no_count() -> None:
     class Mean(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return nn.Dense(2)(jax.lax.pmean(x, "lanes"))
+            return nn.Dense(2)(jax.lax.pmean(x, "elements"))
 
-    class Lanes(nn.Module):
+    class Elements(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return nn.vmap(Mean, axis_name="lanes", **AXES)()(x)
+            return nn.vmap(Mean, axis_name="elements", **AXES)()(x)
 
-    summary = summarize(Lanes(), KEY, compute_flops=True)(X)
+    summary = summarize(Elements(), KEY, compute_flops=True)(X)
     assert [row.flops for row in summary.rows][1:] == [None, 2 * 3 * 2 + 2]
     assert "?" in str(summary)
 
@@ -629,5 +639,5 @@ def test_module_paths_are_unbound_copies() -> None:
 def test_module_paths_take_the_arguments_of_the_call() -> None:
     assert list(module_paths(Encoder(), KEY, X, method="half")) == ["", "first"]
     assert list(module_paths(Encoder(), KEY, X, scale=2.0, show_repeated=True)) == ["", "first", "norm", "last"]
-    assert list(module_paths(Lifted(), KEY, X))[:3] == ["", "lanes", "layers"]
-    assert module_paths(Lifted(), KEY, X)["lanes"] == nn.Dense(2)
+    assert list(module_paths(Lifted(), KEY, X))[:3] == ["", "elements", "layers"]
+    assert module_paths(Lifted(), KEY, X)["elements"] == nn.Dense(2)

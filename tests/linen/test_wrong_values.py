@@ -95,7 +95,7 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
 )
 def test_inputs_that_are_no_array_are_told_of(name: str, inputs: Any, shown: str, fix: str) -> None:
     if name == "vmap(Dense)" and inputs == "text":
-        pytest.skip("what is no array is passed on, and stands for no lane")
+        pytest.skip("what is no array is passed on, and stands for no element")
     with pytest.raises(
         LiftArgumentError, match=r"expected an array (as `(inputs|x|inputs_q)`|of shape .*), given"
     ) as caught:

@@ -38,7 +38,9 @@ def test_batch_norm_in_evaluation_uses_and_keeps_the_running_statistics() -> Non
 
 
 def test_init_leaves_the_running_statistics_alone_and_needs_no_mapped_axis() -> None:
-    _, variables = liftcore.init(plain_batch_norm)(jax.random.key(0), X, use_running_average=False, axis_name="lanes")
+    _, variables = liftcore.init(plain_batch_norm)(
+        jax.random.key(0), X, use_running_average=False, axis_name="elements"
+    )
     np.testing.assert_array_equal(variables["batch_stats"]["mean"], np.zeros(3))
     np.testing.assert_array_equal(variables["batch_stats"]["var"], np.ones(3))
 
@@ -111,12 +113,12 @@ def test_constant_inputs_give_finite_gradients(layer: Any) -> None:
     assert np.isfinite(grad).all()
 
 
-def test_moments_are_shared_by_the_lanes_of_a_group() -> None:
+def test_moments_are_shared_by_the_elements_of_a_group() -> None:
     """Four devices in two pairs: each pair is one batch."""
     x = array(4, 2, 3)
-    options = {"axis_name": "lanes", "axis_index_groups": [[0, 3], [1, 2]], "use_running_average": False}
+    options = {"axis_name": "elements", "axis_index_groups": [[0, 3], [1, 2]], "use_running_average": False}
     train = liftcore.apply(partial(plain_batch_norm, momentum=0.0, **options), mutable=["batch_stats"])
-    over = jax.pmap(lambda x: train({"batch_stats": STATE}, x), axis_name="lanes", devices=jax.devices()[:4])
+    over = jax.pmap(lambda x: train({"batch_stats": STATE}, x), axis_name="elements", devices=jax.devices()[:4])
     y, mutated = over(x)
     for pair in ([0, 3], [1, 2]):
         batch = x[pair]

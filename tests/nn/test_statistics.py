@@ -27,11 +27,11 @@ def test_masked_moments_are_those_of_what_is_left(fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_moments_over_lanes_are_those_of_all_of_them(fast: bool) -> None:
-    def lane(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return moments(x, (0,), averager((0,), axis_name="lanes"), fast)
+def test_moments_over_elements_are_those_of_all_of_them(fast: bool) -> None:
+    def element(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return moments(x, (0,), averager((0,), axis_name="elements"), fast)
 
-    mean, var = jax.vmap(lane, axis_name="lanes")(X)
+    mean, var = jax.vmap(element, axis_name="elements")(X)
     np.testing.assert_allclose(mean, [X.mean((0, 1))] * 3, rtol=1e-5)
     np.testing.assert_allclose(var, [X.var((0, 1))] * 3, rtol=1e-5)
 

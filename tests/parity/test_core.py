@@ -214,8 +214,10 @@ def test_remat_in_scan_in_vmap() -> None:
         common: dict[str, Any] = {"variable_axes": AXES, "split_rngs": {"params": True, "dropout": True}}
         inner = side.remat(block)
         loop = side.scan(lambda scope, x, _: (scope.child(inner, "block")(x), None), length=3, **common, **options)
-        lanes = side.vmap(lambda scope, x: scope.child(loop, "loop")(x, None)[0], in_axes=None, axis_size=2, **common)
-        return lambda scope, x: scope.child(lanes, "lanes")(x)
+        elements = side.vmap(
+            lambda scope, x: scope.child(loop, "loop")(x, None)[0], in_axes=None, axis_size=2, **common
+        )
+        return lambda scope, x: scope.child(elements, "elements")(x)
 
     assert_model_agrees(model)
 

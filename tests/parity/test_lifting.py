@@ -121,14 +121,14 @@ def vmap_with_dropout_that_is_not_split(nn: Any, scan: Any) -> Any:
 
 
 @model
-def vmap_with_statistics_over_all_lanes(nn: Any, scan: Any) -> Any:
+def vmap_with_statistics_over_all_elements(nn: Any, scan: Any) -> Any:
     class Normed(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return nn.BatchNorm(use_running_average=False, axis_name="lane")(x)
+            return nn.BatchNorm(use_running_average=False, axis_name="element")(x)
 
     options = {"variable_axes": {"params": None, "batch_stats": None}, "split_rngs": {"params": False}}
-    return around(nn, lambda x: nn.vmap(Normed, axis_name="lane", **options)()(x))
+    return around(nn, lambda x: nn.vmap(Normed, axis_name="element", **options)()(x))
 
 
 @model
@@ -420,7 +420,7 @@ def differentiated(model: Any, variables: Any, x: Any) -> Any:
 
 GRADIENTS = {
     "vmap_with_shared_parameters",
-    "vmap_with_statistics_over_all_lanes",
+    "vmap_with_statistics_over_all_elements",
     "remat_of_a_named_layer",
     "scan_with_stacked_parameters",
     "scan_with_shared_parameters",

@@ -111,10 +111,10 @@ def test_norm_over_a_mapped_axis_is_that_of_linen(name: str) -> None:
     variables = jax.tree.map(
         lambda leaf: array(*leaf.shape), getattr(linen, name)(**config).init(jax.random.key(0), x[0])
     )
-    sides = [getattr(library, name)(**config, axis_name="lanes") for library in (linen_like, linen)]
+    sides = [getattr(library, name)(**config, axis_name="elements") for library in (linen_like, linen)]
 
     def both(x: Any) -> Any:
-        return [jax.vmap(lambda x, side=side: side.apply(variables, x), axis_name="lanes")(x) for side in sides]
+        return [jax.vmap(lambda x, side=side: side.apply(variables, x), axis_name="elements")(x) for side in sides]
 
     assert_same_bits(*quick(both)(x))
 
@@ -127,13 +127,13 @@ def test_norm_over_groups_of_devices_is_that_of_linen(name: str) -> None:
     call = {"use_running_average": False} if name == "BatchNorm" else {}
     layer = getattr(linen, name)(**config)
     variables = quick(lambda x: layer.init(jax.random.key(0), x, **call))(x[0])
-    config |= {"axis_name": "lanes", "axis_index_groups": [[0, 2], [1, 3]]}
+    config |= {"axis_name": "elements", "axis_index_groups": [[0, 2], [1, 3]]}
     sides = [getattr(library, name)(**config) for library in (linen_like, linen)]
 
     def both(x: Any) -> Any:
         return [side.apply(variables, x, **call, mutable=["batch_stats"]) for side in sides]
 
-    ours, theirs = jax.pmap(both, axis_name="lanes", devices=jax.devices()[:4])(x)
+    ours, theirs = jax.pmap(both, axis_name="elements", devices=jax.devices()[:4])(x)
     assert_same_bits(ours, theirs)
 
 

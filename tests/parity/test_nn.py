@@ -38,13 +38,13 @@ def test_dropout_with_a_key_is_that_of_linen() -> None:
 
 @pytest.mark.parametrize(("layer", "call"), [("BatchNorm", {"use_running_average": False}), ("LayerNorm", {})])
 def test_norm_over_a_mapped_axis_is_that_of_linen(layer: str, call: dict[str, Any]) -> None:
-    row = Row(layer, {"axis_name": "lanes"}, array(3, 2, 4), call)
+    row = Row(layer, {"axis_name": "elements"}, array(3, 2, 4), call)
     theirs = modular(getattr(linen, layer)(**row.config), row)
     ours = functional(row)
 
     def both(x: Any) -> tuple[Any, Any]:
         made = getattr(linen, layer)().init(jax.random.key(0), x[0], **call)
-        over = {"in_axes": (None, None, 0), "axis_name": "lanes"}
+        over = {"in_axes": (None, None, 0), "axis_name": "elements"}
         return tuple(jax.vmap(side.apply, **over)(made, {}, x) for side in (ours, theirs))
 
     assert_same_bits(*quick(both)(row.inputs))

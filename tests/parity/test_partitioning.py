@@ -51,7 +51,7 @@ def models(nn: Any, partitioning: Any) -> Any:
     class Mapped(nn.Module):
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            names = {"params": "heads", "cache": "lanes"}
+            names = {"params": "heads", "cache": "elements"}
             options = {"split_rngs": {"params": True}, "partitioning_axis_names": names, "in_axes": None}
             return partitioning.vmap_with_axes(Layer, {"params": 0, "cache": 1}, axis_size=3, **options)()(x)
 

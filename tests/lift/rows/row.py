@@ -14,7 +14,7 @@ SOWN = frozenset({"sown values"})
 """What a loop cannot pass that runs as often as it likes."""
 
 DEVICES = frozenset({"devices"})
-"""What a row gives its lanes to, and is not given twice."""
+"""What a row gives its elements to, and is not given twice."""
 
 
 class Row(NamedTuple):

@@ -16,10 +16,10 @@ from ..values import Whole, rewrapped, unwrapped
 from .carry import select
 from .changes import path_text
 
-__all__ = ["Lens"]
+__all__ = ["VariableMaps"]
 
 
-class Lens(NamedTuple):
+class VariableMaps(NamedTuple):
     """Two functions of variables, in one use of a lift.
 
     Attributes:

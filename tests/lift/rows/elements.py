@@ -19,8 +19,8 @@ def _spread(x: Any, size: int) -> Any:
     return jnp.stack([(1 + 0.5 * index) * x for index in range(size)])
 
 
-def _plain_lanes(rule: Rule, own: bool = True) -> Callable[[Body], Body]:
-    """Lane for lane, each with an `x` of its own or all with the same."""
+def _plain_elements(rule: Rule, own: bool = True) -> Callable[[Body], Body]:
+    """Element for element, each with an `x` of its own or all with the same."""
 
     def plain(body: Body) -> Body:
         def loop(scope: Any, x: Any) -> Any:
@@ -32,8 +32,8 @@ def _plain_lanes(rule: Rule, own: bool = True) -> Callable[[Body], Body]:
     return plain
 
 
-def over_lanes(rule: Rule, own: bool, lift: Callable[..., Any] = liftcore.vmap, **options: Any) -> Row:
-    """A mapping, where each lane has an `x` of its own or all have the same."""
+def over_elements(rule: Rule, own: bool, lift: Callable[..., Any] = liftcore.vmap, **options: Any) -> Row:
+    """A mapping, where each element has an `x` of its own or all have the same."""
 
     def lifted(body: Body) -> Body:
         over = lift(
@@ -46,17 +46,17 @@ def over_lanes(rule: Rule, own: bool, lift: Callable[..., Any] = liftcore.vmap, 
         )
         return lambda scope, x: over(scope, _spread(x, rule.size) if own else x).mean(0)
 
-    return Row(lifted, _plain_lanes(rule, own), rule)
+    return Row(lifted, _plain_elements(rule, own), rule)
 
 
 def stacked(rule: Rule, lift: Callable[..., Any], needs: frozenset[str] = frozenset(), **options: Any) -> Row:
-    """A mapping of another kind, where each lane has an `x` of its own."""
+    """A mapping of another kind, where each element has an `x` of its own."""
 
     def lifted(body: Body) -> Body:
         over = lift(body, variable_axes=rule.axes, split_rngs=rule.split, **options)
         return lambda scope, x: over(scope, _spread(x, rule.size)).mean(0)
 
-    return Row(lifted, _plain_lanes(rule), rule, needs=needs, refuses=needs)
+    return Row(lifted, _plain_elements(rule), rule, needs=needs, refuses=needs)
 
 
 def over_shards(rule: Rule) -> Row:
@@ -75,4 +75,4 @@ def over_shards(rule: Rule) -> Row:
         )
         return lambda scope, x: over(scope, _spread(x, rule.size)).mean(0)
 
-    return Row(lifted, _plain_lanes(rule), rule, needs=DEVICES, refuses=DEVICES)
+    return Row(lifted, _plain_elements(rule), rule, needs=DEVICES, refuses=DEVICES)

@@ -1,6 +1,6 @@
 """Mapping: what `vmap` and its kin, `map` and `pmap`, have in common.
 
-The body is traced for one lane. What it creates is made by `jax.vmap`, one operation at a time, so that an enclosing
+The body is traced for one element. What it creates is made by `jax.vmap`, one operation at a time, so that an enclosing
 loop sees what each initial value depends on. The rest runs under the mapping itself.
 """
 
@@ -32,11 +32,11 @@ from .axes import (
 from .boxes import boxes_outside, check_params, sized_inside
 from .carry import fix_for
 
-__all__ = ["Lanes", "Mapper", "over_lanes"]
+__all__ = ["Elements", "Mapper", "over_elements"]
 
 
 class Mapper(NamedTuple):
-    """A transformation that maps a function over lanes.
+    """A transformation that maps a function over elements.
 
     Attributes:
         name: its name.
@@ -44,10 +44,10 @@ class Mapper(NamedTuple):
         axis_name: the name of the axis, inside.
         spmd_axis_name: see `jax.vmap`.
         donated: the numbers of the arguments that are donated, from 1.
-        spread: what runs the body, where that is not `jax.vmap`: called as `spread(lanes, fn, in_axes, out_axes)`.
+        spread: what runs the body, where that is not `jax.vmap`: called as `spread(elements, fn, in_axes, out_axes)`.
         closed: whether arrays without an axis are operands too, and types tell nothing of the mesh that arrays lie on.
         fix: how to give the size of the axis, for the text of an error.
-        same: how to write the same in all lanes, for the same.
+        same: how to write the same in all elements, for the same.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Mapper(NamedTuple):
     axis_name: Any = None
     spmd_axis_name: Any = None
     donated: Collection[int] = ()
-    spread: Callable[[Lanes, Callable[..., Any], PyTree, PyTree], Callable[..., Any]] | None = None
+    spread: Callable[[Elements, Callable[..., Any], PyTree, PyTree], Callable[..., Any]] | None = None
     closed: bool = False
     fix: str = "Give it: `axis_size=…`."
     same: str = ", such as a `jax.lax.pmean` over `axis_name`"
 
 
-def over_lanes(
+def over_elements(
     mapper: Mapper,
     in_axes: InOutAxes,
     out_axes: InOutAxes,
@@ -93,7 +93,7 @@ def over_lanes(
             variables = replace_mapped(variable_groups, along, slices[0])
             return variables, replace_mapped(keys, key_axes, slices[1]), *arguments.join(slices[2])
 
-        def lane(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
+        def element(body: Body, slices: Any, whole: Any) -> tuple[Any, Any]:
             variables, rngs, args, kwargs = _put(join(slices), places, whole)
             result, groups = body(variables, rngs, *args, **kwargs)
             flatten_axes(f"{body.where}, out_axes", out_axes, result)
@@ -107,25 +107,25 @@ def over_lanes(
         operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
         places, whole = _whole(join, operands) if mapper.closed else ([], [])
         donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
-        lanes = Lanes(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
-        result, groups = lanes.run(body, lane, (operands, whole), out_axes)
+        elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
+        result, groups = elements.run(body, element, (operands, whole), out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
-    advice = mapper.advice.along("lane", axes.in_axes, axes.out_axes, key_axes)
+    advice = mapper.advice.along("element", axes.in_axes, axes.out_axes, key_axes)
     return transformation(
         transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice=advice
     )
 
 
 def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:
-    """The arrays that each lane is given whole, and their places among all that it is given."""
+    """The arrays that each element is given whole, and their places among all that it is given."""
     leaves = jax.tree.leaves(join(jax.tree.map(lambda _: 0, operands)))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     return places, [leaves[place] for place in places]
 
 
 def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
-    """What a lane is given, with other arrays in some places."""
+    """What an element is given, with other arrays in some places."""
     if not places:
         return given
     leaves, treedef = jax.tree.flatten(given)
@@ -134,12 +134,12 @@ def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
     return jax.tree.unflatten(treedef, leaves)
 
 
-class Lanes(NamedTuple):
+class Elements(NamedTuple):
     """How a body is mapped.
 
     Attributes:
         mapper: the transformation.
-        size: how many lanes there are.
+        size: how many elements there are.
         in_axes: the axes of the operands.
         group_axes: those of the output groups.
         donated: for each of the last leaves of the operands whether it is donated; empty where none is.
@@ -169,7 +169,7 @@ class Lanes(NamedTuple):
         return self.mapper.spread(self, fn, in_axes, out_axes)
 
     def sliced(self, operands: PyTree, in_axes: PyTree) -> PyTree:
-        """What stands for the types of one lane's slices."""
+        """What stands for the types of one element's slices."""
         leaves, treedef = jax.tree.flatten(operands)
         axes = flatten_axes("operands", in_axes, operands)
         slices = [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
@@ -183,21 +183,21 @@ class Lanes(NamedTuple):
         return [] if self.mapper.axis_name is None else [(self.mapper.axis_name, self.size)]
 
     def run(
-        self, body: Body, lane: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
+        self, body: Body, element: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Maps `lane(body, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
+        """Maps `element(body, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
         if not body.writes:
-            run = self.spread(lambda *given: lane(body, *given)[0], self.in_axes, out_axes)
+            run = self.spread(lambda *given: element(body, *given)[0], self.in_axes, out_axes)
             return run(*operands), body.unchanged
         axes = list(self.group_axes)
-        parts = body.split(*self.sliced(operands, self.in_axes), axes=self.names, via=lane)
+        parts = body.split(*self.sliced(operands, self.in_axes), axes=self.names, via=element)
         whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
         try:
             created = parts.batched_prologue(self.batch, operands, self.in_axes, whole[0][0])
             if self.mapper.spread is None:
                 outputs = self.batch(parts.remainder, *whole)(created, *operands)
             elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):
-                # Only `jax.vmap` tells whether a value differs between lanes.
+                # Only `jax.vmap` tells whether a value differs between elements.
                 jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
         except ValueError as error:
             _check_shared(body, parts, axes, self.mapper, error)
@@ -208,7 +208,7 @@ class Lanes(NamedTuple):
 
 
 _SLICES = 0
-"""The operand that differs between lanes, as `Split.reads` numbers them."""
+"""The operand that differs between elements, as `Split.reads` numbers them."""
 
 
 def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -219,11 +219,14 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
-    """Raises where a shared variable, created or written, depends on the lane."""
+    """Raises where a shared variable, created or written, depends on the element."""
     mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
     created = parts.reads(), parts.tree(None, parts.earlier)
     written = (one[1] for one in parts.output_reads())
-    advices = "do not split the sequence that its initializer draws from", f"write the same in all lanes{mapper.same}"
+    advices = (
+        "do not split the sequence that its initializer draws from",
+        f"write the same in all elements{mapper.same}",
+    )
     for both, advice in zip((created, written), advices, strict=True):
         reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)
         differ = jax.tree.map(lambda read, made: _SLICES in read or not mapped.isdisjoint(made), reads, earlier)
@@ -232,7 +235,7 @@ def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper
         if names:
             raise LoopInvarianceError(
                 body.where,
-                f"{names} is shared by all lanes (axis None), but its new value differs between them.",
+                f"{names} is shared by all elements (axis None), but its new value differs between them.",
                 fix_for(
                     body, names, f'Give it an axis, `variable_axes={{"{names[0].split("/")[0]}": 0}}`, or {advice}.'
                 ),
