@@ -19,7 +19,8 @@ SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
-    "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
+    "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
+    "linen_like.errors",
 )  # fmt: skip
 
 OF_SCOPE = {
