@@ -52,6 +52,7 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
+from .rest import Rest, is_array, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
 from .scopes.lifts import Advice, Captured
@@ -78,6 +79,7 @@ __all__ = [
     "Loop",
     "Out",
     "Prologue",
+    "Rest",
     "Retrace",
     "Retraces",
     "Scope",
@@ -108,9 +110,11 @@ __all__ = [
     "grad",
     "hessian",
     "init",
+    "is_array",
     "jacfwd",
     "jacrev",
     "jit",
+    "join_static",
     "jvp",
     "lazy",
     "lazy_init",
@@ -135,6 +139,7 @@ __all__ = [
     "scan",
     "serialization",
     "shard_map",
+    "split_static",
     "static_key",
     "statics",
     "struct",
