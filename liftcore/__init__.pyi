@@ -25,6 +25,7 @@ from .lift.custom_jvp import custom_jvp
 from .lift.custom_vjp import custom_vjp
 from .lift.custom_vmap import custom_vmap
 from .lift.eval_shape import eval_shape
+from .lift.filtered import filtered
 from .lift.fold_rngs import fold_rngs
 from .lift.fori_loop import fori_loop
 from .lift.grad import grad, value_and_grad
@@ -102,6 +103,7 @@ __all__ = [
     "errors",
     "eval_shape",
     "explain",
+    "filtered",
     "filters",
     "fold_rngs",
     "fori_loop",
