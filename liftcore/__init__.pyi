@@ -56,6 +56,7 @@ from .pipeline.use import Body, Use
 from .rest import Rest, is_array, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
+from .scopes.blueprint import Blueprint
 from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
 from .scopes.variable import Variable
@@ -65,6 +66,7 @@ __all__ = [
     "NO_AXES",
     "Advice",
     "AxisMetadata",
+    "Blueprint",
     "Body",
     "Captured",
     "Changes",

@@ -109,8 +109,31 @@ class Rest:
                 f"expected arrays in the places of the `*` in {self}, given the structure {given}.",
                 "Pass what `split_static` returned beside it, or a result of the same structure.",
             ) from error
-        pairs = zip(self._leaves, parts, strict=True)
-        return self._structure.unflatten([part if _is_hole(leaf) else snapshot(leaf) for leaf, part in pairs])
+        return self.unflatten([part for leaf, part in zip(self._leaves, parts, strict=True) if _is_hole(leaf)])
+
+    def unflatten(self, arrays: Sequence[Any]) -> Any:
+        """`join` for arrays in a list.
+
+        Example:
+            >>> _, rest = split_static({"x": np.ones(2), "mode": "train"})
+            >>> rest.unflatten(["other"])
+            {'mode': 'train', 'x': 'other'}
+
+        Args:
+            arrays: what is put in the places of the arrays, in order.
+
+        Raises:
+            LiftArgumentError: where there are more or fewer than it has places.
+        """
+        places = sum(map(_is_hole, self._leaves))
+        if len(arrays) != places:
+            raise LiftArgumentError(
+                "Rest.unflatten",
+                f"expected {places} arrays, given {len(arrays)}.",
+                "Give one for each `*` that it shows.",
+            )
+        left = iter(arrays)
+        return self._structure.unflatten([next(left) if _is_hole(leaf) else snapshot(leaf) for leaf in self._leaves])
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Rest) and self._hash == other._hash and self._key == other._key)

@@ -88,6 +88,12 @@ def test_a_dynamic_part_of_another_structure_is_an_error() -> None:
         rest.join([jnp.ones(2)])
 
 
+def test_another_number_of_arrays_is_an_error() -> None:
+    _, rest = split_static([jnp.ones(2), "text"])
+    with pytest.raises(LiftArgumentError, match=r"Rest\.unflatten: expected 1 arrays, given 2"):
+        rest.unflatten([1, 2])
+
+
 def test_the_value_of_a_rest_with_arrays_is_an_error() -> None:
     with pytest.raises(LiftArgumentError, match=r"Rest\.value.*Write `rest\.join\(arrays\)`"):
         _ = split_static([jnp.ones(2), "text"])[1].value
