@@ -16,7 +16,8 @@ import linen_like.errors
 DOCS = Path(__file__).parent
 
 SECTIONS = (
-    "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn", "liftcore.filters", "liftcore.rng",
+    "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
+    "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
     "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors", "linen_like", "linen_like.Module",
     "linen_like.initializers", "linen_like.convert", "linen_like.partitioning", "linen_like.errors",
