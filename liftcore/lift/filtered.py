@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, name_of, no_function
-from ..rest import Rest, is_array
+from ..rest import Rest, is_array, split_static
 from ..statics import Undescribed
 from ..typing import PyTree
 
@@ -89,23 +89,29 @@ def _body(fn: Callable[..., Any], is_traced: Callable[[Any], bool]) -> Callable[
 def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., Any], what: str) -> PyTree:
     """A pytree with a `Rest` in the place of each static leaf."""
 
-    def hide(path: Any, leaf: Any) -> Any:
-        if not _is_rest(leaf) and is_traced(leaf):
-            return leaf
-        try:
-            return Rest(leaf)
-        except Undescribed as error:
-            place = f"{what}{jax.tree_util.keystr(path)}{error.place}"
-            raise _no_key(fn, place, error.value) from error
+    def is_dynamic(leaf: Any) -> bool:
+        return not _is_rest(leaf) and is_traced(leaf)
 
-    return jax.tree_util.tree_map_with_path(hide, tree, is_leaf=_is_rest)
+    try:
+        return jax.tree.map(lambda leaf: leaf if is_dynamic(leaf) else Rest(leaf), tree, is_leaf=_is_rest)
+    except Undescribed as error:
+        raise _no_key(fn, what, _placed(error, tree, is_traced)) from error
 
 
-def _no_key(fn: Callable[..., Any], place: str, value: Any) -> LiftArgumentError:
-    kind = type(value).__name__
+def _placed(error: Undescribed, tree: PyTree, is_traced: Callable[[Any], bool]) -> Undescribed:
+    """The same error with the place in the pytree, which is looked for only where there is one."""
+    try:
+        split_static(tree, is_traced)
+    except Undescribed as placed:
+        return placed
+    return error
+
+
+def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgumentError:
+    kind = type(error.value).__name__
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
-        f"{place} is a {kind}, which is static, and no key stands for it: it may change unseen.",
+        f"{what}{error.place} is a {kind}, which is static, and no key stands for it: it may change unseen.",
         f"Register {kind} as a pytree, make it a frozen dataclass, or name it in `is_traced`; scopes come first.",
     )
 
