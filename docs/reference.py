@@ -16,7 +16,8 @@ import linen_like.errors
 DOCS = Path(__file__).parent
 
 SECTIONS = (
-    "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.nn", "liftcore.filters", "liftcore.rng",
+    "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
+    "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
@@ -32,6 +33,7 @@ OF_SCOPE = {
 """What a user needs of a scope; the rest is what lifts stand on."""
 
 BY_HAND = {
+    "liftcore.Blueprint.is_traced": "Which leaves are kept in variables.",
     "liftcore.NO_AXES": "The default of `variable_axes` and `split_rngs`: nothing is lifted.",
     "liftcore.Scope.name": "The last name of the path, or None at a root.",
     "liftcore.Scope.parent": "The scope that this one was pushed on, or None at a root and at the entry of a lift.",

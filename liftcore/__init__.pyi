@@ -25,6 +25,7 @@ from .lift.custom_jvp import custom_jvp
 from .lift.custom_vjp import custom_vjp
 from .lift.custom_vmap import custom_vmap
 from .lift.eval_shape import eval_shape
+from .lift.filtered import filtered
 from .lift.fold_rngs import fold_rngs
 from .lift.fori_loop import fori_loop
 from .lift.grad import grad, value_and_grad
@@ -52,8 +53,10 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
+from .rest import Rest, is_array, join_static, split_static
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
+from .scopes.blueprint import Blueprint
 from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
 from .scopes.variable import Variable
@@ -63,6 +66,7 @@ __all__ = [
     "NO_AXES",
     "Advice",
     "AxisMetadata",
+    "Blueprint",
     "Body",
     "Captured",
     "Changes",
@@ -78,6 +82,7 @@ __all__ = [
     "Loop",
     "Out",
     "Prologue",
+    "Rest",
     "Retrace",
     "Retraces",
     "Scope",
@@ -100,6 +105,7 @@ __all__ = [
     "errors",
     "eval_shape",
     "explain",
+    "filtered",
     "filters",
     "fold_rngs",
     "fori_loop",
@@ -108,9 +114,11 @@ __all__ = [
     "grad",
     "hessian",
     "init",
+    "is_array",
     "jacfwd",
     "jacrev",
     "jit",
+    "join_static",
     "jvp",
     "lazy",
     "lazy_init",
@@ -135,6 +143,7 @@ __all__ = [
     "scan",
     "serialization",
     "shard_map",
+    "split_static",
     "static_key",
     "statics",
     "struct",

@@ -51,7 +51,8 @@ class Undescribed(TypeError):
     """
 
     def __init__(self, value: Any, place: str = "") -> None:
-        super().__init__(f"no key stands for a {type(value).__name__}{f' at {place}' if place else ''}")
+        where = f" at {place}" if place else ""
+        super().__init__(f"no key stands for a {type(value).__name__}{where}: it may change unseen. {_fix(value)}")
         self.value, self.place = value, place
 
 
@@ -149,17 +150,21 @@ def warn_not_shared(where: str, error: Undescribed) -> str:
     place = f"{where}{error.place}"
     if place not in _warned:
         _warned.add(place)
-        kind = type(error.value).__name__
-        fix = f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that say what it is."
-        if isinstance(error.value, jax.Array):
-            fix = "Give it as an argument, or make it a variable."
         warnings.warn(
             f"{place} is {shown(error.value)}, for which there is no key: it may change from one call to the next. So "
-            f"what a lifted `jit` compiles for it is not kept, and each call compiles again. {fix}",
+            f"what a lifted `jit` compiles for it is not kept, and each call compiles again. {_fix(error.value)}",
             NotSharedWarning,
             stacklevel=2,
         )
     return place
+
+
+def _fix(value: Any) -> str:
+    """What to do about a value that has no key."""
+    if isinstance(value, jax.Array):
+        return "Give it as an argument, or make it a variable."
+    kind = type(value).__name__
+    return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that say what it is."
 
 
 class _Walk:

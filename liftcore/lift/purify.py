@@ -129,6 +129,8 @@ def _create(
 
 def _common(paths: Sequence[Path]) -> Path:
     """What all paths begin with."""
+    if not paths:
+        return ()
     return next(paths[0][:size] for size in range(len(paths[0]), -1, -1) if len({path[:size] for path in paths}) == 1)
 
 

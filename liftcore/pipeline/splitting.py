@@ -538,13 +538,13 @@ def closure_convert(
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
     """Parts the outputs of a body into its initial values and the rest."""
-    created = [group.created if isinstance(group, Changes) else () for group in groups]
+    created = [group.created if isinstance(group, Changes) else [] for group in groups]
     return created, (result, [group.values if isinstance(group, Changes) else group for group in groups])
 
 
 def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """The inverse of `without_created`."""
-    groups = (Changes(value, made) if made != () else value for value, made in zip(values, created, strict=True))
+    groups = (value if made == [] else Changes(value, made) for value, made in zip(values, created, strict=True))
     return result, tuple(groups)
 
 

@@ -96,7 +96,12 @@ def filter_(
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
     left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
-    return tuple(zip(*[taken for taken, _ in parts], strict=True)), tuple(zip(*keys, strict=True)), left
+    return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
+
+
+def _transposed(each: Sequence[Sequence[Any]], filters: Sequence[Any]) -> tuple[PyTree, ...]:
+    """One group for each filter, from one list for each scope; an empty one where there is no scope."""
+    return tuple([tuple([trees[index] for trees in each]) for index in range(len(filters))])
 
 
 def reconstruct(
@@ -146,7 +151,8 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
         tree = root.tree
         values.append(_classed(layout, root, {path: root.value_at(path) for path in tree.written}))
         created.append(_classed(layout, root, tree.created))
-    groups: list[Any] = list(map(Changes, zip(*values, strict=True), zip(*created, strict=True)))
+    out = layout.lift.out
+    groups: list[Any] = list(map(Changes, _transposed(values, out), _transposed(created, out)))
     if layout.lift.captures:
         groups.append(tuple([value for _, value in root.tree.sown] for root in roots))
     return tuple(groups), tuple(tuple(sown for sown, _ in root.tree.sown) for root in roots)

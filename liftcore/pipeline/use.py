@@ -50,7 +50,12 @@ class Use:
     @functools.cached_property
     def where(self) -> str:
         """The place, for the text of an error: `scan(block) at /decoder`."""
-        return f"{self.layout.lift.name} at {self.outers[0].path_text}"
+        return f"{self.layout.lift.name} at {self.place}"
+
+    @property
+    def place(self) -> str:
+        """The path of the first scope outside; over no scopes, that of a root."""
+        return self.outers[0].path_text if self.outers else "/"
 
     def _at_level_outside(self) -> bool:
         """Whether no transformation lies between here and the scopes outside."""

@@ -68,7 +68,7 @@ def run_one(
     begin = _begin(body.where, before, [one.outputs[1][0] for one in traced])
 
     def rest(index: int) -> Any:
-        given = [select(made, traced[index].created[0]), ()]
+        given = [select(made, traced[index].created[0]), []]
         _, (result, (values, captured)) = traced[index].rest(None, given)
         return result, overlay(begin, values), slots.fill(index, captured)
 

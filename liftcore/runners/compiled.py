@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
-import copy
 import dataclasses
 import functools
 import inspect
@@ -108,6 +107,24 @@ class Kept:
 jax.tree_util.register_static(Kept)
 
 
+class Steady:
+    """What all traces of equal programs do, as far as they do the same.
+
+    Attributes:
+        kept: that; None where there is no trace yet, and where they differ or create variables.
+    """
+
+    def __init__(self) -> None:
+        self.kept: Kept | None = None
+        self._seen = False
+
+    def note(self, kept: Kept | None) -> None:
+        """Notes what a trace does; None for one that creates variables."""
+        if kept != self.kept:
+            self.kept = None if self._seen else kept
+        self._seen = True
+
+
 class TooFewWords(BaseException):
     """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
 
@@ -162,16 +179,9 @@ class Program:
         shardings: Shardings | None,
     ) -> None:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
-        self._key: Any = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
+        self._key = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
         self._hash = hash(self._key)
         self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
-
-    def alone(self) -> Program:
-        """The same, which equals no other: JAX does not find what it traced for another one."""
-        other = copy.copy(self)
-        other._key = self._key, object()
-        other._hash = hash(other._key)
-        return other
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._key == other._key
@@ -201,7 +211,7 @@ class Program:
         created, (result, values) = without_created(result, groups)
         if self.shardings is not None:
             placement = self.shardings.placement
-            placement.check_result(f"{self.layout.lift.name} at {use.outers[0].path_text}", result)
+            placement.check_result(f"{self.layout.lift.name} at {use.place}", result)
             values = placement.constrain(values, use)
         call.traced = True
         changed = not use.is_unchanged(groups)
@@ -210,6 +220,10 @@ class Program:
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
 """That of every body: working it out takes a third of the time that making a compiled function does."""
+
+
+_STEADY: weakref.WeakKeyDictionary[Program, Steady] = weakref.WeakKeyDictionary()
+"""By program: JAX finds what it traced for one for those that are equal to it."""
 
 
 class Cache:
@@ -242,7 +256,7 @@ class Compiled:
             snapshot(program.fn),
             tuple([(name, key, snapshot(one)) for name, key, one in program.fixed]),
         )
-        self.program = program.alone()
+        self.program = program
         self.traces: collections.deque[Signature] = collections.deque(maxlen=_TRACES)
         self._jit = functools.partial(jax.jit, **{name: _plain(value) for name, value in options})
         whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
@@ -250,8 +264,7 @@ class Compiled:
         self._jit_rest = functools.partial(self._jit, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
         self._room = _FEW
-        self._steady: Kept | None = None
-        self._seen = False
+        self._steady = _STEADY.setdefault(program, Steady())
         self._known = known
         known[id(self)] = self
 
@@ -281,9 +294,9 @@ class Compiled:
         self.traces.append(now)
 
     def _call(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        if self._steady is not None:  # asking for a trace takes longer than a call of few operations
+        if self._steady.kept is not None and not gone:  # asking for a trace takes longer than a call of few operations
             with contextlib.suppress(NewTrace):
-                return self._steadily(use, gone, operands)
+                return self._steadily(self._steady.kept, use, operands)
         words: Any = None  # where there is nothing to draw from
         creates = False
         if use.writes or any(map(any, operands[1])):
@@ -291,7 +304,7 @@ class Compiled:
             created, (_, _, kept) = traced.out_info
             words = self._words(kept, use)
             creates = bool(jax.tree.leaves(created))
-            self._note(None if creates else kept)
+            self._steady.note(None if creates else kept)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
@@ -312,26 +325,21 @@ class Compiled:
             return result, use.unchanged
         return with_created(created[: len(values)], result, values)
 
-    def _steadily(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _steadily(self, kept: Kept, use: Use, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Calls what was compiled, without asking what it does: what all its traces do.
 
         Raises:
             NewTrace: where there is no trace for these operands yet.
         """
-        assert self._steady is not None
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self._words(self._steady, use), gone, operands)
+            created, output = self._whole(self._words(kept, use), {}, operands)
         finally:
             call.steady = False
+        if output[2] != kept:  # an equal program traced it since
+            raise NewTrace
         return self._output(use, created, output)
-
-    def _note(self, kept: Kept | None) -> None:
-        """Notes what a trace does; None for one that creates variables. `_steady` is what all traces do."""
-        if not self._seen or kept != self._steady:
-            self._steady = None if self._seen else kept
-        self._seen = True
 
     def _words(self, kept: Kept, use: Use) -> Any:
         """The words of the draws of a body, in this call."""

@@ -224,7 +224,7 @@ def _with_constants(traced: Split, consts: Sequence[Any]) -> Split:
 
 def _function(traced: Split, shapes: PyTree, slots: Slots, operands: Operands) -> tuple[Any, Any]:
     wrt, others = operands.wrt, _opaque(operands.others)
-    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), (), operands.effects]
+    created = [select(wrt, traced.created[0]), select(others, traced.created[1]), [], operands.effects]
     given = Operands(select(wrt, shapes[0]), select(others, shapes[1]), operands.rngs, operands.args)
     result, values = _with_constants(traced, operands.consts[0]).rest(None, created, given)[1]
     return result, _opaque([*values[:-1], slots.fill(0, values[-1])])

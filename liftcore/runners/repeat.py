@@ -112,11 +112,11 @@ class Repeat(NamedTuple):
         check_separate(self.body, begin)
 
         def proceed(now: State) -> Any:
-            given = [overlay(early.carried, now.carried), early.shared, ()]
+            given = [overlay(early.carried, now.carried), early.shared, []]
             return condition.rest(None, given, now._replace(carried=overlay(state.carried, now.carried)), None)[1][0]
 
         def step(now: State) -> State:
-            given = [overlay(late.carried, now.carried), late.shared, ()]
+            given = [overlay(late.carried, now.carried), late.shared, []]
             before = now._replace(carried=overlay(known.carried, now.carried))
             after: State = iteration.rest(None, given, before, early.shared)[1][0]
             return after

@@ -39,7 +39,7 @@ class Signature(NamedTuple):
     def of(cls, use: Use, gone: PyTree, operands: PyTree) -> Signature:
         """That of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{use.outers[0].path_text.rstrip('/')}/{use.layout.lift.name}"
+        path = f"{use.place.rstrip('/')}/{use.layout.lift.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
 
 

@@ -15,7 +15,7 @@ from tests.architecture.sources import Source, imports, offers, public_definitio
 
 LEVELS = (
     {"errors", "typing", "values", "lazy", "_compat"},
-    {"filters", "rng", "meta", "statics", "struct", "traverse_util", "frozen_dict"},
+    {"filters", "rng", "meta", "statics", "rest", "struct", "traverse_util", "frozen_dict"},
     {"scopes", "saving", "serialization"},
     {"pipeline", "entry", "diagnostics"},
     {"runners"},

@@ -55,9 +55,16 @@ MUTANTS = (
         ("lift/test_lifter_of.py",),
     ),
     Mutant(
+        "scopes/blueprint.py",
+        "paths.append(of_array[id(leaf)])",
+        "paths.append(path)",
+        "a tied array that stands in two places is read from the variable of another one",
+        ("core/test_blueprint.py",),
+    ),
+    Mutant(
         "runners/compiled.py",
-        "self._steady = None if self._seen else kept",
-        "self._steady = kept",
+        "self.kept = None if self._seen else kept",
+        "self.kept = kept",
         "a compiled body with several traces is taken to do what the last of them does",
         ("lift/test_jit.py",),
     ),

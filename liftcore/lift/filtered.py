@@ -1,0 +1,125 @@
+"""`filtered`: any lift, over arguments and results that hold any Python objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..errors import LiftArgumentError, name_of, no_function
+from ..rest import Rest, is_array, split_static
+from ..statics import Undescribed
+from ..typing import PyTree
+
+__all__ = ["filtered"]
+
+
+def filtered(
+    lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_array
+) -> Callable[..., Any]:
+    """`lift(*fns)` for arguments and results that hold any Python objects: arrays are traced, all else is static.
+
+    A static leaf goes through the lift in a `Rest`, a pytree without leaves in the place of the leaf. So arguments keep
+    their number, axes and other pytree prefixes fit as before, a `jit` finds its trace again where static leaves are
+    equal by type and value, and what is static in a result comes home, on cached calls too.
+
+    Example:
+        >>> import jax, liftcore
+        >>> import jax.numpy as jnp
+        >>> def layer(scope, inputs):
+        ...     w = scope.param("w", lambda key: jnp.float32(2))
+        ...     return {"y": inputs["act"](w * inputs["x"]), "mode": inputs["mode"]}
+        >>> compiled = filtered(liftcore.jit, layer)
+        >>> variables = {"params": {"w": jnp.float32(2)}}
+        >>> liftcore.apply(compiled)(variables, {"x": jnp.arange(3.0), "mode": "train", "act": jnp.square})
+        {'mode': 'train', 'y': Array([ 0.,  4., 16.], dtype=float32)}
+
+    Args:
+        lift: a transformation of `liftcore`, of a Module layer, or your own; called as `lift(*fns)`. To give it
+            options, write `functools.partial(liftcore.vmap, in_axes=1)`.
+        *fns: the functions of scopes; most lifts take one.
+        is_traced: which leaves of arguments and results the transformation sees. By default arrays, so that numbers of
+            Python are static; one that is to be a carry or a predicate must be an array or be named here.
+
+    Returns:
+        The lifted function. Called as `lifted(scopes, *args, **kwargs)`, where `scopes` is what the lift takes first.
+        Where a result has the structure of an argument, as a gradient has, its static leaves are those of the argument.
+
+    Raises:
+        LiftArgumentError: where `lift` or a function cannot be called; later, where no key stands for a static leaf.
+    """
+    for one in (lift, *fns):
+        if not callable(one):
+            raise no_function("filtered", one)
+    if not fns:
+        raise LiftArgumentError("filtered", "no function was given.", "Write `filtered(lift, fn)`.")
+    lifted = lift(*[_body(fn, is_traced) for fn in fns])
+
+    @functools.wraps(fns[0])
+    def call(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        hidden = [_hidden(arg, is_traced, fns[0], f"argument {number}") for number, arg in enumerate(args, 1)]
+        named = {name: _hidden(arg, is_traced, fns[0], f'argument "{name}"') for name, arg in kwargs.items()}
+        return _shown(lifted(scopes, *hidden, **named))
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body:
+    """A function of scopes and of values whose static leaves are hidden; equal where the function is the same."""
+
+    fn: Callable[..., Any]
+    is_traced: Callable[[Any], bool]
+
+    def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        result = self.fn(scopes, *map(_shown, args), **{name: _shown(arg) for name, arg in kwargs.items()})
+        return _hidden(result, self.is_traced, self.fn, "the result")
+
+
+def _body(fn: Callable[..., Any], is_traced: Callable[[Any], bool]) -> Callable[..., Any]:
+    """A body with the name, the text and the signature of its function."""
+    body = _Body(fn, is_traced)
+    body.__dict__.update({"__name__": name_of(fn), "__doc__": fn.__doc__, "__wrapped__": fn})
+    return body
+
+
+def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., Any], what: str) -> PyTree:
+    """A pytree with a `Rest` in the place of each static leaf."""
+
+    def is_dynamic(leaf: Any) -> bool:
+        return not _is_rest(leaf) and is_traced(leaf)
+
+    try:
+        return jax.tree.map(lambda leaf: leaf if is_dynamic(leaf) else Rest(leaf), tree, is_leaf=_is_rest)
+    except Undescribed as error:
+        raise _no_key(fn, what, _placed(error, tree, is_traced)) from error
+
+
+def _placed(error: Undescribed, tree: PyTree, is_traced: Callable[[Any], bool]) -> Undescribed:
+    """The same error with the place in the pytree, which is looked for only where there is one."""
+    try:
+        split_static(tree, is_traced)
+    except Undescribed as placed:
+        return placed
+    return error
+
+
+def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgumentError:
+    kind = type(error.value).__name__
+    return LiftArgumentError(
+        f"filtered({name_of(fn)})",
+        f"{what}{error.place} is a {kind}, which is static, and no key stands for it: it may change unseen.",
+        f"Register {kind} as a pytree, make it a frozen dataclass, or name it in `is_traced`; scopes come first.",
+    )
+
+
+def _shown(tree: PyTree) -> PyTree:
+    """The pytree again."""
+    return jax.tree.map(lambda leaf: leaf.value if _is_rest(leaf) else leaf, tree, is_leaf=_is_rest)
+
+
+def _is_rest(leaf: Any) -> bool:
+    return isinstance(leaf, Rest)
