@@ -51,6 +51,7 @@ BY_HAND = {
     "liftcore.pipeline.Lifter": "Type: a lifted transformation, from a function of scopes to the lifted one.",
     "liftcore.pipeline.Transform": "Type: `(body, variable_groups, rng_groups, *args) -> (result, output groups)`.",
     "liftcore.pipeline.Via": "Type: `(body, *operands) -> (result, output groups)`.",
+    "liftcore.rng.word": "The name that `fold_in_data` had before.",
     "liftcore.rng.DEFAULT": (
         "`params`: the sequence that a single key is, and that names which were never given draw from."
     ),

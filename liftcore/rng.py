@@ -1,8 +1,9 @@
 """PRNG sequences: named streams of keys, each key a function of a root key, a path and a count.
 
-A draw folds one 32-bit *word* into the root: the first four bytes, big endian, of the SHA-1 of the items of the
-scope's path since the root was given, then of the count of draws made there (the first is 1). One zero byte goes
-before each item, so that no two paths run together. These are the keys of `flax.linen` with its separator fix on.
+A draw folds one 32-bit number, its *fold-in data*, into the root: the first four bytes, big endian, of the SHA-1 of the
+items of the scope's path since the root was given, then of the count of draws made there (the first is 1). One zero
+byte goes before each item, so that no two paths run together. These are the keys of `flax.linen` with its separator fix
+on.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ DEFAULT = "params"
 """The sequence that a single key stands for, and that one draws from where a sequence was never given."""
 
 
-def word(items: Iterable[str | int]) -> np.uint32:
+def fold_in_data(items: Iterable[str | int]) -> np.uint32:
     """The 32 bits that a path and a count fold into a root key.
 
     Example:
-        >>> int(word(("Dense_0", 1)))
+        >>> int(fold_in_data(("Dense_0", 1)))
         4288924255
     """
     digest = hashlib.sha1()
@@ -40,20 +41,23 @@ def word(items: Iterable[str | int]) -> np.uint32:
     return np.uint32(int.from_bytes(digest.digest()[:4], "big"))
 
 
+word = fold_in_data
+"""The name that `fold_in_data` had before."""
+
 _fold_typed = jax.jit(jax.random.fold_in, inline=True)
 
 
-def fold_in(key: Any, word: Any) -> Any:
+def fold_in(key: Any, data: Any) -> Any:
     """`jax.random.fold_in`; with a typed key the same equation is put into a trace, or run without one, in less time.
 
     What a raw key means depends on a setting of JAX, which is asked each time. Inside a `jax.shard_map` JAX makes the
     types of both agree.
     """
-    if key.ndim or _varies(key) or _varies(word):
-        return jax.random.fold_in(key, word)
+    if key.ndim or _varies(key) or _varies(data):
+        return jax.random.fold_in(key, data)
     if isinstance(key, jax.core.Tracer):
-        return random_fold_in_p.bind(key, word)  # type: ignore[no-untyped-call]
-    return _fold_typed(key, word)
+        return random_fold_in_p.bind(key, data)  # type: ignore[no-untyped-call]
+    return _fold_typed(key, data)
 
 
 def _varies(value: Any) -> bool:

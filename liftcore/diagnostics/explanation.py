@@ -257,7 +257,7 @@ class Watching(Scope):
         self._note("written", collection, name)
 
     def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
-        super().create_variable(collection, name, value, settled=settled)
+        super().create_variable(collection, name, value, bound=settled)
         self._note("created", collection, name)
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:

@@ -72,8 +72,8 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
     """New roots, and how many keys were drawn for them.
 
-    They are drawn as those of a scope below are, so no other draw has their words; but nothing is counted yet, since
-    the body may raise.
+    They are drawn as those of a scope below are, so no other draw has their fold-in data; but nothing is counted yet,
+    since the body may raise.
     """
     before = outer.node.child(_PLACE)
     drawn: Counter[str] = Counter()
@@ -82,6 +82,6 @@ def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[
         counted = name if name in outer.tree.rngs else rng.DEFAULT
         drawn[counted] += 1
         count, rewound = before.counts.get(counted, 0) + drawn[counted], before.times_rewound(counted)
-        word = outer.tree.word((*outer.path, _PLACE), counted, count, rewound)
-        folded[name] = jax.random.fold_in(root, word)
+        fold_in_data = outer.tree.fold_in_data((*outer.path, _PLACE), counted, count, rewound)
+        folded[name] = jax.random.fold_in(root, fold_in_data)
     return folded, drawn

@@ -138,10 +138,10 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
     """A root scope above the place of the variables, so that paths are absolute; keys depend on what is below alone."""
     checked = bind(variables, rngs, mutable).tree
 
-    def word(path: Path, name: str, count: int, rewound: int) -> Any:
-        return rng.word((*path[len(base) :], count))
+    def fold_in_data(path: Path, name: str, count: int, rewound: int) -> Any:
+        return rng.fold_in_data((*path[len(base) :], count))
 
-    tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, word=word)
+    tree = Tree(_nested(base, variables), checked.rngs, checked.mutable, fold_in_data=fold_in_data)
     return Scope.at(tree, tree.root, (), None)
 
 

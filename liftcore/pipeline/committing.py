@@ -114,7 +114,7 @@ def _put_back(use: Use, changes: Sequence[_Change]) -> None:
     """Makes and writes outside what the body did inside."""
     for outer, created, written in changes:
         for path, value in created.items():
-            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, settled=use.is_bound(value))
+            outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=use.is_bound(value))
         for path, value in written.items():
             outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
         if use.nested:

@@ -134,7 +134,7 @@ def reconstruct(
             outer=outer,
             marks=marks,
             left=(*layout.unlifted[index], *outer.tree.left),
-            word=functools.partial(_word, outer, restarted) if restarted else outer.tree.word,
+            fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )
         roots.append(outer.at(tree, tree.root, outer.path, None))
     return roots
@@ -184,8 +184,8 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
     return parts
 
 
-def _word(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
-    """The word of a draw; that of a restarted sequence depends on nothing above the scope where it began."""
+def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
+    """The fold-in data of a draw; that of a restarted sequence depends on nothing above the scope where it began."""
     if name in restarted:
-        return rng.word((*path[len(outer.path) :], count))
-    return outer.tree.word(path, name, count, rewound)
+        return rng.fold_in_data((*path[len(outer.path) :], count))
+    return outer.tree.fold_in_data(path, name, count, rewound)

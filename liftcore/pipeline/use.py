@@ -111,7 +111,7 @@ class Use:
         mutable: Filter = True,
         *,
         marked: bool = False,
-        words: Callable[[int], Any] | None = None,
+        fold_in_data: Callable[[int], Any] | None = None,
         restarted: frozenset[str] = frozenset(),
         redrawn: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
@@ -123,7 +123,7 @@ class Use:
             rng_groups: those of PRNG sequences.
             mutable: a filter for the variables that may be written, of those that an output group takes.
             marked: whether created values are marked, so that a split can tell them.
-            words: what the scopes below each outermost scope ask for the words of their draws.
+            fold_in_data: what the scopes below each outermost scope ask for the fold-in data of their draws.
             restarted: the names of sequences that begin anew: their keys depend on the path and the count below each
                 outermost scope only, and their draws are not counted outside.
             redrawn: variables, by their paths from the root, that exist and whose initializers run all the same: for
@@ -140,8 +140,8 @@ class Use:
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
-            if words is not None:
-                root.tree.word = words(index)
+            if fold_in_data is not None:
+                root.tree.fold_in_data = fold_in_data(index)
             root.tree.redrawn = outer.tree.redrawn | redrawn
             root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
             if not self._live:  # a raw transformation lies between: its scopes may be read, no more

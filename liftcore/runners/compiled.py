@@ -1,7 +1,7 @@
 """What a lifted `jit` compiles, and how one compiled function serves calls from anywhere in a model.
 
 What a body draws depends on the path and the counts of its caller, which are no part of what is compiled. A key is
-`fold_in(root, word)`, where the word is a hash of path and count: so the *words* are arguments of the compiled
+`fold_in(root, data)`, where the data is a hash of path and count: so the data is an argument of the compiled
 function, taken from one vector in the order of the draws. Which draws a body makes, the names it takes and what it sows
 is static. It rides home in the pytree structure of the compiled function's output, on cached calls as well.
 
@@ -88,11 +88,11 @@ class Draw:
     count: int
     rewound: int
 
-    def word(self, use: Use) -> Any:
-        """The word of this draw in another call; one that is dealt in turn, where that call is traced itself."""
+    def fold_in_data(self, use: Use) -> Any:
+        """The fold-in data of this draw in another call; an array where that call is traced itself."""
         scope = use.outers[self.index].below(self.path)
         count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
-        return scope.tree.word(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
+        return scope.tree.fold_in_data(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Steady:
         self._seen = True
 
 
-class TooFewWords(BaseException):
+class TooManyDraws(BaseException):
     """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
 
 
@@ -133,15 +133,15 @@ class NewTrace(BaseException):
     """A body would be traced where it was taken to have been: a signal, like `TooFewWords`."""
 
 
-class Dealer:
-    """Deals out the words to a body while it is traced, and notes what each of them is for."""
+class FoldInData:
+    """Deals out fold-in data to a body while it is traced, and notes what each of them is for."""
 
-    def __init__(self, words: Any, use: Use) -> None:
-        self._words, self._outers = words, use.outers
+    def __init__(self, fold_in_data: Any, use: Use) -> None:
+        self._fold_in_data, self._outers = fold_in_data, use.outers
         self.draws: list[Draw] = []
 
     def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
-        """What the scopes below one of the outermost scopes ask for words."""
+        """What the scopes below one of the outermost scopes ask for fold-in data."""
         outer = self._outers[index]
 
         def deal(path: Path, name: str, count: int, rewound: int) -> Any:
@@ -150,9 +150,9 @@ class Dealer:
             rewound -= node.times_rewound(name)
             before = 0 if rewound else node.counts.get(name, 0)
             self.draws.append(Draw(index, below, name, count - before, rewound))
-            if len(self.draws) > self._words.size:
-                raise TooFewWords
-            return self._words[len(self.draws) - 1]
+            if len(self.draws) > self._fold_in_data.size:
+                raise TooManyDraws
+            return self._fold_in_data[len(self.draws) - 1]
 
         return deal
 
@@ -196,7 +196,7 @@ class Program:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
-    def __call__(self, words: Any, gone: Any, operands: Any) -> Any:
+    def __call__(self, fold_in_data: Any, gone: Any, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
         use = call.use
@@ -204,8 +204,8 @@ class Program:
             raise NewTrace
         variable_groups, rng_groups, kept = operands
         args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
-        dealer = Dealer(words, use)
-        scopes = use.scope_fn(variable_groups, rng_groups, marked=True, words=dealer.to)
+        source = FoldInData(fold_in_data, use)
+        scopes = use.scope_fn(variable_groups, rng_groups, marked=True, fold_in_data=source.to)
         result = use.run(self.fn, scopes, args, kwargs)
         groups = use.repacked(scopes)
         created, (result, values) = without_created(result, groups)
@@ -215,7 +215,7 @@ class Program:
             values = placement.constrain(values, use)
         call.traced = True
         changed = not use.is_unchanged(groups)
-        return created, (result, values, Kept(use.take_record(), tuple(dealer.draws), changed))
+        return created, (result, values, Kept(use.take_record(), tuple(source.draws), changed))
 
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
@@ -297,24 +297,24 @@ class Compiled:
         if self._steady.kept is not None and not gone:  # asking for a trace takes longer than a call of few operations
             with contextlib.suppress(NewTrace):
                 return self._steadily(self._steady.kept, use, operands)
-        words: Any = None  # where there is nothing to draw from
+        fold_in_data: Any = None  # where there is nothing to draw from
         creates = False
         if use.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
-            words = self._words(kept, use)
+            fold_in_data = self._fold_in_data(kept, use)
             creates = bool(jax.tree.leaves(created))
             self._steady.note(None if creates else kept)
         if creates:
             held = closed_over(traced)
-            sizes = tuple(len(jax.tree.leaves(one)) for one in (held, words, gone, operands))
+            sizes = tuple(len(jax.tree.leaves(one)) for one in (held, fold_in_data, gone, operands))
             hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
             parts, shardings = hoisted.within(use), self.program.shardings
             form = None if shardings is None else shardings.placement.form(hoisted.created, use)
-            created = parts.prologue(held, words, gone, operands, form=form)
-            result, values, kept = run(created, held, words, gone, operands)
+            created = parts.prologue(held, fold_in_data, gone, operands, form=form)
+            result, values, kept = run(created, held, fold_in_data, gone, operands)
         else:
-            created, (result, values, kept) = self._whole(words, gone, operands)
+            created, (result, values, kept) = self._whole(fold_in_data, gone, operands)
         return self._output(use, created, (result, values, kept))
 
     def _output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -334,38 +334,38 @@ class Compiled:
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self._words(kept, use), {}, operands)
+            created, output = self._whole(self._fold_in_data(kept, use), {}, operands)
         finally:
             call.steady = False
         if output[2] != kept:  # an equal program traced it since
             raise NewTrace
         return self._output(use, created, output)
 
-    def _words(self, kept: Kept, use: Use) -> Any:
-        """The words of the draws of a body, in this call."""
-        return self._filled([draw.word(use) for draw in kept.draws])
+    def _fold_in_data(self, kept: Kept, use: Use) -> Any:
+        """The fold-in data of the draws of a body, in this call."""
+        return self._filled([draw.fold_in_data(use) for draw in kept.draws])
 
     def _trace(self, gone: Any, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""
         while True:
             try:
                 return self._whole.trace(np.zeros(self._room, np.uint32), gone, operands)
-            except TooFewWords:
+            except TooManyDraws:
                 self._room *= 4
 
-    def _filled(self, words: list[Any]) -> Any:
-        """A vector of as many words as there is room for."""
-        rest = np.zeros(self._room - len(words), np.uint32)
-        if any(isinstance(word, jax.Array) for word in words):
-            return jnp.concatenate([jnp.stack(words), rest])
-        return np.concatenate([np.array(words, np.uint32), rest])
+    def _filled(self, data: list[Any]) -> Any:
+        """A vector of as many numbers as there is room for."""
+        rest = np.zeros(self._room - len(data), np.uint32)
+        if any(isinstance(one, jax.Array) for one in data):
+            return jnp.concatenate([jnp.stack(data), rest])
+        return np.concatenate([np.array(data, np.uint32), rest])
 
     def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """The body as traced, and the compiled function of it without what makes its initial values."""
         hoisted = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
 
-        def rest(created: Any, held: Any, words: Any, gone: Any, operands: Any) -> Any:
-            return hoisted.rest(None, created, held, words, gone, operands)[1]
+        def rest(created: Any, held: Any, fold_in_data: Any, gone: Any, operands: Any) -> Any:
+            return hoisted.rest(None, created, held, fold_in_data, gone, operands)[1]
 
         rest.__name__ = self.program.__name__
         return hoisted, self._jit_rest(rest)

@@ -316,20 +316,20 @@ class Scope(Naming):
         """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
-    def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
+    def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
         """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
 
         Args:
             collection: its collection.
             name: its name.
             value: its first value.
-            settled: whether the value was bound, see `Use.bind`.
+            bound: whether the value was bound, see `Use.bind`.
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
-        if self.tree.marks and not settled:
+        if self.tree.marks and not bound:
             value = tag(value)
         value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
         self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
@@ -493,7 +493,7 @@ class Scope(Naming):
         """
         root, counted, count = self.count_draw(name)
         rewound = self.node.times_rewound(counted) if self.node.rewinds else 0
-        return rng.fold_in(root, self.tree.word(self.path, counted, count, rewound))
+        return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, rewound))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""

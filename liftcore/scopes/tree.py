@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..diagnostics.explanation import Watch
     from .scope import Scope
 
-__all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_word"]
+__all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_data"]
 
 _ANYBODY = 0
 """Stands for the thread of a tree that no thread has to itself; no thread has that number."""
@@ -110,9 +110,9 @@ class Sown(NamedTuple):
     reduce_fn: Callable[[Any, Any], Any]
 
 
-def plain_word(path: Path, name: str, count: int, rewound: int) -> Any:
-    """The word of a draw from a sequence, from its path and its count; how often it was rewound does not matter."""
-    return rng.word((*path, count))
+def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
+    """The fold-in data of a draw, from its path and count; how often its stream was rewound does not matter."""
+    return rng.fold_in_data((*path, count))
 
 
 class Tree:
@@ -124,7 +124,7 @@ class Tree:
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
     they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
     value, which is kept and handed outside as it was made; `rewound` says whether any scope was rewound together with
-    its draws; `word` makes the word of a draw from path, sequence, count and `Node.times_rewound`.
+    its draws; `fold_in_data` makes the fold-in data of a draw from path, sequence, count and `Node.times_rewound`.
 
     `thread` is the one that has the tree to itself: that of the `init`, `apply` or lift. A tree that is bound is
     nobody's but while a method of a module runs (`claim`); of scopes alone, the first thread that changes one is the
@@ -182,7 +182,7 @@ class Tree:
         outer: Scope | None = None,
         marks: bool = False,
         left: tuple[Path, ...] = (),
-        word: Callable[[Path, str, int, int], Any] = plain_word,
+        fold_in_data: Callable[[Path, str, int, int], Any] = plain_data,
     ) -> None:
         self.variables = dict(variables)
         self.rngs = rngs
@@ -196,7 +196,7 @@ class Tree:
         self.initializing = initializing
         self.lift, self.outer, self.marks = lift, outer, marks
         self.left = left
-        self.word = word
+        self.fold_in_data = fold_in_data
         self.watch: Watch | None = None
         self.redrawn: frozenset[Path] = frozenset()
         self.casts: Mapping[Path, tuple[Any, ...]] = {}
@@ -223,7 +223,7 @@ class Tree:
     def end(self) -> None:
         """Ends all scopes of the tree, and lets go of what they held: values of a trace must not outlive it."""
         self.alive = False
-        self.variables, self.rngs, self.fallbacks, self.word = {}, {}, [], plain_word
+        self.variables, self.rngs, self.fallbacks, self.fold_in_data = {}, {}, [], plain_data
         self.created, self.sown, self._resolved = {}, [], {}
         self.root.forget()
 

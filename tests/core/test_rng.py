@@ -33,8 +33,8 @@ from liftcore.scopes.tree import Tree
     ],
 )
 def test_a_word_is_the_head_of_a_hash(items: tuple[Any, ...], word: int) -> None:
-    assert int(rng.word(items)) == word
-    assert rng.word(items).dtype == np.uint32
+    assert int(rng.fold_in_data(items)) == word
+    assert rng.fold_in_data(items).dtype == np.uint32
 
 
 def test_the_key_of_a_draw_folds_in_the_word_of_path_and_count() -> None:
@@ -44,7 +44,7 @@ def test_the_key_of_a_draw_folds_in_the_word_of_path_and_count() -> None:
 
     key = jax.random.key(0)
     found = liftcore.apply(draws)({}, rngs=key)
-    words = [rng.word(items) for items in [(1,), (2,), ("Dense_0", 1), ("a", "b", 1)]]
+    words = [rng.fold_in_data(items) for items in [(1,), (2,), ("Dense_0", 1), ("a", "b", 1)]]
     assert found == [jax.random.fold_in(key, word) for word in words]
     assert jax.random.key_data(found[0]).tolist() == [1543086838, 3704909070]
     assert jax.random.key_data(found[2]).tolist() == [243693010, 2466960572]
@@ -68,7 +68,7 @@ def test_each_sequence_counts_for_itself_at_each_place() -> None:
 
     a, b = jax.random.key(1), jax.random.key(2)
     words = [(a, (1,)), (b, (1,)), (a, ("below", 1)), (a, (2,)), (a, ("below", 2))]
-    expected = [jax.random.fold_in(key, rng.word(items)) for key, items in words]
+    expected = [jax.random.fold_in(key, rng.fold_in_data(items)) for key, items in words]
     assert liftcore.apply(draws)({}, rngs={"a": a, "b": b}) == expected
 
 
@@ -87,7 +87,7 @@ def test_a_sequence_that_was_never_given_draws_from_params_with_its_counts() -> 
 
     key = jax.random.key(0)
     assert liftcore.apply(draws)({}, rngs=key) == [
-        jax.random.fold_in(key, rng.word((count,))) for count in (1, 2, 3, 4)
+        jax.random.fold_in(key, rng.fold_in_data((count,))) for count in (1, 2, 3, 4)
     ]
 
 
@@ -96,7 +96,7 @@ def test_a_given_sequence_never_falls_back() -> None:
         return scope.make_rng("dropout")
 
     found = liftcore.apply(draws)({}, rngs={"params": jax.random.key(0), "dropout": jax.random.key(1)})
-    assert found == jax.random.fold_in(jax.random.key(1), rng.word((1,)))
+    assert found == jax.random.fold_in(jax.random.key(1), rng.fold_in_data((1,)))
 
 
 def test_a_missing_sequence_names_those_that_were_given() -> None:

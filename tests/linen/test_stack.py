@@ -165,7 +165,7 @@ def test_draws_differ_between_layers_and_can_be_shared(mode: str) -> None:
     assert len({float(value) for value in drawn[:, 0]}) == 3
     assert_close(y, drawn.sum(0))
     for index, key in enumerate(jax.random.split(RNGS["dropout"], 3)):
-        word = liftcore.rng.word(("block", 1))
+        word = liftcore.rng.fold_in_data(("block", 1))
         assert_close(drawn[index], jax.random.normal(jax.random.fold_in(key, word), (2,)))
     _, same = noises(split_rngs={"dropout": False, ...: True})
     assert_same(same[0], same[1])

@@ -84,8 +84,8 @@ MUTANTS = (
     ),
     Mutant(
         "pipeline/stages.py",
-        "return rng.word((*path[len(outer.path) :], count))",
-        "return rng.word((*path, count))",
+        "return rng.fold_in_data((*path[len(outer.path) :], count))",
+        "return rng.fold_in_data((*path, count))",
         "the keys of a fresh sequence depend on what is above",
         (*PACK, "lift/test_fold_rngs.py", "lift/test_with_rngs.py"),
     ),
