@@ -55,6 +55,7 @@ from .fp8_ops import (
 )
 from .initializers import ones, ones_init, zeros, zeros_init
 from .lifecycle.calling import compact, compact_name_scope, nowrap
+from .lifecycle.context import no_parent
 from .lifecycle.entry import apply, init, init_with_output
 from .lifecycle.interception import (
     InterceptorContext,
@@ -230,6 +231,7 @@ __all__ = [
     "min_pool",
     "module_paths",
     "named_call",
+    "no_parent",
     "normalize",
     "nowrap",
     "one_hot",
