@@ -34,6 +34,11 @@ class Context(threading.local):
         self.modules: list[Any] = [None]
         self.captures: list[CaptureFilter | None] = [None]
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a method, a lift, or `init` or `apply` of a module is running."""
+        return len(self.modules) > 1 or len(self.captures) > 1
+
     def __reduce__(self) -> str:
         return "context"  # a pickled class refers to it by this name
 

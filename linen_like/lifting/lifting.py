@@ -19,6 +19,7 @@ from liftcore.statics import static_key
 from ..errors import TransformTargetError
 from ..lifecycle.binding import entered
 from ..lifecycle.calling import function_name, nowrap
+from ..lifecycle.context import context, no_parent
 from ..module import Module
 from .crossing import NONE, LiftOfClass, cross
 
@@ -106,6 +107,9 @@ def run_lifted(
     compared: bool = False,
 ) -> Any:
     """What functions of a module return under a lift; the arguments are those of `cross`, those of the lift first."""
+    if not context.is_used:  # as if a method were running: errors speak of modules
+        with no_parent():
+            return run_lifted(where, lift, functions, module, args, kwargs, inside, compared)
     crossing = cross(where, module, functions, args, kwargs, inside, compared)
     return lift(*crossing.calls)(crossing.scopes, *crossing.args, **crossing.kwargs)
 
