@@ -78,7 +78,7 @@ def lift_with(
     if isinstance(target, functools.partial) and isinstance(target.func, type) and issubclass(target.func, Module):
         lifted = lift_with(lift, target.func, methods=methods, name=name, prefix=prefix)
         return functools.partial(lifted, *target.args, **target.keywords)
-    for given in targets:
+    for given in targets or (None,):
         _check_function(name, given)
     if methods is not None:
         raise LiftArgumentError(f"{name}, methods", "it chooses methods of a class, given a function.", "Leave it out.")
@@ -157,8 +157,7 @@ def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
     """A lift with some options changed, as one that can be pickled."""
     if not isinstance(lift, functools.partial):
         return lift
-    changed = {"split_rngs": flags(changes["split_rngs"])} if "split_rngs" in changes else {}
-    options = {**lift.keywords, **changes, **changed}
+    options = {**lift.keywords, **changes, **{name: flags(changes[name]) for name in {"split_rngs"} & set(changes)}}
     plain = {name: dict(value) if isinstance(value, MappingProxyType) else value for name, value in options.items()}
     return functools.partial(lift.func, *lift.args, **plain)
 
@@ -273,11 +272,7 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Callable[..., A
     lifted = lift(*functions)  # options are checked here, where they are given
     lift_any = liftcore.lifter_of(lifted, functions[0]) or lift
     compared = getattr(lift, "func", lift) is liftcore.jit
-
-    def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], inside: tuple[Any, ...] = ()) -> Any:
-        return run_lifted(where, lift_any, functions, module, args, kwargs, inside, compared)
-
-    return run
+    return functools.partial(run_lifted, where, lift_any, functions, compared=compared)
 
 
 def mark_lifted(fn: Function) -> Function:

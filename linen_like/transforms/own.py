@@ -24,6 +24,7 @@ def transformation(
     name: str | None = None,
     *,
     prefix: str = "",
+    **options: Any,
 ) -> Callable[..., Any]:
     """`liftcore.transformation` for module classes, methods and functions of a module: a new lifted transformation.
 
@@ -42,13 +43,14 @@ def transformation(
         transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, where `body` is the method
             or function as a pure function of the groups, and the arguments are those of the call without the module;
             returns the result and the output groups. See `liftcore.transformation`.
-        in_variable_filters: see `liftcore.pack`.
-        out_variable_filters: see `liftcore.pack`.
-        rng_filters: see `liftcore.pack`.
+        in_variable_filters: see `liftcore.transformation`.
+        out_variable_filters: see `liftcore.transformation`.
+        rng_filters: see `liftcore.transformation`.
         name: that of the transformation, in paths, in the names of lifted classes and in the text of errors; by default
             that of `transform`.
         prefix: what the automatic names of submodules of a lifted class begin with, before that of the class itself; by
             default nothing, so that they have the names of the class.
+        **options: `advice`, `prepare` and `shown` of `liftcore.transformation`.
 
     Returns:
         `lifted(target, *, methods=None)`, where the target is a Module class, a `functools.partial` of one, or a
@@ -62,9 +64,9 @@ def transformation(
         raise no_function("nn.transformation", transform)
     name = name or name_of(transform)
     groups = tuple(in_variable_filters), tuple(out_variable_filters), tuple(rng_filters)
-    lift = functools.partial(_lift, transform, groups, name)
+    lift = functools.partial(_lift, transform, groups, name, tuple(options.items()))
     return functools.partial(lift_with, lift, name=name, prefix=prefix)
 
 
-def _lift(transform: Any, groups: tuple[Any, Any, Any], name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    return liftcore.transformation(transform, *groups, name)(fn)
+def _lift(transform: Any, groups: tuple[Any, Any, Any], name: str, options: Any, fn: Any) -> Callable[..., Any]:
+    return liftcore.transformation(transform, *groups, name, **dict(options))(fn)

@@ -181,6 +181,33 @@ def test_state_and_sown_values_come_out_and_unlifted_ones_are_an_error() -> None
     assert caught.value.where == '"state/n" at /params_only(Counting)'
 
 
+def rematted(body: Any, variables: Any, rngs: Any, *args: Any) -> Any:
+    return liftcore.outline(jax.checkpoint, body, variables, rngs, *args)
+
+
+def test_one_that_makes_one_equation_hoists_in_the_init_of_a_loop() -> None:
+    own = nn.transformation(rematted, [True], [True, nn.Captured(all=True)], [True], shown=False)
+
+    class Step(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> tuple[Any, None]:
+            n = self.variable("state", "n", lambda: jnp.zeros(()))
+            n.value += 1
+            return nn.Dense(3)(x), None
+
+    loop = {"variable_broadcast": "params", "variable_carry": "state", "length": 3, "split_rngs": False}
+    for lift in (own, nn.remat):
+        model = nn.scan(lift(Step), **loop)()  # type: ignore[arg-type]
+        (y, _), variables = model.init_with_output(KEY, X, None)
+        assert variables["state"] == {"n": 3}
+        (expected, _), plain = nn.scan(Step, **loop)().init_with_output(KEY, X, None)  # type: ignore[arg-type]
+        assert_same(variables, plain)
+        assert_close(y, expected)
+    with pytest.raises(UnliftedCollectionError) as caught:
+        nn.transformation(rematted, [True], ["params"], [True], shown=False)(Step)().init(KEY, X, None)
+    assert caught.value.where == '"state/n" at /'
+
+
 def test_it_maps_with_a_prefix_in_automatic_names() -> None:
     columns = nn.transformation(of_columns, [True], [True], [True], name="columns", prefix="Columns")
 
@@ -286,6 +313,8 @@ def test_wrong_targets_and_transforms_say_what_is_expected() -> None:
     )
     with pytest.raises(LiftArgumentError, match="expected a function, given 3"):
         nn.transformation(3, [True], [True], [True])  # type: ignore[arg-type]
+    with pytest.raises(TransformTargetError, match="given None"):
+        nn.lift_with(liftcore.remat)
     with pytest.raises(LiftArgumentError, match="frozen, methods: it chooses methods of a class, given a function"):
         frozen(without_gradient, methods="__call__")
     with pytest.raises(LiftArgumentError, match="is no option"):
