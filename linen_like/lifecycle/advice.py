@@ -90,7 +90,7 @@ _OPTIONS = {
 _LINES = {
     r"`liftcore\.bind\(": "`module.bind(",
     r"`liftcore\.apply\(fn\)\(": "`module.apply(",
-    r"`liftcore\.(?=\w+`)": "`nn.",
+    r"`liftcore\.(?!outline)(?=\w+`)": "`nn.",  # which has all but that one
     r"`(?=with_partitioning\()": "`nn.",
     r"\bscope\.(?=(param|variable|get_variable|make_rng)\()": "self.",
     r"`lifted\(scope(?=[,)])": "`lifted(module",

@@ -26,6 +26,19 @@ class Net(nn.Module):
         return self.act(self, x)
 
 
+def jitted(fn: Any) -> Any:
+    """A lift from inside, with one equation: nobody can tell what it creates from the rest."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, *args: Any) -> Any:
+        def inner(variables: Any, rngs: Any, *args: Any) -> Any:
+            scope = scope_fn(variables, rngs)
+            return fn(scope, *args), repack_fn(scope)
+
+        return jax.jit(inner)(variables, rngs, *args)
+
+    return liftcore.pack(transform, [True], [True], [True], name="jitted")
+
+
 def count(place: Any, x: Any) -> Any:
     place.variable("state", "n", lambda: 0).value += 1
     return x
@@ -141,6 +154,20 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         ),
         'Add `variable_axes={"state": 0}`, `variable_broadcast="state"` or `variable_carry="state"`.',
         'Add `variable_axes={"state": 0}`, `variable_broadcast="state"` or `variable_carry="state"`.',
+    ),
+    "a lift of one equation in a loop": (
+        lambda scope, x: liftcore.scan(lambda s, x, _: (jitted(count)(s, x), None), 2, variable_carry="state")(
+            scope, x, None
+        ),
+        lambda mdl, x: nn.scan(
+            lambda m, x, _: (nn.lift_with(jitted, lambda m, x: count(m, x))(m, x), None),
+            length=2,
+            variable_carry="state",
+        )(mdl, x, None),
+        "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline`, which make initial "
+        "values outside of it, or create it before that lift.",
+        "Write the lift that creates it with `nn.transformation` and `liftcore.outline`, which make initial "
+        "values outside of it, or create it before that lift.",
     ),
     "a map of variables that is not undone": (
         lambda scope, x: liftcore.map_variables(
