@@ -77,8 +77,37 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
     return None
 
 
+def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
+    """Registers what says errors in the terms of a layer on top of liftcore, for the users of that layer.
+
+    Errors speak of scopes, of `liftcore.vmap`, and of options as liftcore calls them. A layer in which the line to
+    write is another one changes the attributes of an error here, `fix` above all.
+
+    Example:
+        >>> @rewords
+        ... def of_blocks(error):
+        ...     if layer_is_running:
+        ...         error.fix = error.fix.replace("scope.", "block.")
+        >>> layer_is_running = True
+        >>> print(LiftError('"w" at /', "it is missing.", "Write `scope.param(name, init_fn)`."))
+        "w" at /: it is missing. Write `block.param(name, init_fn)`.
+        >>> layer_is_running = False
+
+    Args:
+        reword: called with each new error, in the thread that makes it. It leaves the error as it is where no code of
+            the layer is running, and where it is reworded already.
+    """
+    _rewording.append(reword)
+    return reword
+
+
+_rewording: list[Callable[[LiftError], None]] = []
+
+
 class LiftError(Exception):
     """Base of every error that liftcore raises about how it is used.
+
+    A layer on top of liftcore may say it in terms of its own; see `rewords`.
 
     Args:
         where: the place, as a path with the names of lifts, such as `param "kernel" at /vmap(mlp)/Dense_0`.
@@ -87,8 +116,10 @@ class LiftError(Exception):
     """
 
     def __init__(self, where: str, what: str, fix: str) -> None:
-        super().__init__(where, what, fix)
         self.where, self.what, self.fix = where, what, fix
+        for reword in _rewording:
+            reword(self)
+        super().__init__(self.where, self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} {self.fix}"

@@ -1,4 +1,4 @@
-from liftcore import FrozenDict, In, InOut, Out, Scope, Variable, broadcast, meta
+from liftcore import Captured, FrozenDict, In, InOut, Out, Scope, Variable, broadcast, meta
 from liftcore.filters import DenyList
 
 from . import convert, errors, initializers
@@ -55,6 +55,7 @@ from .fp8_ops import (
 )
 from .initializers import ones, ones_init, zeros, zeros_init
 from .lifecycle.calling import compact, compact_name_scope, nowrap
+from .lifecycle.context import no_parent
 from .lifecycle.entry import apply, init, init_with_output
 from .lifecycle.interception import (
     InterceptorContext,
@@ -64,6 +65,7 @@ from .lifecycle.interception import (
     override_named_call,
 )
 from .lifecycle.places import share_scope
+from .lifting.lifting import lift_with
 from .lora import LoRA, LoRADense, merge_lora, unmerge_lora
 from .module import Module, merge_param
 from .normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, SpectralNorm, WeightNorm
@@ -107,6 +109,7 @@ from .transforms.derivatives import grad, jvp, linearize, value_and_grad, vjp
 from .transforms.jacobians import hessian, jacfwd, jacrev
 from .transforms.loops import associative_scan, fori_loop, remat_scan, scan, while_loop
 from .transforms.mapping import map, pmap, shard_map, vmap
+from .transforms.own import transformation
 from .transforms.rules import custom_jvp, custom_vjp, custom_vmap
 from .transforms.variables import fold_rngs, map_variables, swap_collection, with_rngs
 
@@ -116,6 +119,7 @@ __all__ = [
     "BatchApply",
     "BatchNorm",
     "Bidirectional",
+    "Captured",
     "Conv",
     "ConvLSTMCell",
     "ConvLocal",
@@ -207,6 +211,7 @@ __all__ = [
     "jit",
     "jvp",
     "leaky_relu",
+    "lift_with",
     "linearize",
     "log_sigmoid",
     "log_softmax",
@@ -226,6 +231,7 @@ __all__ = [
     "min_pool",
     "module_paths",
     "named_call",
+    "no_parent",
     "normalize",
     "nowrap",
     "one_hot",
@@ -257,6 +263,7 @@ __all__ = [
     "switch",
     "tabulate",
     "tanh",
+    "transformation",
     "unbox",
     "unmerge_lora",
     "unstack_layers",

@@ -20,7 +20,7 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.meta import is_box, replace_boxed, unbox
 from liftcore.typing import Array, Dtype, Path
 
-from .lifting.lifting import lift
+from .lifting.lifting import run_lifted
 from .module import Module
 
 __all__ = ["Reparametrization", "call_with"]
@@ -51,9 +51,9 @@ def call_with(wrapper: Reparametrization, module: Module, layer: Any, args: Any,
         return layer(*args, **kwargs)
 
     view = _View(wrapper, module, layer)
-    options = {"view": view, "creates": module.is_initializing()}
+    lift = functools.partial(_map_variables, view=view, creates=module.is_initializing())
     try:
-        return lift("map_variables", _map_variables, options, call, None)(layer)
+        return run_lifted("lifted call", lift, [call], layer)
     finally:
         view.__dict__.clear()  # a body that was compiled inside may be kept, and this with it
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
@@ -36,7 +37,7 @@ from liftcore.typing import PyTree
 
 from .lifecycle.binding import place
 from .lifecycle.context import context
-from .lifting.lifting import Methods, lift
+from .lifting.lifting import Methods, lift_with
 
 __all__ = [
     "PARTITION_NAME",
@@ -341,6 +342,6 @@ def add_metadata_axis(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    options = {"variable_axes": variable_axes, "metadata_params": metadata_params}
+    lift = functools.partial(liftcore.add_metadata_axis, variable_axes=variable_axes, metadata_params=metadata_params)
     prefix = "Map_variables" * len(variable_axes)  # Linen's automatic names, which are those of `map_variables`
-    return lift("add_metadata_axis", liftcore.add_metadata_axis, options, target, methods, prefix)
+    return lift_with(lift, target, methods=methods, name="nn.add_metadata_axis", prefix=prefix)

@@ -89,7 +89,7 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
     if name is None or name in _UNLIFTED:
         fix = "Transform a pure function instead, such as `liftcore.purify` makes."
     else:
-        fix = f"Use the lifted transformation: `liftcore.{name}` (over a module: `nn.{name}`)."
+        fix = f"Use the lifted transformation: `liftcore.{name}`."
     return JaxTransformError(
         f"{act} at {scope.path_text}",
         f"{_written(name)} was applied to a function that uses a live scope or module, whose state cannot cross it.",
@@ -102,7 +102,7 @@ def two_threads(scope: Scope, act: str) -> LiftError:
     return ThreadError(
         f"{act} at {scope.path_text}",
         "another thread uses the same bound module or scope; both may read it, and only one may change it.",
-        "Bind one for each thread, `module.bind(variables, …)`, or call `module.apply(variables, …)` in each.",
+        "Bind one for each thread, `liftcore.bind(variables, …)`, or call `liftcore.apply(fn)(variables, …)` in each.",
     )
 
 
@@ -145,7 +145,7 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
     if collection is None:
         fix = f'Write `name="{name}"`.'
     else:
-        fix = f"Write `{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
+        fix = f"Write `scope.{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
     return LiftArgumentError(
         f"{_owner(collection)} at {scope.path_text}", f"expected text as its name, given {shown(name)}.", fix
     )
@@ -156,7 +156,7 @@ def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
     return LiftArgumentError(
         f'the collection of "{name}" at {scope.path_text}',
         f"expected a name that is one part of a path, given {shown(collection)}.",
-        'Write `variable(collection, name, init_fn)`, with a collection such as "state".',
+        'Write `scope.variable(collection, name, init_fn)`, with a collection such as "state".',
     )
 
 
@@ -292,8 +292,8 @@ def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], 
     return LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"it has {len(names)} names of axes, {tuple(names)}, and {len(shape)} axes: its shape is {tuple(shape)}.",
-        f"Give each axis a name, and None to one that is not split: `nn.with_partitioning(init_fn, {fitting})`; a lift "
-        "names the axes that it adds itself.",
+        f"Give each axis a name, and None to one that is not split: `with_partitioning(init_fn, {fitting})`; a "
+        "lift names the axes that it adds itself.",
     )
 
 
@@ -329,7 +329,7 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
         return kind(
             where,
             f"there is no such variable (available there: {sorted(available)}), and no `init_fn` to make it.",
-            f'Give one: `variable("{collection}", "{name}", init_fn)`.',
+            f'Give one: `scope.variable("{collection}", "{name}", init_fn)`.',
         )
     if scope.is_collection_empty(collection):
         empty = collection in scope.tree.variables

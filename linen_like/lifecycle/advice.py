@@ -1,4 +1,4 @@
-"""Advice: what is added to errors of Python or JAX that modules commonly run into, as to what to do about them."""
+"""Advice: what errors tell users of modules to do, those of the core and those of Python or JAX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, LiftError, UnliftedCollectionError, rewords, shown
+
+from .context import context
 
 __all__ = ["check_arrays", "note_mistake"]
 
@@ -64,3 +66,53 @@ def note_mistake(error: Exception) -> None:
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, text) and advice not in getattr(error, "__notes__", ()):
             error.add_note(advice)
+
+
+# --- errors of the core in the terms of modules -----------------------------------------------------------------------
+
+
+def _called(**names: str) -> dict[str, str]:
+    """Patterns for options of the core, with the names that `nn` has for them."""
+    return {rf"(?<=[`(]){core}(?=[=`)])": name for core, name in names.items()}
+
+
+_LOOP = _called(variable_carry="carry_variables", variable_broadcast="broadcast_variables")
+_OPTIONS = {
+    "while_loop": _LOOP,
+    "fori_loop": _LOOP,
+    "map_variables": _called(mapped="mapped_collections", map_in="trans_in_fn", map_out="trans_out_fn"),
+    "jvp": {r"Choose the variables with `wrt`.*": "Give tangents of variables that are there, and no others."},
+    "custom_vjp": _called(wrt="grad_vars"),
+    "custom_jvp": _called(wrt="grad_vars"),
+}
+"""What is called otherwise in `nn`, by the lift that an error speaks of."""
+
+_LINES = {
+    r"`liftcore\.bind\(": "`module.bind(",
+    r"`liftcore\.apply\(fn\)\(": "`module.apply(",
+    r"`liftcore\.(?!outline)(?=\w+`)": "`nn.",  # which has all but that one
+    r"`(?=with_partitioning\()": "`nn.",
+    r"\bscope\.(?=(param|variable|get_variable|make_rng)\()": "self.",
+    r"`lifted\(scope(?=[,)])": "`lifted(module",
+    r" \(of modules: [^)]*\)": "",
+}
+"""What one writes of scopes, and of modules."""
+
+_LIFT = re.compile(r"(?:group of|outside|but|in) (\w+)\(|^(\w+)\(")
+
+
+@rewords
+def _of_modules(error: LiftError) -> None:
+    """Says the fix as a user of modules writes it, where a method or a lift of one is running."""
+    if not context.is_used:
+        return
+    lift = _LIFT.search(error.what if isinstance(error, UnliftedCollectionError) else error.where)
+    options = _OPTIONS.get(lift[lift.lastindex or 0] if lift else "", {})
+    error.what = _replaced(error.what, options)
+    error.fix = _replaced(error.fix, {**_LINES, **options})
+
+
+def _replaced(text: str, patterns: Mapping[str, str]) -> str:
+    for pattern, words in patterns.items():
+        text = re.sub(pattern, words, text)
+    return text

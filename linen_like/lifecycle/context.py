@@ -20,7 +20,8 @@ class Context(threading.local):
     """The stacks of one thread.
 
     Attributes:
-        modules: the modules whose methods run, innermost last; a new module becomes a child of the last one.
+        modules: the modules whose methods run, innermost last; a new module becomes a child of the last one, if that is
+            not None.
         captures: for each running `init` or `apply`, the filter for outputs to keep, or None.
         interceptors: the functions that stand around each call of a method, the outermost first.
         names_calls: whether the operations of a module carry its name.
@@ -32,6 +33,11 @@ class Context(threading.local):
     def __init__(self) -> None:
         self.modules: list[Any] = [None]
         self.captures: list[CaptureFilter | None] = [None]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a method, a lift, or `init` or `apply` of a module is running."""
+        return len(self.modules) > 1 or len(self.captures) > 1
 
     def __reduce__(self) -> str:
         return "context"  # a pickled class refers to it by this name
@@ -56,3 +62,30 @@ def capturing(capture: CaptureFilter | None) -> Iterator[None]:
         yield
     finally:
         context.captures.pop()
+
+
+@contextlib.contextmanager
+def no_parent() -> Iterator[None]:
+    """Lets modules that are constructed within the `with` block have no parent, as with `parent=None` for each of them.
+
+    They are descriptions, even in a running method: nobody's submodules, until one is assigned in `setup` or passed to
+    a module that holds it. A method that is called within the block makes submodules as elsewhere. As a decorator, it
+    serves functions that make modules.
+
+    Example:
+        >>> import jax, linen_like as nn
+        >>> class Model(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         with nn.no_parent():
+        ...             block = nn.Sequential([nn.Dense(3), nn.relu])
+        ...         return nn.Stack(block, 4)(x)
+        >>> variables = Model().init(jax.random.key(0), jax.numpy.ones((2, 3)))
+        >>> jax.tree.map(jax.numpy.shape, variables["params"])
+        {'Stack_0': {'block': {'layers_0': {'bias': (4, 3), 'kernel': (4, 3, 3)}}}}
+    """
+    context.modules.append(None)
+    try:
+        yield
+    finally:
+        context.modules.pop()

@@ -28,9 +28,9 @@ from ..lifecycle.fields import Base
 from ..lifecycle.naming import map_modules
 from .template import Apart, Parts, Place, Template, instantiate, scopes_of
 
-__all__ = ["Call", "Crossing", "LiftOfClass", "cross", "lies_in"]
+__all__ = ["NONE", "Call", "Crossing", "LiftOfClass", "cross", "lies_in"]
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Crossing(NamedTuple):
@@ -102,7 +102,7 @@ def cross(
     subject: Any,
     functions: Sequence[Callable[..., Any]],
     args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] = _NONE,
+    kwargs: Mapping[str, Any] = NONE,
     inside: Iterable[Any] = (),
     compared: bool = False,
 ) -> Crossing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import threading
 import types
@@ -12,107 +13,153 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import liftcore
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, name_of, shown
 from liftcore.statics import static_key
 
 from ..errors import TransformTargetError
 from ..lifecycle.binding import entered
 from ..lifecycle.calling import function_name, nowrap
+from ..lifecycle.context import context, no_parent
 from ..module import Module
-from .crossing import LiftOfClass, cross
+from .crossing import NONE, LiftOfClass, cross
 
-__all__ = ["Methods", "flags", "lift", "mark_lifted"]
+__all__ = ["Methods", "flags", "lift_with", "mark_lifted", "run_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Core = functools.partial[Callable[..., Any]]
+Lift = Callable[..., Callable[..., Any]]
+"""A transformation with its options: from a function of scopes, or several, to the lifted one."""
 
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
 
-def lift(
-    name: str,
-    transformation: Callable[..., Any],
-    options: dict[str, Any],
-    target: Any,
-    methods: Methods,
+def lift_with(
+    lift: Lift,
+    *targets: Any,
+    methods: Methods = None,
+    name: str | None = None,
     prefix: str = "",
 ) -> Any:
-    """The lifted form of a Module class, of a `functools.partial` of one, or of a function of a module.
+    """Any lift of functions of scopes as one of Module classes, of methods and of functions of a module.
+
+    The lifted transformations of this package are made with it. It serves lifts of one's own, several that are put
+    together, and lifts that are written with `liftcore.pack`; `nn.transformation` is the short way to a new one.
+
+    Example:
+        >>> import functools, jax, liftcore, linen_like as nn
+        >>> columns = functools.partial(liftcore.vmap, in_axes=1, variable_axes={"params": None}, split_rngs=False)
+        >>> def of_columns(target, methods=None):
+        ...     return nn.lift_with(columns, target, methods=methods, name="of_columns")
+        >>> model = of_columns(nn.Dense)(2)
+        >>> y, variables = model.init_with_output(jax.random.key(0), jax.numpy.ones((3, 5)))
+        >>> y.shape, variables["params"]["kernel"].shape
+        ((5, 2), (3, 2))
 
     Args:
-        name: that of the transformation.
-        transformation: that of liftcore.
-        options: what it is called with.
-        target: a Module class, a partial of one, or a function of a module.
-        methods: which methods of a class are lifted.
-        prefix: what the automatic names of a lifted class begin with, before that of the class itself.
+        lift: called as `lift(fn)`, with one function of scopes for each target; returns a function that is called with
+            a list of scopes, the first that of the module, and the arguments. Options are given by
+            `functools.partial`: lifts with equal ones make the same class, and calls of `liftcore.jit` share traces.
+        *targets: a Module class, a `functools.partial` of one, or functions whose first argument is a module.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            of a partial that differ there.
+        name: that of the lift, in the names of lifted classes and in the text of errors; by default its own.
+        prefix: what the automatic names of submodules of a lifted class begin with, before that of the class itself.
+
+    Returns:
+        A Module class with the same fields, or a function with the arguments of the lifted one and a module in
+        the place of the scopes.
+
+    Raises:
+        TransformTargetError: where the target is none of these.
+        LiftArgumentError: where `methods` are chosen that are not there.
     """
+    name, target = name or name_of(lift), targets[0] if len(targets) == 1 else None
     if isinstance(target, type) and issubclass(target, Module):
-        return _class(name, transformation, _methods(name, options, methods), target, prefix)
+        return _class(name, _methods(name, lift, methods), target, prefix)
     if isinstance(target, functools.partial) and isinstance(target.func, type) and issubclass(target.func, Module):
-        lifted = lift(name, transformation, options, target.func, methods, prefix)
+        lifted = lift_with(lift, target.func, methods=methods, name=name, prefix=prefix)
         return functools.partial(lifted, *target.args, **target.keywords)
-    if isinstance(target, Module | type) or not callable(target):
-        cls = type(target).__name__ if isinstance(target, Module) else "MyModule"
-        given = f"an instance of {cls}" if isinstance(target, Module) else shown(target)
-        raise TransformTargetError(
-            f"nn.{name}",
-            f"expected a Module class or a function of a module, given {given}.",
-            f"Lift the class: `nn.{name}({cls}, …)(…)`.",
-        )
+    for given in targets or (None,):
+        _check_function(name, given)
     if methods is not None:
-        raise LiftArgumentError(
-            f"nn.{name}, methods", "it chooses methods of a class, given a function.", "Leave it out."
+        raise LiftArgumentError(f"{name}, methods", "it chooses methods of a class, given a function.", "Leave it out.")
+    return _lifted_function(lift, targets)
+
+
+def _check_function(name: str, given: Any) -> None:
+    if isinstance(given, Module | type) or not callable(given):
+        cls = type(given).__name__ if isinstance(given, Module) else "MyModule"
+        text = f"an instance of {cls}" if isinstance(given, Module) else shown(given)
+        raise TransformTargetError(
+            name,
+            f"expected a Module class or a function of a module, given {text}.",
+            f"Lift the class: `{name}({cls}, …)(…)`.",
         )
-    return _lifted_function(functools.partial(transformation, **options), target)
 
 
-def _class(
-    name: str,
-    transformation: Callable[..., Any],
-    methods: tuple[tuple[str, Options], ...],
-    target: type[Module],
-    prefix: str,
+def run_lifted(
+    where: str,
+    lift: Lift,
+    functions: Sequence[Callable[..., Any]],
+    module: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = NONE,
+    inside: Iterable[Any] = (),
+    compared: bool = False,
 ) -> Any:
+    """What functions of a module return under a lift; the arguments are those of `cross`, those of the lift first."""
+    if not context.is_used:  # as if a method were running: errors speak of modules
+        with no_parent():
+            return run_lifted(where, lift, functions, module, args, kwargs, inside, compared)
+    crossing = cross(where, module, functions, args, kwargs, inside, compared)
+    return lift(*crossing.calls)(crossing.scopes, *crossing.args, **crossing.kwargs)
+
+
+def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:
     try:
         with _LOCK:
-            return _known_class(name, transformation, methods, target, prefix)  # type: ignore[arg-type]
+            return _known_class(name, methods, target, prefix)  # type: ignore[arg-type]
     except TypeError:  # no key stands for an option
-        return _lifted_class(name, transformation, methods, target, prefix)
+        return _lifted_class(name, methods, target, prefix)
 
 
-class Options(dict[str, Any]):
-    """The options of a lift, compared and hashed by value, type and order."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Keyed:
+    """A lift, compared and hashed by what it is and by the value, type and order of its options."""
+
+    lift: Lift
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Options) and self._key() == other._key()
+        return isinstance(other, Keyed) and static_key(self.lift) == static_key(other.lift)
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self._key())
-
-    def _key(self) -> Any:
-        return static_key({name: _plain(option) for name, option in self.items()})
+    def __hash__(self) -> int:
+        return hash(static_key(self.lift))
 
 
-def _methods(name: str, options: dict[str, Any], methods: Methods) -> tuple[tuple[str, Options], ...]:
-    """The methods that are lifted, each with its options."""
+def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed], ...]:
+    """The methods that are lifted, each with its lift."""
     if methods is None or isinstance(methods, str):
         methods = (methods or "__call__",)
     if not isinstance(methods, Mapping):
         methods = {method: {} for method in methods}
+    options = lift.keywords if isinstance(lift, functools.partial) else {}
     for method, changes in methods.items():
         unknown = sorted(set(changes) - set(options))
         if unknown:
             raise LiftArgumentError(
-                f'nn.{name}, methods["{method}"]',
+                f'{name}, methods["{method}"]',
                 f"{unknown} is no option (available: {sorted(options)}).",
                 "Give options by their names.",
             )
-    merged = {method: {**options, **changes} for method, changes in methods.items()}
-    for each in merged.values():
-        if "split_rngs" in each:
-            each["split_rngs"] = flags(each["split_rngs"])
-    return tuple((method, Options(each)) for method, each in merged.items())
+    return tuple((method, Keyed(_with(lift, changes))) for method, changes in methods.items())
+
+
+def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
+    """A lift with some options changed, as one that can be pickled."""
+    if not isinstance(lift, functools.partial):
+        return lift
+    options = {**lift.keywords, **changes, **{name: flags(changes[name]) for name in {"split_rngs"} & set(changes)}}
+    plain = {name: dict(value) if isinstance(value, MappingProxyType) else value for name, value in options.items()}
+    return functools.partial(lift.func, *lift.args, **plain)
 
 
 def flags(split_rngs: Any) -> Any:
@@ -122,39 +169,31 @@ def flags(split_rngs: Any) -> Any:
     return {name: bool(flag) if type(flag) is int and flag in (0, 1) else flag for name, flag in split_rngs.items()}
 
 
-def _lifted_class(
-    name: str,
-    transformation: Callable[..., Any],
-    methods: Sequence[tuple[str, Options]],
-    cls: type[Module],
-    prefix: str,
-) -> Any:
+def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Module], prefix: str) -> Any:
     """A subclass whose methods run on clones inside the lift."""
     missing = [method for method, _ in methods if not callable(getattr(cls, method, None))]
     if missing:
         known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
         raise LiftArgumentError(
-            f"nn.{name}, methods={[method for method, _ in methods]}",
+            f"{name}, methods={[method for method, _ in methods]}",
             f"{cls.__name__} has no method {missing} (available: {known}).",
             f"Choose among those: `methods={known[:1]}`.",
         )
-    class_name = f"{(prefix or name.capitalize())}{cls.__name__}"
-    recipe = (name, transformation, methods, cls, prefix)
+    class_name = f"{prefix or name.rpartition('.')[2].capitalize()}{cls.__name__}"
     namespace: dict[str, Any] = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": class_name,
         "_name_prefix": f"{prefix}{cls._name_prefix}",
         "_lifted_class": vars(cls).get("_lifted_class", cls),
-        "_recipe": recipe,
+        "_recipe": (name, methods, cls, prefix),
         "__reduce__": _reduced,
         "__copy__": _copied,
         "__deepcopy__": _copied,
     }
-    cores = {method: functools.partial(transformation, **options) for method, options in methods}
-    inside = LiftOfClass(cores.values())
-    for method, core in cores.items():
-        namespace[method] = _lifted_method(core, getattr(cls, method), inside)
+    inside = LiftOfClass([keyed.lift for _, keyed in methods])
+    for method, keyed in methods:
+        namespace[method] = _lifted_method(keyed.lift, getattr(cls, method), inside)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
 
@@ -168,13 +207,8 @@ def _recipe(cls: Any) -> Any:
     """How a lifted class was made; of another class, the class."""
     if "_recipe" not in vars(cls):
         return cls
-    name, transformation, methods, base, prefix = cls._recipe
-    plain = [(method, {name: _plain(value) for name, value in options.items()}) for method, options in methods]
-    return name, transformation, plain, _recipe(base), prefix
-
-
-def _plain(option: Any) -> Any:
-    return dict(option) if isinstance(option, MappingProxyType) else option
+    name, methods, base, prefix = cls._recipe
+    return name, methods, _recipe(base), prefix
 
 
 def _remade(recipe: Any) -> Any:
@@ -186,9 +220,8 @@ def _remade(recipe: Any) -> Any:
 def _class_of(recipe: Any) -> Any:
     if isinstance(recipe, type):
         return recipe
-    name, transformation, methods, base, prefix = recipe
-    chosen = tuple((method, Options(options)) for method, options in methods)
-    return _class(name, transformation, chosen, _class_of(base), prefix)
+    name, methods, base, prefix = recipe
+    return _class(name, methods, _class_of(base), prefix)
 
 
 @nowrap
@@ -207,9 +240,9 @@ _LOCK = threading.RLock()
 """Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
-def _lifted_method(core: Core, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
+def _lifted_method(lift: Lift, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
-    run = _run(core, fn)
+    run = _run(lift, [fn])
 
     @functools.wraps(fn)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -220,10 +253,10 @@ def _lifted_method(core: Core, fn: Callable[..., Any], inside: LiftOfClass) -> C
     return method
 
 
-def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
-    run = _run(core, fn)
+def _lifted_function(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    run = _run(lift, functions)
 
-    @functools.wraps(fn)
+    @functools.wraps(functions[0])
     def function(module: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
             with entered(module) as module:
@@ -233,17 +266,13 @@ def _lifted_function(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
     return mark_lifted(function)
 
 
-def _run(core: Core, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes a module, and the arguments of `fn`, through the lift."""
-    where = f"lifted {function_name(fn)}"
-    lift_any = liftcore.lifter_of(core(fn), fn) or core  # options are checked here, where they are given
-    compared = core.func is liftcore.jit
-
-    def run(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: tuple[Any, ...] = ()) -> Any:
-        crossing = cross(where, module, [fn], args, kwargs, inside, compared)
-        return lift_any(crossing.calls[0])(crossing.scopes, *crossing.args, **crossing.kwargs)
-
-    return run
+def _run(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """What takes a module, and the arguments of the lifted function, through the lift."""
+    where = f"lifted {function_name(functions[0])}"
+    lifted = lift(*functions)  # options are checked here, where they are given
+    lift_any = liftcore.lifter_of(lifted, functions[0]) or lift
+    compared = getattr(lift, "func", lift) is liftcore.jit
+    return functools.partial(run_lifted, where, lift_any, functions, compared=compared)
 
 
 def mark_lifted(fn: Function) -> Function:

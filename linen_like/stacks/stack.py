@@ -23,7 +23,7 @@ from ..errors import UnboundModuleError
 from ..lifecycle.binding import bound_scope, place
 from ..lifecycle.calling import nowrap
 from ..lifecycle.fields import Base
-from ..lifting.crossing import cross
+from ..lifting.lifting import run_lifted
 from ..module import Module
 from .one_by_one import one_by_one
 
@@ -121,8 +121,7 @@ class Stack(Module):
         bound_scope(self, "call")
         layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
         given = x, layered, *_apart((args, kwargs))
-        crossing = cross(f"call of {place(self)}", self.block, [layer], given, compared=True)
-        return self._lifted(crossing.calls[0])(crossing.scopes, *crossing.args)[0]
+        return run_lifted(f"call of {place(self)}", self._lifted, [layer], self.block, given, compared=True)[0]
 
     @overload
     def __getitem__(self, index: int) -> Module: ...

@@ -4,6 +4,7 @@ from .derivatives import grad, jvp, linearize, value_and_grad, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .loops import associative_scan, fori_loop, remat_scan, scan, while_loop
 from .mapping import map, pmap, shard_map, vmap
+from .own import transformation
 from .rules import custom_jvp, custom_vjp, custom_vmap
 from .variables import fold_rngs, map_variables, swap_collection, with_rngs
 
@@ -36,6 +37,7 @@ __all__ = [
     "shard_map",
     "swap_collection",
     "switch",
+    "transformation",
     "value_and_grad",
     "vjp",
     "vmap",

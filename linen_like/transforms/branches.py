@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import liftcore
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Filter
 
-from ..lifting.crossing import cross
+from ..lifting.lifting import run_lifted
 
 __all__ = ["cond", "switch"]
 
@@ -50,9 +51,8 @@ def cond(
     Returns:
         What the function returns.
     """
-    crossing = cross("nn.cond", mdl, (true_fun, false_fun), operands)
-    lifted = liftcore.cond(*crossing.calls, variables=variables, rngs=rngs)
-    return lifted(crossing.scopes, pred, *crossing.args)
+    lift = functools.partial(liftcore.cond, variables=variables, rngs=rngs)
+    return run_lifted("nn.cond", lift, [true_fun, false_fun], mdl, (pred, *operands))
 
 
 def switch(
@@ -94,6 +94,8 @@ def switch(
             f"expected at least one function, given {shown(branches)}.",
             "Give a list: `nn.switch(index, [f, g], mdl)`.",
         )
-    crossing = cross("nn.switch", mdl, functions, operands)
-    lifted = liftcore.switch(crossing.calls, variables=variables, rngs=rngs)
-    return lifted(crossing.scopes, index, *crossing.args)
+
+    def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
+        return liftcore.switch(calls, variables=variables, rngs=rngs)
+
+    return run_lifted("nn.switch", lift, functions, mdl, (index, *operands))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import liftcore
 from liftcore.typing import Filter, Variables
 
-from ..lifting.crossing import cross
-from ..lifting.lifting import Methods, lift
+from ..lifting.lifting import Methods, lift_with, run_lifted
 from .options import refuse
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]
@@ -55,15 +55,16 @@ def remat(
         See `nn.vmap`.
     """
     refuse("remat", concrete=concrete)
-    options = {
-        "prevent_cse": prevent_cse,
-        "policy": policy,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "variables": variables,
-        "rngs": rngs,
-    }
-    return lift("remat", liftcore.remat, options, target, methods)
+    lift = functools.partial(
+        liftcore.remat,
+        prevent_cse=prevent_cse,
+        policy=policy,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        variables=variables,
+        rngs=rngs,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.remat")
 
 
 checkpoint = remat
@@ -125,23 +126,24 @@ def jit(
     Returns:
         See `nn.vmap`.
     """
-    options = {
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "keep_unused": keep_unused,
-        "device": device,
-        "backend": backend,
-        "inline": inline,
-        "compiler_options": compiler_options,
-        "in_shardings": in_shardings,
-        "out_shardings": out_shardings,
-        "variable_shardings": variable_shardings,
-        "variables": variables,
-        "rngs": rngs,
-    }
-    return lift("jit", liftcore.jit, options, target, methods)
+    lift = functools.partial(
+        liftcore.jit,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        keep_unused=keep_unused,
+        device=device,
+        backend=backend,
+        inline=inline,
+        compiler_options=compiler_options,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        variable_shardings=variable_shardings,
+        variables=variables,
+        rngs=rngs,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.jit")
 
 
 def named_call(class_fn: Target, force: bool = True) -> Target:
@@ -169,7 +171,7 @@ def named_call(class_fn: Target, force: bool = True) -> Target:
     Returns:
         See `nn.vmap`.
     """
-    return lift("named_call", liftcore.named_call, {}, class_fn, None)
+    return lift_with(liftcore.named_call, class_fn, name="nn.named_call")
 
 
 def checkify(
@@ -203,8 +205,8 @@ def checkify(
         A Module class with the same fields, or a function with the same arguments; either returns the error and the
         result.
     """
-    options = {"errors": errors, "variables": variables, "rngs": rngs}
-    return lift("checkify", liftcore.checkify, options, target, methods)
+    lift = functools.partial(liftcore.checkify, errors=errors, variables=variables, rngs=rngs)
+    return lift_with(lift, target, methods=methods, name="nn.checkify")
 
 
 def eval_shape(
@@ -234,9 +236,8 @@ def eval_shape(
     Returns:
         A pytree of `jax.ShapeDtypeStruct`.
     """
-    crossing = cross("nn.eval_shape", mdl, [fn], args, kwargs)
-    lifted = liftcore.eval_shape(crossing.calls[0], variables=variables, rngs=rngs)
-    return lifted(crossing.scopes, *crossing.args, **crossing.kwargs)
+    lift = functools.partial(liftcore.eval_shape, variables=variables, rngs=rngs)
+    return run_lifted("nn.eval_shape", lift, [fn], mdl, args, kwargs)
 
 
 def purify(
@@ -264,5 +265,5 @@ def purify(
     Returns:
         See `liftcore.purify`.
     """
-    crossing = cross("nn.purify", mdl, [fn], example_args, example_kwargs)
-    return liftcore.purify(crossing.calls[0], crossing.scopes, *crossing.args, **crossing.kwargs)
+    lift = functools.partial(functools.partial, liftcore.purify)
+    return run_lifted("nn.purify", lift, [fn], mdl, example_args, example_kwargs)

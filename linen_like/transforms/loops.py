@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -9,8 +10,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..lifting.crossing import cross
-from ..lifting.lifting import Methods, flags, lift
+from ..lifting.lifting import Methods, flags, lift_with, run_lifted
 from .options import refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
@@ -77,21 +77,22 @@ def scan(
         See `nn.vmap`.
     """
     refuse("scan", data_transform=data_transform)
-    options = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "_split_transpose": _split_transpose,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "kw_axes": kw_axes,
-        "variable_axes": variable_axes,
-        "variable_broadcast": variable_broadcast,
-        "variable_carry": variable_carry,
-        "split_rngs": flags(split_rngs),
-        "metadata_params": metadata_params,
-    }
-    return lift("scan", liftcore.scan, options, target, methods, "Scan")
+    lift = functools.partial(
+        liftcore.scan,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        _split_transpose=_split_transpose,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        kw_axes=kw_axes,
+        variable_axes=variable_axes,
+        variable_broadcast=variable_broadcast,
+        variable_carry=variable_carry,
+        split_rngs=flags(split_rngs),
+        metadata_params=metadata_params,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.scan", prefix="Scan")
 
 
 def remat_scan(
@@ -130,15 +131,16 @@ def remat_scan(
     Returns:
         See `nn.vmap`.
     """
-    options = {
-        "lengths": lengths,
-        "policy": policy,
-        "variable_broadcast": variable_broadcast,
-        "variable_carry": variable_carry,
-        "variable_axes": variable_axes,
-        "split_rngs": flags(split_rngs),
-    }
-    return lift("remat_scan", liftcore.remat_scan, options, target, methods, "Remat_scan")
+    lift = functools.partial(
+        liftcore.remat_scan,
+        lengths=lengths,
+        policy=policy,
+        variable_broadcast=variable_broadcast,
+        variable_carry=variable_carry,
+        variable_axes=variable_axes,
+        split_rngs=flags(split_rngs),
+    )
+    return lift_with(lift, target, methods=methods, name="nn.remat_scan", prefix="Remat_scan")
 
 
 def while_loop(
@@ -178,14 +180,13 @@ def while_loop(
     Returns:
         The last value.
     """
-    crossing = cross("nn.while_loop", mdl, (cond_fn, body_fn), (init,))
-    lifted = liftcore.while_loop(
-        *crossing.calls,
+    lift = functools.partial(
+        liftcore.while_loop,
         variable_carry=carry_variables,
         variable_broadcast=broadcast_variables,
         split_rngs=flags(split_rngs),
     )
-    return lifted(crossing.scopes, *crossing.args)
+    return run_lifted("nn.while_loop", lift, [cond_fn, body_fn], mdl, (init,))
 
 
 def fori_loop(
@@ -226,15 +227,14 @@ def fori_loop(
     Returns:
         The last value.
     """
-    crossing = cross("nn.fori_loop", mdl, [body_fn], (init,))
-    lifted = liftcore.fori_loop(
-        crossing.calls[0],
+    lift = functools.partial(
+        liftcore.fori_loop,
         unroll=unroll,
         variable_carry=carry_variables,
         variable_broadcast=broadcast_variables,
         split_rngs=flags(split_rngs),
     )
-    return lifted(crossing.scopes, lower, upper, *crossing.args)
+    return run_lifted("nn.fori_loop", lift, [body_fn], mdl, (lower, upper, init))
 
 
 def associative_scan(
@@ -263,5 +263,5 @@ def associative_scan(
     Returns:
         See `jax.lax.associative_scan`.
     """
-    crossing = cross("nn.associative_scan", mdl, [fn])
-    return liftcore.associative_scan(crossing.calls[0], reverse, axis, variables=variables)(crossing.scopes, elems)
+    lift = functools.partial(liftcore.associative_scan, reverse=reverse, axis=axis, variables=variables)
+    return run_lifted("nn.associative_scan", lift, [fn], mdl, (elems,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import InOutAxes
 
-from ..lifting.lifting import Methods, flags, lift
+from ..lifting.lifting import Methods, flags, lift_with
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 
@@ -56,18 +57,19 @@ def vmap(
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
-    options = {
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "axis_name": axis_name,
-        "axis_size": axis_size,
-        "spmd_axis_name": spmd_axis_name,
-        "kw_axes": kw_axes,
-        "variable_axes": variable_axes,
-        "split_rngs": flags(split_rngs),
-        "metadata_params": metadata_params,
-    }
-    return lift("vmap", liftcore.vmap, options, target, methods, "Vmap")
+    lift = functools.partial(
+        liftcore.vmap,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        axis_name=axis_name,
+        axis_size=axis_size,
+        spmd_axis_name=spmd_axis_name,
+        kw_axes=kw_axes,
+        variable_axes=variable_axes,
+        split_rngs=flags(split_rngs),
+        metadata_params=metadata_params,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.vmap", prefix="Vmap")
 
 
 def map(
@@ -96,12 +98,13 @@ def map(
     Returns:
         See `vmap`.
     """
-    options = {
-        "batch_size": batch_size,
-        "variable_axes": variable_axes,
-        "split_rngs": flags(split_rngs),
-    }
-    return lift("map", liftcore.map, options, target, methods, "Map")
+    lift = functools.partial(
+        liftcore.map,
+        batch_size=batch_size,
+        variable_axes=variable_axes,
+        split_rngs=flags(split_rngs),
+    )
+    return lift_with(lift, target, methods=methods, name="nn.map", prefix="Map")
 
 
 def pmap(
@@ -147,20 +150,21 @@ def pmap(
     Returns:
         See `vmap`.
     """
-    options = {
-        "axis_name": axis_name,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "devices": devices,
-        "backend": backend,
-        "axis_size": axis_size,
-        "donate_argnums": donate_argnums,
-        "kw_axes": kw_axes,
-        "variable_axes": variable_axes,
-        "split_rngs": flags(split_rngs),
-        "metadata_params": metadata_params,
-    }
-    return lift("pmap", liftcore.pmap, options, target, methods, "Pmap")
+    lift = functools.partial(
+        liftcore.pmap,
+        axis_name=axis_name,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        devices=devices,
+        backend=backend,
+        axis_size=axis_size,
+        donate_argnums=donate_argnums,
+        kw_axes=kw_axes,
+        variable_axes=variable_axes,
+        split_rngs=flags(split_rngs),
+        metadata_params=metadata_params,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.pmap", prefix="Pmap")
 
 
 def shard_map(
@@ -205,13 +209,14 @@ def shard_map(
     Returns:
         See `vmap`.
     """
-    options = {
-        "mesh": mesh,
-        "in_specs": in_specs,
-        "out_specs": out_specs,
-        "axis_names": axis_names,
-        "check_vma": check_vma,
-        "variable_specs": variable_specs,
-        "split_rngs": flags(split_rngs),
-    }
-    return lift("shard_map", liftcore.shard_map, options, target, methods, "Shard_map")
+    lift = functools.partial(
+        liftcore.shard_map,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=axis_names,
+        check_vma=check_vma,
+        variable_specs=variable_specs,
+        split_rngs=flags(split_rngs),
+    )
+    return lift_with(lift, target, methods=methods, name="nn.shard_map", prefix="Shard_map")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import liftcore
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifting.lifting import Methods, lift
+from ..lifting.lifting import Methods, lift_with
 
 __all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
 
@@ -56,16 +57,17 @@ def map_variables(
     Returns:
         See `nn.vmap`.
     """
-    options = {
-        "mapped": mapped_collections,
-        "map_in": trans_in_fn,
-        "map_out": trans_out_fn,
-        "init": init,
-        "mutable": mutable,
-        "variables": variables,
-        "rngs": rngs,
-    }
-    return lift("map_variables", liftcore.map_variables, options, target, methods, "Map_variables")
+    lift = functools.partial(
+        liftcore.map_variables,
+        mapped=mapped_collections,
+        map_in=trans_in_fn,
+        map_out=trans_out_fn,
+        init=init,
+        mutable=mutable,
+        variables=variables,
+        rngs=rngs,
+    )
+    return lift_with(lift, target, methods=methods, name="nn.map_variables", prefix="Map_variables")
 
 
 def swap_collection(
@@ -90,8 +92,8 @@ def swap_collection(
     Returns:
         See `nn.vmap`.
     """
-    options = {"col_a": col_a, "col_b": col_b, "variables": variables, "rngs": rngs}
-    return lift("swap_collection", liftcore.swap_collection, options, target, methods)
+    lift = functools.partial(liftcore.swap_collection, col_a=col_a, col_b=col_b, variables=variables, rngs=rngs)
+    return lift_with(lift, target, methods=methods, name="nn.swap_collection")
 
 
 def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, methods: Methods = None) -> Target:
@@ -114,7 +116,8 @@ def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, 
     Returns:
         See `nn.vmap`.
     """
-    return lift("fold_rngs", liftcore.fold_rngs, {"variables": variables, "rngs": rngs}, target, methods, "Fold_rngs")
+    lift = functools.partial(liftcore.fold_rngs, variables=variables, rngs=rngs)
+    return lift_with(lift, target, methods=methods, name="nn.fold_rngs", prefix="Fold_rngs")
 
 
 def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
@@ -139,4 +142,4 @@ def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
     Returns:
         See `nn.vmap`.
     """
-    return lift("with_rngs", liftcore.with_rngs, {"rngs": rngs}, target, methods)
+    return lift_with(functools.partial(liftcore.with_rngs, rngs=rngs), target, methods=methods, name="nn.with_rngs")

@@ -501,7 +501,7 @@ def test_other_names_than_axes_are_told_of_when_the_variable_is_made(names: Any,
             liftcore.init(lambda scope, lift=lift: lift(lambda scope: model(scope))(scope))(jax.random.key(0))
         assert caught.value.where.startswith('"params/w" at /')
         assert count in str(caught.value)
-        assert f"`nn.with_partitioning(init_fn, {fix})`" in caught.value.fix
+        assert f"`with_partitioning(init_fn, {fix})`" in caught.value.fix
 
 
 def test_names_are_counted_when_lifts_have_named_their_axes() -> None:

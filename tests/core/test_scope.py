@@ -356,8 +356,8 @@ def test_an_initializer_is_a_function_that_makes_a_value() -> None:
 def test_a_name_is_text() -> None:
     for ask, fix in (
         (lambda scope: scope.push(3), 'Write `name="3"`.'),
-        (lambda scope: scope.param(3, jax.nn.initializers.ones, ()), "Write `param(name, init_fn)`."),
-        (lambda scope: scope.variable("state", lambda: 0), "Write `variable(collection, name, init_fn)`."),
+        (lambda scope: scope.param(3, jax.nn.initializers.ones, ()), "Write `scope.param(name, init_fn)`."),
+        (lambda scope: scope.variable("state", lambda: 0), "Write `scope.variable(collection, name, init_fn)`."),
     ):
         with pytest.raises(LiftArgumentError, match="expected text as its name, given") as caught:
             ask(bound())

@@ -195,6 +195,59 @@ def test_unattached_module_is_no_submodule() -> None:
     assert jax.tree.map(jnp.shape, variables["params"]) == {"rows": {"kernel": (2, 3, 2), "bias": (2, 2)}}
 
 
+def test_modules_made_without_a_parent_are_no_submodules_of_the_running_one() -> None:
+    made: list[nn.Module] = []
+
+    @nn.no_parent()
+    def layers() -> list[nn.Module]:
+        return [nn.Dense(3), nn.Sequential([nn.Dense(2)])]
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            made.extend(layers())
+            with nn.no_parent():
+                one = nn.Dense(3)
+                two = nn.Dense(2)
+                inside = nn.Dense(3, parent=self, name="inside")(x)  # it says itself where it belongs
+            return nn.Sequential([one, two, *layers()])(x) + nn.Dense(2)(inside)
+
+    variables = Model().init(KEY, X)
+    assert list(variables["params"]) == ["inside", "Sequential_0", "Dense_0"]
+    assert list(variables["params"]["Sequential_0"]) == ["layers_0", "layers_1", "layers_2", "layers_3"]
+    assert [(module.parent, module.scope, module.name) for module in made] == [(None, None, None)] * 2
+
+
+def test_what_runs_without_a_parent_makes_submodules_of_its_own() -> None:
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    class Model(nn.Module):
+        def setup(self) -> None:
+            with nn.no_parent():
+                self.block = Block()
+
+        def __call__(self, x: Any) -> Any:
+            with nn.no_parent():
+                x = nn.jit(lambda block, x: block(x))(self.block, x)
+            return self.block(x)
+
+    assert list(Model().init(KEY, X)["params"]["block"]) == ["Dense_0"]
+
+
+def test_a_parent_is_found_again_after_an_error_without_one() -> None:
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            with pytest.raises(ZeroDivisionError), nn.no_parent():
+                raise ZeroDivisionError
+            return nn.Dense(3)(x)
+
+    assert list(Model().init(KEY, X)["params"]) == ["Dense_0"]
+
+
 def test_clone_keeps_fields_and_leaves_the_place() -> None:
     model = nn.Dense(3, use_bias=False, name="a")
     assert model.clone() == model

@@ -133,7 +133,7 @@ def test_loops_that_cannot_be_are_told() -> None:
         return x
 
     cases = [
-        (write, {}, LoopInvarianceError, r'while_loop\(write\).*variable_carry="state"'),
+        (write, {}, LoopInvarianceError, r'while_loop\(write\).*carry_variables="state"'),
         (lambda mdl, x: x[0], {}, CarryTypeError, r"while_loop\(<lambda>\) at /"),
         (lambda mdl, x: nn.Dense(3)(x), {}, UnliftedSequenceError, r'split_rngs=\{"params": True\}'),
     ]

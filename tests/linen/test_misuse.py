@@ -290,17 +290,17 @@ DEFINITIONS: Table = {
     "a variable without an initializer": (
         lambda: compact(lambda net, x: net.variable("state", "n")),
         ScopeCollectionNotFound,
-        '"state/n" at / | no `init_fn` to make it. | `variable("state", "n", init_fn)`',
+        '"state/n" at / | no `init_fn` to make it. | `self.variable("state", "n", init_fn)`',
     ),
     "an initializer for the name of a parameter": (
         lambda: compact(lambda net, x: net.param(ones, "w", (3,))),
         LiftArgumentError,
-        'a variable of "params" at / | expected text as its name, given the function ones. | `param(name, init_fn)`',
+        'a variable of "params" at / | expected text as its name, given the function ones. | `self.param(name,',
     ),
     "an initializer for the name of a variable": (
         lambda: compact(lambda net, x: net.variable("n", jnp.zeros)),
         LiftArgumentError,
-        'a variable of "n" at / | expected text as its name, given the function zeros. | `variable(collection, name,',
+        'a variable of "n" at / | expected text as its name, given the function zeros. | `self.variable(',
     ),
     "a number for the name of a submodule": (
         lambda: compact(lambda net, x: nn.Dense(3, name=3)),  # type: ignore[arg-type]

@@ -477,7 +477,7 @@ LIFTS: Table = {
     "a while_loop that writes what it shares": (
         lambda: compact(lambda net, x: nn.while_loop(lambda net, n: n < 2, advance, net, 0), {}, mutable=True),
         LoopInvarianceError,
-        "['state/n'] in while_loop(advance) at / | it is shared by all iterations | `carry_variables`",
+        "['state/n'] in while_loop(advance) at / | it is shared by all iterations | `carry_variables=\"state\"`",
     ),
     "a cond without its module": (
         lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, lambda net, x: x, x)),
