@@ -124,7 +124,8 @@ def jit(
         variable_shardings: see `liftcore.jit`.
 
     Returns:
-        See `nn.vmap`.
+        See `nn.vmap`. Of a function or a method, `nn.jit(fn).lower(module, *args)` is a `jax.stages.Lowered` of what a
+        call compiles; see `liftcore.jit`.
     """
     lift = functools.partial(
         liftcore.jit,

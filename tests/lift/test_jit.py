@@ -602,3 +602,65 @@ def test_lifts_over_a_scope_that_creates_nothing_are_not_split(monkeypatch: pyte
     value, grads = liftcore.value_and_grad(liftcore.remat(layer))(scope, 3.0)
     assert (value, grads["params"]["w"]) == (6.0, 3.0)
     assert scope.variables()["state"] == {"n": 1}
+
+
+# -- lower -------------------------------------------------------------------------------------------------------------
+
+
+def _making(scope: Any, x: Any, scale: float = 1.0) -> Any:
+    """A layer that makes a variable, draws and writes."""
+    scope.variable("state", "n", lambda: 0).value += 1
+    w = scope.param("w", jax.random.normal, (3, 3))
+    return scale * (x @ w) + jax.random.normal(scope.make_rng("noise"))
+
+
+def test_lower_gives_the_program_that_a_call_runs_and_leaves_the_scope_as_it_was() -> None:
+    runs = []
+
+    def layer(scope: Any, x: Any) -> Any:
+        runs.append(None)
+        return _making(scope, x)
+
+    keys, x = {"params": jax.random.key(0), "noise": jax.random.key(1)}, jnp.ones((2, 3))
+    jitted, scope = liftcore.jit(layer), liftcore.bind({}, keys, mutable=True)
+    lowered = jitted.lower(scope, x)  # type: ignore[attr-defined]
+    assert isinstance(lowered, jax.stages.Lowered)
+    assert "jit_layer" in lowered.as_text()
+    assert lowered.compile().cost_analysis()["flops"] > 0
+    assert scope.mutable_variables() == {}
+    y = layer(liftcore.bind({}, keys, mutable=True), x)
+    runs.clear()
+    np.testing.assert_allclose(jitted(scope, x), y, rtol=1e-5)  # the same draws as without `lower`
+    assert runs == []  # and no other trace
+    assert scope.mutable_variables()["state"] == {"n": 1}
+
+
+def test_lower_takes_shapes_static_arguments_and_scopes_that_only_read() -> None:
+    def layer(scope: Any, x: Any, flag: bool) -> Any:
+        return x @ scope.get_variable("params", "w") if flag else x
+
+    scope = liftcore.bind({"params": {"w": jax.ShapeDtypeStruct((3, 3), jnp.float32)}})
+    jitted: Any = liftcore.jit(layer, static_argnames="flag", donate_argnames="x")
+    shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    assert "dot_general" in jitted.lower(scope, shape, True).as_text()
+    assert "dot_general" not in jitted.lower(scope, shape, flag=False).as_text()
+    with pytest.raises(TypeError):
+        jitted.lower(scope, "text", True)
+
+
+def test_lower_under_another_lift_is_that_of_the_body() -> None:
+    texts = []
+
+    def layer(scope: Any, x: Any) -> Any:
+        return jnp.sin(x * scope.param("w", lambda key: jnp.float32(2)))
+
+    def body(scope: Any, x: Any) -> Any:
+        jitted: Any = liftcore.jit(layer)
+        texts.append(jitted.lower(scope, x).as_text())
+        return jitted(scope, x)
+
+    mapped = liftcore.vmap(body, variable_axes={"params": None}, split_rngs=False)
+    y, _ = liftcore.init(mapped)(jax.random.key(0), jnp.ones(4))
+    np.testing.assert_allclose(y, jnp.sin(2 * jnp.ones(4)), rtol=1e-6)
+    assert "sine" in texts[0]
+    assert "tensor<4x" not in texts[0]
