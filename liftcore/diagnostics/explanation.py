@@ -256,8 +256,8 @@ class Watching(Scope):
         super().put_variable(collection, name, value)
         self._note("written", collection, name)
 
-    def create_variable(self, collection: str, name: str, value: Any, *, settled: bool = False) -> None:
-        super().create_variable(collection, name, value, bound=settled)
+    def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
+        super().create_variable(collection, name, value, bound=bound)
         self._note("created", collection, name)
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
