@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -81,9 +80,7 @@ def jit(
         rngs: a filter of the PRNG sequences that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`. `lifted.lower(scopes, *args, **kwargs)` returns a `jax.stages.Lowered`, as
-        `jax.jit(f).lower` does, of the very program that a call runs: its text, what it costs, `compile()`. Arguments
-        and variables may be `jax.ShapeDtypeStruct`, and the scopes are left as they were.
+        `lifted(scopes, *args, **kwargs)`.
 
     Raises:
         LiftArgumentError: where an argument that is static cannot be hashed, or shardings do not fit what they are for.
@@ -105,35 +102,23 @@ def jit(
         all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
         return _Prepared(static, donated, all_options, _SHARED if is_shareable(fn) else Cache(), _key_of(fn))
 
-    def transform(lowers: bool, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         use, prepared = body.use, body.prepared
         fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
         gone = {name: value for name, value in dynamic.items() if name in prepared.donated}
         kept = {name: value for name, value in dynamic.items() if name not in gone}
         with advised(body, dynamic):
-            if use.observer is not None and not lowers:  # a body that was compiled before would not run
+            if use.observer is not None:  # a body that was compiled before would not run
                 return _run_anew(body, fixed, variable_groups, rng_groups, dynamic)
             placed = None
             if placement is not None:
                 placed = placement.arrange(body.where, use, gone, variable_groups, kept)
             cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
             program = Program(body.fn, (prepared.key, _around()), use.layout, keys, _seen_paths(use, asked), placed)
-            compiled, operands = cache.find(program, prepared.options), (variable_groups, rng_groups, kept)
-            if lowers:
-                return compiled.lower(use, gone, operands), body.unchanged
-            return compiled(use, gone, operands)
+            return cache.find(program, prepared.options)(use, gone, (variable_groups, rng_groups, kept))
 
-    def known(other: Callable[..., Any]) -> _Prepared:
-        return own if other is fn else prepare(other)
-
-    def lift(lowers: bool) -> Callable[..., Any]:
-        run, out = functools.partial(transform, lowers), (variables, Captured(all=True))
-        return transformation(run, [variables], out, [rngs], "jit", advice=_ADVICE, prepare=known)(fn)
-
-    own = prepare(fn)
-    lifted = lift(False)
-    lifted.__dict__["lower"] = lambda *args, **kwargs: lift(True)(*args, **kwargs)
-    return lifted
+    out = (variables, Captured(all=True))
+    return transformation(transform, [variables], out, [rngs], "jit", advice=_ADVICE, prepare=prepare)(fn)
 
 
 class _Prepared(NamedTuple):

@@ -18,7 +18,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
 import jax
@@ -270,24 +270,10 @@ class Compiled:
 
     def __call__(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """The result of the body and its output groups; `gone` are the donated arguments."""
-        with self._of(use, gone, operands):
-            return self._call(use, gone, operands)
-
-    def lower(self, use: Use, gone: Any, operands: Any) -> jax.stages.Lowered:
-        """What is compiled of the body, creations and all, for arguments of which the shapes are enough."""
-        with self._of(use, gone, operands):
-            draws = use.writes or any(map(any, operands[1]))
-            traced = self._trace(gone, operands) if draws else self._whole.trace(None, gone, operands)
-            lowered: jax.stages.Lowered = traced.lower()
-            return lowered
-
-    @contextlib.contextmanager
-    def _of(self, use: Use, gone: Any, operands: Any) -> Iterator[None]:
-        """Lets the body belong to a use of the lift, if it is traced within the `with` block."""
         call = Call(use)
         before = _calls.set(call)
         try:
-            yield
+            return self._call(use, gone, operands)
         finally:
             _calls.reset(before)
             del call.use  # a copy of the context would keep it alive

@@ -26,7 +26,7 @@ from .crossing import NONE, LiftOfClass, cross
 __all__ = ["Methods", "flags", "lift_with", "mark_lifted", "run_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Lift = Callable[..., Any]
+Lift = Callable[..., Callable[..., Any]]
 """A transformation with its options: from a function of scopes, or several, to the lifted one."""
 
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
@@ -263,13 +263,6 @@ def _lifted_function(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Cal
                 return run(module, args, kwargs)
         return run(module, args, kwargs)
 
-    def lower(module: Any, *args: Any, **kwargs: Any) -> Any:
-        where = f"lower of {function_name(functions[0])}"
-        return run_lifted(where, lambda *calls: lift(*calls).lower, functions, module, args, kwargs, (), True)
-
-    function.__dict__.pop("lower", None)  # that of a function that is lifted a second time
-    if getattr(lift, "func", lift) is liftcore.jit:
-        function.__dict__["lower"] = lower
     return mark_lifted(function)
 
 

@@ -124,8 +124,7 @@ def jit(
         variable_shardings: see `liftcore.jit`.
 
     Returns:
-        See `nn.vmap`. Of a function or a method, `nn.jit(fn).lower(module, *args)` is a `jax.stages.Lowered` of what a
-        call compiles; see `liftcore.jit`.
+        See `nn.vmap`.
     """
     lift = functools.partial(
         liftcore.jit,

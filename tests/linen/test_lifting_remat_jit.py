@@ -571,28 +571,3 @@ def test_jit_runs_its_body_once_under_grad_and_outer_jit() -> None:
     loss = jax.jit(jax.grad(lambda variables: model.apply(variables, X, rngs=rngs).sum()))
     assert runs(loss, variables)[0] == 1
     assert runs(loss, variables)[0] == 0
-
-
-def test_lowered_method_is_the_program_of_a_call_and_changes_nothing() -> None:
-    model = nn.Dense(3)
-    variables = model.init(KEY, X)
-    bound = model.bind(variables)
-    jitted: Any = nn.jit(nn.Dense.__call__)
-    lowered = jitted.lower(bound, X)
-    assert "dot_general" in lowered.as_text()
-    assert lowered.compile().cost_analysis()["flops"] > 0
-    shape = jax.ShapeDtypeStruct((7, X.shape[-1]), X.dtype)
-    assert "tensor<7x3xf32>" in jitted.lower(bound, shape).as_text()
-
-    class Model(nn.Module):
-        @nn.compact
-        def __call__(self, x: Any) -> Any:
-            block = nn.jit(lambda mdl, x: nn.Dense(3)(x))
-            texts.append(block.lower(self, x).as_text())  # type: ignore[attr-defined]
-            return block(self, x)
-
-    texts: list[str] = []
-    variables = Model().init(KEY, X)
-    assert list(variables["params"]) == ["Dense_0"]  # the name that it took while it was lowered is free
-    assert "dot_general" in texts[0]
-    assert not hasattr(nn.remat(jitted), "lower")
