@@ -92,7 +92,6 @@ def transformation(
         lifted = lift_any(fn)
         if hasattr(fn, "__name__"):
             functools.update_wrapper(lifted, fn)
-            lifted.__dict__.pop("lower", None)  # that of a lifted `jit` is of that `jit` alone
         lifted.__dict__["__lifter__"] = _Origin(lifted, fn, lift_any)
         return lifted
 
