@@ -7,14 +7,11 @@ from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
 from ..typing import Filter
 
 __all__ = ["checkify"]
-
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 def checkify(
@@ -83,6 +80,4 @@ def checkify(
         error, (result, values) = checks.checkify(rest, chosen)()
         return parts.join(created, (error, result), values)
 
-    return transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "checkify", advice=_ADVICE)(
-        fn
-    )
+    return whole(transform, "checkify", variables, rngs)(fn)

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from ..errors import LiftArgumentError, shown
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one
 from ..runners.eager import kept
 from ..runners.scalars import check_index, check_pred
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
+from ..scopes.lifts import Advice
 from ..typing import Filter
 
 __all__ = ["cond", "switch"]
@@ -79,9 +79,7 @@ def cond(
 
         return run_one(body, [true_fun, false_fun], choose, variable_groups, rng_groups, operands)
 
-    lifted = transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "cond", advice=_ADVICE)(
-        true_fun
-    )
+    lifted = whole(transform, "cond", variables, rngs, advice=_ADVICE)(true_fun)
 
     @named_like(true_fun)
     def call(scopes: Any, pred: Any, *operands: Any) -> Any:
@@ -136,9 +134,7 @@ def switch(
 
         return run_one(body, functions, choose, variable_groups, rng_groups, operands)
 
-    lifted = transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "switch", advice=_ADVICE)(
-        functions[0]
-    )
+    lifted = whole(transform, "switch", variables, rngs, advice=_ADVICE)(functions[0])
 
     @named_like(functions[0])
     def call(scopes: Any, index: Any, *operands: Any) -> Any:

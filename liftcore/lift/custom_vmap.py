@@ -19,15 +19,14 @@ from ..pipeline.splitting import closure_convert
 from ..pipeline.use import Body, Use
 from ..runners.changes import names_of
 from ..runners.custom import bind
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import AS_IT_IS
+from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
 from ..typing import Filter, Path, PyTree
 from ..values import copied
 
 __all__ = ["custom_vmap"]
-
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 class custom_vmap:
@@ -63,7 +62,7 @@ class custom_vmap:
         self._fn = fn
         self._rule: Callable[..., Any] | None = None
         out: list[Filter | Captured] = [variables, Captured(all=True)]
-        self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=_ADVICE)(fn)
+        self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=AS_IT_IS)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Says what the function is under `vmap`.

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.axes import split_arrays
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
+from ..scopes.lifts import Advice
 from ..typing import Filter
 
 __all__ = ["eval_shape"]
@@ -54,6 +54,4 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         body.forget()
         return shapes, body.unchanged
 
-    return transformation(
-        transform, [variables], [variables, Captured(all=True)], [rngs], "eval_shape", advice=_ADVICE
-    )(fn)
+    return whole(transform, "eval_shape", variables, rngs, advice=_ADVICE)(fn)

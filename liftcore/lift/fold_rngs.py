@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
+from ..scopes.lifts import Advice
 from ..scopes.scope import Scope
 from ..typing import Filter
 from .with_rngs import begin_anew
@@ -64,9 +64,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
         use.replay(dataclasses.replace(record, draws=(*record.draws, *draws)))
         return output
 
-    return transformation(transform, [variables], [variables, Captured(all=True)], [rngs], "fold_rngs", advice=_ADVICE)(
-        fn
-    )
+    return whole(transform, "fold_rngs", variables, rngs, advice=_ADVICE)(fn)
 
 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:

@@ -9,19 +9,16 @@ import jax
 
 from ..filters import names_collections
 from ..pipeline.outlining import outline
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body, Use
 from ..runners.arguments import advised, choose, join_arguments, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
 from ..runners.compiled import DONATED, Cache, Program, is_shareable
 from ..runners.shardings import Placement
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
 from ..statics import Undescribed, static_key, surroundings, warn_not_shared
 from ..typing import Filter, Path, PyTree
 
 __all__ = ["jit"]
-
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 def jit(
@@ -117,8 +114,7 @@ def jit(
             program = Program(body.fn, (prepared.key, _around()), use.layout, keys, _seen_paths(use, asked), placed)
             return cache.find(program, prepared.options)(use, gone, (variable_groups, rng_groups, kept))
 
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "jit", advice=_ADVICE, prepare=prepare)(fn)
+    return whole(transform, "jit", variables, rngs, prepare=prepare)(fn)
 
 
 class _Prepared(NamedTuple):

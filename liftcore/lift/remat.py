@@ -9,15 +9,12 @@ from typing import Any
 from .. import _compat
 from ..errors import LiftArgumentError, shown
 from ..pipeline.outlining import outline
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import advised, choose, join_arguments, split_arguments
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
 from ..typing import Filter
 
 __all__ = ["checkpoint", "remat"]
-
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
 
 
 def remat(
@@ -76,8 +73,7 @@ def remat(
     def prepare(fn: Callable[..., Any]) -> set[str]:
         return choose(fn, "static", static_argnums, static_argnames)
 
-    out = (variables, Captured(all=True))
-    return transformation(transform, [variables], out, [rngs], "remat", advice=_ADVICE, prepare=prepare)(fn)
+    return whole(transform, "remat", variables, rngs, prepare=prepare)(fn)
 
 
 checkpoint = remat

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from .. import rng
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..scopes.lifts import Advice, Captured
+from ..runners.whole import whole
+from ..scopes.lifts import Advice
 from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]
@@ -56,7 +56,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
             group.append({**kept, **(_folded(keys, index) if index else keys)})
         return begin_anew(body, frozenset(keys), variable_groups, (tuple(group),), args, kwargs)
 
-    return transformation(transform, [True], [True, Captured(all=True)], [True], "with_rngs", advice=_ADVICE)(fn)
+    return whole(transform, "with_rngs", advice=_ADVICE)(fn)
 
 
 def begin_anew(

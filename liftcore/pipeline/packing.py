@@ -206,7 +206,7 @@ def _lifted(run: Callable[..., Any], lift: Lift) -> Callable[..., Any]:
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         outers, given, routes, structure = dedupe(scopes)
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
-        surroundings = tuple([(type(outer), *outer.tree.surroundings) for outer in outers])
+        surroundings = tuple([outer.tree.surroundings(type(outer)) for outer in outers])
         names = tuple([scope.names() for scope in given])
         use = Use(Layout(lift, structure, routes, surroundings, names, unlifted), outers, given)
         use.enter()

@@ -23,7 +23,7 @@ from .. import filters, rng
 from ..errors import LiftArgumentError, UnliftedCollectionError, shown
 from ..scopes.lifts import Lift
 from ..scopes.scope import Scope
-from ..scopes.tree import Names, Sown, Tree
+from ..scopes.tree import Names, Sown, Surroundings, Tree
 from ..typing import Filter, Path, Predicate, PyTree
 from .changes import Changes
 from .streams import group_sequences, inner_sequences
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     lift: Lift
     scopes: Any
     routes: tuple[tuple[int, Path], ...]
-    trees: tuple[Any, ...]
+    trees: tuple[Surroundings, ...]
     names: tuple[Names, ...]
     unlifted: tuple[tuple[Path, ...], ...]
 

@@ -81,17 +81,15 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
     yield "variables", ", ".join(map(short_form, layout.lift.into))
     yield "rngs", ", ".join(map(short_form, layout.lift.rngs))
     yield "scopes", f"{layout.scopes}, {layout.routes}"
-    for index, surroundings in enumerate(layout.trees):
-        _, mutable, initializing, writes, _, rules, given, _, left, empty = (
-            surroundings  # as `Tree.surroundings` has them
-        )
-        sown = writes and mutable == Nothing()
-        yield _of_scope("mutable", index), "sown values" if sown else short_form(mutable)
-        yield _of_scope("initializing", index), str(initializing)
-        yield _of_scope("sequences given", index), str(given)
-        yield _of_scope("empty collections", index), ", ".join(empty)
-        yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *left))])
-        yield _of_scope("rules of other sequences", index), ", ".join(map(short_form, rules))
+    for index, seen in enumerate(layout.trees):
+        sown = seen.changes[0] and seen.mutable == Nothing()
+        yield _of_scope("mutable", index), "sown values" if sown else short_form(seen.mutable)
+        yield _of_scope("creates variables", index), str(seen.changes[1])
+        yield _of_scope("initializing", index), str(seen.initializing)
+        yield _of_scope("sequences given", index), str(seen.given)
+        yield _of_scope("empty collections", index), ", ".join(seen.empty)
+        yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *seen.unlifted))])
+        yield _of_scope("rules of other sequences", index), ", ".join(map(short_form, seen.rules))
     for index, names in enumerate(layout.names):
         yield _of_scope("names taken", index), _names_text(names)
 

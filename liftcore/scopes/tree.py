@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..diagnostics.explanation import Watch
     from .scope import Scope
 
-__all__ = ["Lift", "Names", "Node", "Sown", "Tree", "plain_data"]
+__all__ = ["Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
 _ANYBODY = 0
 """Stands for the thread of a tree that no thread has to itself; no thread has that number."""
@@ -108,6 +108,34 @@ class Sown(NamedTuple):
     name: str
     init_fn: Callable[[], Any]
     reduce_fn: Callable[[Any, Any], Any]
+
+
+class Surroundings(NamedTuple):
+    """What a lifted body can see of the tree outside, beside its variables: equal ones give equal traces.
+
+    Attributes:
+        kind: the class of its scopes.
+        mutable: the filter of what may be written.
+        initializing: what `is_initializing` answers.
+        changes: whether anything may change at all, and whether variables may be created.
+        rngs: the names of the streams.
+        rules: which names that were never given draw from another stream.
+        given: the names of the streams that `init` or `apply` was given.
+        created: how variables that are created are seen.
+        unlifted: the paths of variables that the lifts around left outside.
+        empty: the collections that were given empty.
+    """
+
+    kind: type
+    mutable: Predicate
+    initializing: bool
+    changes: tuple[bool, bool]
+    rngs: tuple[str, ...]
+    rules: tuple[Predicate, ...]
+    given: tuple[str, ...]
+    created: tuple[Any, ...]
+    unlifted: tuple[Path, ...]
+    empty: tuple[str, ...]
 
 
 def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
@@ -311,12 +339,20 @@ class Tree:
             return None
         return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
 
-    @property
-    def surroundings(self) -> tuple[Any, ...]:
-        """What a lifted body can see of this tree beside its variables: equal ones give equal traces."""
-        rules, made = tuple([rule for rule, _ in self.fallbacks]), (self.redrawn, tuple(self.casts.items()), self.sight)
-        empty = tuple([name for name, found in self.outermost().variables.items() if not found])
-        return self.mutable, self.initializing, self.writes, tuple(self.rngs), rules, self.given, made, self.left, empty
+    def surroundings(self, kind: type) -> Surroundings:
+        """What a lifted body can see of this tree beside its variables; `kind` is the class of its scopes."""
+        return Surroundings(
+            kind,
+            self.mutable,
+            self.initializing,
+            (self.writes, self.creates),
+            tuple(self.rngs),
+            tuple([rule for rule, _ in self.fallbacks]),
+            self.given,
+            (self.redrawn, tuple(self.casts.items()), self.sight),
+            self.left,
+            tuple([name for name, found in self.outermost().variables.items() if not found]),
+        )
 
     @property
     def above(self) -> str:
