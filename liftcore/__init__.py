@@ -1,6 +1,6 @@
 """liftcore: JAX transformations inside stateful models.
 
-A model is a function of a `Scope`, which owns its variables and its PRNG sequences. `init` and `apply` make pure
+A model is a function of a `Scope`, which owns its variables and its RNG streams. `init` and `apply` make pure
 functions out of it. JAX's transformations are here for such functions, lifted, and `pack` makes more.
 
     entry          apply, bind, init, lazy_init

@@ -35,7 +35,7 @@ def bind(
 
     Args:
         variables: `{collection: {module: {name: value}}}`; never changed.
-        rngs: one key, which is the sequence `params`, or a mapping from names to keys.
+        rngs: one key, which is the stream `params`, or a mapping from names to keys.
         mutable: a filter for the variables that may be written.
         initializing: what `is_initializing` answers.
         creates: whether variables may be created; if not, those that exist may be written all the same. Then lifts have
@@ -100,7 +100,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
 
     Returns:
         `initialized(rngs, *args, **kwargs)`, which returns the result of `fn` and the variables. `rngs` is one key,
-        which is the sequence `params`, or a mapping from names to keys.
+        which is the stream `params`, or a mapping from names to keys.
 
     Raises:
         LiftArgumentError: where `fn` cannot be called.

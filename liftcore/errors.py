@@ -5,7 +5,7 @@
     ├── variables: ScopeCollectionNotFound, ScopeVariableNotFoundError, ScopeParamNotFoundError,
     │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError (which is a
     │              ScopeCollectionNotFound and a ModifyScopeVariableError)
-    ├── sequences: InvalidRngError, UnliftedSequenceError
+    ├── streams: InvalidRngError, UnliftedSequenceError
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
@@ -166,11 +166,11 @@ class UnliftedCollectionError(ScopeCollectionNotFound, ModifyScopeVariableError)
 
 
 class InvalidRngError(LiftError, ValueError):
-    """A key was drawn from a sequence that was never given, or something that is no key was given as one."""
+    """A key was drawn from a stream that was never given, or something that is no key was given as one."""
 
 
 class UnliftedSequenceError(InvalidRngError):
-    """A key was drawn inside a lift from a sequence that the lift does not pass in."""
+    """A key was drawn inside a lift from a stream that the lift does not pass in."""
 
 
 class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):

@@ -1,4 +1,4 @@
-"""PRNG sequences: named streams of keys, each key a function of a root key, a path and a count.
+"""RNG streams: named streams of keys, each key a function of a root key, a path and a count.
 
 A draw folds one 32-bit number, its *fold-in data*, into the root: the first four bytes, big endian, of the SHA-1 of the
 items of the scope's path since the root was given, then of the count of draws made there (the first is 1). One zero
@@ -24,7 +24,7 @@ from ._compat import varying_axes
 from .errors import InvalidRngError, shown
 
 DEFAULT = "params"
-"""The sequence that a single key stands for, and that one draws from where a sequence was never given."""
+"""The stream that a single key stands for, and that one draws from where a stream was never given."""
 
 
 def fold_in_data(items: Iterable[str | int]) -> np.uint32:
@@ -126,6 +126,6 @@ def sequences(rngs: Any) -> dict[str, Any]:
             )
         if not isinstance(name, str):
             raise InvalidRngError(
-                "rngs", f"expected names of sequences, given {shown(name)}.", 'Name it: {"params": jax.random.key(0)}.'
+                "rngs", f"expected names of streams, given {shown(name)}.", 'Name it: {"params": jax.random.key(0)}.'
             )
     return dict(named)

@@ -45,7 +45,7 @@ Path: TypeAlias = tuple[str, ...]
 Collection: TypeAlias = dict[str, Any]
 Variables: TypeAlias = Mapping[str, Any]
 
-# Random keys, typed (`jax.random.key`) or raw; named sequences of them, or one that is the `params` sequence.
+# Random keys, typed (`jax.random.key`) or raw; named streams of them, or one that is the `params` stream.
 Key: TypeAlias = jax.Array
 RNGs: TypeAlias = Mapping[str, Key] | Key
 Initializer: TypeAlias = Callable[..., Any]

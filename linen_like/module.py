@@ -260,7 +260,7 @@ class Module(fields.Base):
         """Makes the variables.
 
         Args:
-            rngs: a key, which is the sequence `params`, or a mapping from names to keys.
+            rngs: a key, which is the stream `params`, or a mapping from names to keys.
             *args: arguments of the method.
             method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
             mutable: which collections are made.
@@ -322,7 +322,7 @@ class Module(fields.Base):
         Args:
             variables: what `init` returned; never changed.
             *args: arguments of the method.
-            rngs: a key, which is the sequence `params`, or a mapping such as `{"dropout": key}`.
+            rngs: a key, which is the stream `params`, or a mapping such as `{"dropout": key}`.
             method: see `init`.
             mutable: which collections may be written.
             capture_intermediates: see `nn.apply`.
@@ -491,11 +491,11 @@ class Module(fields.Base):
         return scope.perturb(name, value, collection)
 
     def make_rng(self, name: str = "params") -> Any:
-        """The next key of a PRNG sequence; see `liftcore.Scope.make_rng`."""
+        """The next key of an RNG stream; see `liftcore.Scope.make_rng`."""
         return bound_scope(self, f'make_rng("{name}")').make_rng(name)
 
     def has_rng(self, name: str) -> bool:
-        """Whether a PRNG sequence of that name was given."""
+        """Whether an RNG stream of that name was given."""
         return bound_scope(self, f'has_rng("{name}")').has_rng(name)
 
     def is_initializing(self) -> bool:

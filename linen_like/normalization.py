@@ -293,7 +293,7 @@ class SpectralNorm(Module):
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
 
     Collection `collection_name`, for a matrix `Dense_0/kernel`, `(in, features)`: `Dense_0/kernel/u`, `(1, features)`,
-    and `Dense_0/kernel/sigma`, `()`. Sequences: one draw from `params` for each new `u`.
+    and `Dense_0/kernel/sigma`, `()`. Streams: one draw from `params` for each new `u`.
 
     Example:
         >>> import linen_like as nn

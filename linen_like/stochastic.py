@@ -25,7 +25,7 @@ class Dropout(Module):
         rate: the probability to drop an element.
         broadcast_dims: axes along which all elements are dropped or kept together.
         deterministic: whether to drop nothing; given here or at the call.
-        rng_collection: the name of the PRNG sequence.
+        rng_collection: the name of the RNG stream.
     """
 
     rate: float

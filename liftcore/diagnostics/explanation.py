@@ -1,4 +1,4 @@
-"""`explain`: what each lift of a function does with every variable and every PRNG sequence, as text and as data.
+"""`explain`: what each lift of a function does with every variable and every RNG stream, as text and as data.
 
 The function is traced once on scopes of its own, which are watched; nothing is computed. Its lifts are watched in turn,
 since the scopes inside a lift are of the same class as those outside.
@@ -71,11 +71,11 @@ class ExplainedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ExplainedSequence:
-    """One PRNG sequence at one lift.
+    """One RNG stream at one lift.
 
     Attributes:
         name: the name that keys are asked for by.
-        source: the sequence that they come from: another one, `params`, where none of that name was given.
+        source: the stream that they come from: another one, `params`, where none of that name was given.
         group: the filter that took it, in its short form; None where none did.
         treatment: what the lift does with it, such as `split between elements`, or `not lifted`.
         drawn: how many keys one run of the body draws, those of lifts inside it counted once.
@@ -96,7 +96,7 @@ class ExplainedLift:
         name: how it shows in paths, such as `vmap(block)`.
         where: the place of the (first) scope that it was given, as errors show it.
         variables: those at and below the scopes that it was given, lifted or not.
-        sequences: those that were given to `init` or `apply`, and those that were drawn from.
+        streams: those that were given to `init` or `apply`, and those that were drawn from.
         lifts: the lifts that its body used.
     """
 
@@ -123,7 +123,7 @@ class Explanation:
     lifts: tuple[ExplainedLift, ...]
 
     def only(self, filter: Filter) -> Explanation:
-        """The same for some variables and sequences only; the path of a sequence is its name."""
+        """The same for some variables and streams only; the path of a stream is its name."""
         return Explanation(self.name, _chosen(self.lifts, filters.to_predicate(filter)))
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ def _chosen(lifts: Sequence[ExplainedLift], predicate: Predicate) -> tuple[Expla
 
 
 def _lines(found: ExplainedLift) -> Iterator[str]:
-    """One lift as text: a row for each variable and each sequence, then the lifts inside."""
+    """One lift as text: a row for each variable and each stream, then the lifts inside."""
     rows = [("/".join(one.path), one.type, _rule(one), one.fate) for one in found.variables]
     for key in found.sequences:
         source = "" if key.source == key.name else f" (of {key.source})"
@@ -164,7 +164,7 @@ def _rule(row: ExplainedVariable | ExplainedSequence) -> str:
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
-    """Tells what each lift in a function of scopes does with every variable and PRNG sequence on its way.
+    """Tells what each lift in a function of scopes does with every variable and RNG stream on its way.
 
     The function is traced once, as under `jax.jit`, and nothing is computed. The scope that it is called with stays as
     it is: no key counts as drawn there, no name is taken, no variable made. The body of a lifted `jit` is always run.
@@ -230,7 +230,7 @@ def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwa
 
 
 class Watching(Scope):
-    """A scope that notes what is done with its variables and sequences in the `Watch` of its tree."""
+    """A scope that notes what is done with its variables and streams in the `Watch` of its tree."""
 
     __slots__ = ()
 
@@ -272,7 +272,7 @@ class Watch:
 
     Attributes:
         read, created, written: the paths of variables.
-        drawn: how many keys were drawn, by place, name asked for and sequence.
+        drawn: how many keys were drawn, by place, name asked for and stream.
         lifts: the lifts.
     """
 

@@ -119,7 +119,7 @@ def _of_scope(what: str, scope: Scope) -> Told:
     yield f"{what}, path", scope.path_text
     yield f"{what}, mutable", short_form(tree.mutable)
     yield f"{what}, initializing", str(tree.initializing)
-    yield f"{what}, sequences", str(sorted(tree.rngs))
+    yield f"{what}, streams", str(sorted(tree.rngs))
     yield from of_named(f"{what}, variable", scope.collections_below())
 
 

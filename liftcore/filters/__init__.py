@@ -1,10 +1,10 @@
-"""One filter language, for every place that chooses variables or PRNG sequences.
+"""One filter language, for every place that chooses variables or RNG streams.
 
 A filter is a predicate over `(path, value)`, where `path` is `(collection, *modules, name)`, or a short form of one:
 
     ...  True        Everything()        all
     None  False      Nothing()           none
-    "params"         WithTag("params")   that collection or sequence, or values whose `tag` is that
+    "params"         WithTag("params")   that collection or stream, or values whose `tag` is that
     a type           OfType(T)           values that are a `T`, or whose `.type` is a subclass of it
     tuple list set   Any(*filters)       what one of them matches
                      All(*filters)       what all of them match

@@ -73,7 +73,7 @@ class Nothing(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WithTag(SubtreePredicate):
-    """Matches the collection or sequence `tag`, and a value whose own `tag` is that.
+    """Matches the collection or stream `tag`, and a value whose own `tag` is that.
 
     A whole collection is decided by its name; see the top of `liftcore.filters`.
     """
@@ -287,5 +287,5 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
 
 
 def matches_sequence(filter: Filter, name: str) -> bool:
-    """Says whether a filter takes the PRNG sequence `name`: its path is `(name,)` and its value `None`."""
+    """Says whether a filter takes the RNG stream `name`: its path is `(name,)` and its value `None`."""
     return bool(to_predicate(filter)((name,), None))

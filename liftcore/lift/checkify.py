@@ -42,7 +42,7 @@ def checkify(
         fn: called as `fn(scopes, *args, **kwargs)`.
         errors: see `jax.experimental.checkify.checkify`; by default its `user_checks`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the error, a `jax.experimental.checkify.Error`, and the result.

@@ -61,7 +61,7 @@ def cond(
         true_fun: called as `true_fun(scopes, *operands)` where the predicate is true.
         false_fun: called likewise where it is false.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, pred, *operands)`.
@@ -109,7 +109,7 @@ def switch(
     Args:
         branches: called as `branches[index](scopes, *operands)`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, index, *operands)`; an index out of range is clamped into it.

@@ -47,7 +47,7 @@ class custom_jvp:
         nondiff_argnames: see `jax.custom_jvp`.
         wrt: a filter of the variables that have tangents.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Attributes:
         identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same

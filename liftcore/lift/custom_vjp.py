@@ -48,7 +48,7 @@ class custom_vjp:
         nondiff_argnames: see `jax.custom_vjp`.
         wrt: a filter of the variables that have cotangents.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Attributes:
         identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same

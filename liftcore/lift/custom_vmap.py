@@ -51,7 +51,7 @@ class custom_vmap:
     Args:
         fn: called as `fn(scopes, *args)`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     A call, `lifted(scopes, *args, **kwargs)`, raises `LiftArgumentError` where there is no rule, where the body writes
     a variable, and where keyword arguments have no position.

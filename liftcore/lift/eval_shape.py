@@ -36,7 +36,7 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns a pytree of `jax.ShapeDtypeStruct`. Arguments may be such too;

@@ -1,4 +1,4 @@
-"""PRNG sequences that begin anew at a scope, so that what is below it draws as if it stood alone."""
+"""PRNG streams that begin anew at a scope, so that what is below it draws as if it stood alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACE = "fold_rngs"
 def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:
     """A function of scopes whose keys depend on what lies below its scope only.
 
-    Each sequence begins anew from a root drawn for this call: inside, the path starts at the scope and counts at zero.
+    Each stream begins anew from a root drawn for this call: inside, the path starts at the scope and counts at zero.
     So the draws of a block do not change with what it is nested in, except by that one root. The roots of two calls
     differ, and the counts outside go on as if nothing had been drawn.
 
@@ -45,7 +45,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted, and begin anew.
+        rngs: a filter of the RNG streams that are lifted, and begin anew.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

@@ -33,7 +33,7 @@ def fori_loop(
 ) -> Callable[..., Any]:
     """`jax.lax.fori_loop` for a function of scopes.
 
-    Iteration number `i`, counted from 0, of a sequence that is split draws from the root key with `2 * i` folded into
+    Iteration number `i`, counted from 0, of a stream that is split draws from the root key with `2 * i` folded into
     it. Where both bounds are known when it is traced, the loop can be differentiated in reverse, and sown values come
     out stacked; else they cannot pass.
 
@@ -52,7 +52,7 @@ def fori_loop(
         unroll: see `jax.lax.fori_loop`.
         variable_carry: a filter of variables that go from one iteration to the next.
         variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
 
     Returns:
         `lifted(scopes, lower, upper, init_val)`, which returns the last value.

@@ -50,7 +50,7 @@ def value_and_grad(
         allow_int: see `jax.grad`.
         wrt: a filter of variables, down to single ones.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the value and the gradient. The gradient with respect to a

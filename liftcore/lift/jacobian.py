@@ -46,7 +46,7 @@ def jacfwd(
         holomorphic: see `jax.jacfwd`.
         wrt: a filter of variables, down to single ones.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` that and the rest.

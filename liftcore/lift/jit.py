@@ -74,7 +74,7 @@ def jit(
         variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
             Those that no filter takes are left to JAX.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

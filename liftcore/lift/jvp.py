@@ -45,7 +45,7 @@ def jvp(
         has_aux: see `jax.jvp`.
         wrt: a filter of the variables that may have tangents.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, primals, tangents, variable_tangents=None)`, which returns `(result, tangent)` or `(result,

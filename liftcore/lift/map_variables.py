@@ -67,7 +67,7 @@ def map_variables(
         init: whether the body may create mapped variables.
         mutable: whether it may write them, and create them.
         variables: a filter of the other variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

@@ -15,7 +15,7 @@ from ..typing import Axis
 
 __all__ = ["add_metadata_axis"]
 
-_ADVICE = Advice('`variable_axes={{"{}": 0}}`', "nothing: all sequences are lifted")
+_ADVICE = Advice('`variable_axes={{"{}": 0}}`', "nothing: all streams are lifted")
 
 
 def add_metadata_axis(

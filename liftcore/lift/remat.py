@@ -47,7 +47,7 @@ def remat(
         static_argnums: see `jax.checkpoint`; they count in the signature of `fn`, where the scopes are 0.
         static_argnames: see `jax.checkpoint`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

@@ -53,7 +53,7 @@ def remat_scan(
         variable_broadcast: as in `scan`.
         variable_carry: as in `scan`.
         variable_axes: as in `scan`; each loop adds an axis. By default all variables are stacked, along axis 0.
-        split_rngs: as in `scan`; by default all sequences are split.
+        split_rngs: as in `scan`; by default all streams are split.
         metadata_params: as in `scan`.
 
     Returns:

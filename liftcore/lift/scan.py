@@ -85,7 +85,7 @@ def scan(
         variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
         metadata_params: what boxes of stacked variables are told of the axis that they gain; see `liftcore.vmap`.
 
     Returns:

@@ -69,7 +69,7 @@ def shard_map(
         axis_names: see `jax.shard_map`.
         check_vma: see `jax.shard_map`; it holds for variables too.
         variable_specs: for each filter of variables how these are partitioned, going in and coming out.
-        split_rngs: for each filter of PRNG sequences over which axes of the mesh shards draw different keys: True for
+        split_rngs: for each filter of RNG streams over which axes of the mesh shards draw different keys: True for
             all axes, False for none, or a name, or a tuple of names.
 
     Returns:

@@ -39,7 +39,7 @@ def swap_collection(
         col_a: one collection.
         col_b: the other.
         variables: a filter of the other variables that are lifted.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

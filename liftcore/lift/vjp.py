@@ -44,7 +44,7 @@ def vjp(
         has_aux: see `jax.vjp`.
         wrt: a filter of the variables that the first cotangent is of.
         variables: a filter of the variables that are lifted beside those.
-        rngs: a filter of the PRNG sequences that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *primals)`, which returns `(result, pullback)` or `(result, pullback, aux)`. The pullback, a

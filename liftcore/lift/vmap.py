@@ -53,7 +53,7 @@ def vmap(
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
             on unchanged.
         variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of PRNG sequences whether elements draw different keys; or one bool for all.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
         metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
             name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 

@@ -29,7 +29,7 @@ def while_loop(
 ) -> Callable[..., Any]:
     """`jax.lax.while_loop` for functions of scopes.
 
-    Iteration `i` of a sequence that is split draws from the root key with `2 * i` folded into it, the condition before
+    Iteration `i` of a stream that is split draws from the root key with `2 * i` folded into it, the condition before
     it from the one with `2 * i + 1`. Of one that is not split, all bodies draw the same keys; all conditions draw the
     same ones too, from the root with 1 folded into it. Sown values cannot pass, since their number is unknown.
 
@@ -51,7 +51,7 @@ def while_loop(
         body_fun: called as `body_fun(scopes, value)`; returns the next value.
         variable_carry: a filter of variables that go from one iteration to the next.
         variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of PRNG sequences whether iterations draw different keys; or one bool for all.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
 
     Returns:
         `lifted(scopes, init_val)`, which returns the last value.

@@ -1,4 +1,4 @@
-"""PRNG sequences that begin anew from keys of the caller's choice."""
+"""PRNG streams that begin anew from keys of the caller's choice."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it
 def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
     """A function of scopes that draws from keys of the caller's choice: the same keys, the same draws.
 
-    Inside, the named sequences begin anew: a key depends on the key given, on the path below the scope and on the count
-    of draws since. Outside they go on as if nothing had been drawn. Other sequences are those of outside.
+    Inside, the named streams begin anew: a key depends on the key given, on the path below the scope and on the count
+    of draws since. Outside they go on as if nothing had been drawn. Other streams are those of outside.
 
     Example:
         >>> import jax, liftcore
@@ -38,7 +38,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        rngs: from the names of sequences to their keys; or one key, which is the sequence `params`. They need not be
+        rngs: from the names of streams to their keys; or one key, which is the stream `params`. They need not be
             among those that `init` or `apply` was given.
 
     Returns:
@@ -67,7 +67,7 @@ def begin_anew(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Runs a function of scopes in which the sequences of some names begin anew, from the roots in their group."""
+    """Runs a function of scopes in which the streams of some names begin anew, from the roots in their group."""
     scopes = body.use.scope_fn(variable_groups, rng_groups, restarted=names)
     result = body.use.run(body.fn, scopes, args, kwargs)
     return result, body.use.repack_fn(scopes)

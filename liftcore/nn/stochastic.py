@@ -31,7 +31,7 @@ def dropout(
     Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014.
 
     Shapes: any, unchanged.
-    Sequences: one draw from `rng_collection`, unless `key` is given or nothing is random.
+    Streams: one draw from `rng_collection`, unless `key` is given or nothing is random.
 
     Example:
         >>> import liftcore
@@ -47,13 +47,13 @@ def dropout(
         rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
         deterministic: whether to return the inputs as they are, as when the model is evaluated.
-        rng_collection: the name of the PRNG sequence.
+        rng_collection: the name of the RNG stream.
         key: the key to use, in place of a draw.
 
     Raises:
         LiftArgumentError: where `deterministic` is missing, the rate is no probability, an axis does not exist or the
             inputs are integers.
-        InvalidRngError: where a key is needed and no sequence was given.
+        InvalidRngError: where a key is needed and no stream was given.
     """
     where = f"dropout at {scope.path_text}"
     _check(where, rate, deterministic)

@@ -88,10 +88,10 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
 def filter_(
     outers: Sequence[Scope], in_filters: Sequence[Predicate], rng_filters: Sequence[Predicate]
 ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...], tuple[tuple[Path, ...], ...]]:
-    """Groups the variables and the PRNG sequences of scopes; what no filter takes is in no group.
+    """Groups the variables and the RNG streams of scopes; what no filter takes is in no group.
 
     Returns:
-        The groups of variables, those of sequences, and for each scope the paths of the variables in no group.
+        The groups of variables, those of streams, and for each scope the paths of the variables in no group.
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
@@ -185,7 +185,7 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
 
 
 def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
-    """The fold-in data of a draw; that of a restarted sequence depends on nothing above the scope where it began."""
+    """The fold-in data of a draw; that of a restarted stream depends on nothing above the scope where it began."""
     if name in restarted:
         return rng.fold_in_data((*path[len(outer.path) :], count))
     return outer.tree.fold_in_data(path, name, count, rewound)

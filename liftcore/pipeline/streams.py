@@ -1,8 +1,8 @@
-"""PRNG sequences across a lift: which group each of them is in, and what names that were never given draw from.
+"""PRNG streams across a lift: which group each of them is in, and what names that were never given draw from.
 
-A sequence that was never given draws from `params`, treated by the rule of the sequence's own name. So besides the
-sequences that its filter takes, a group holds the root of `params` under an alias, wherever a rule other than that of
-`params` itself may come to name such a sequence.
+A stream that was never given draws from `params`, treated by the rule of the stream's own name. So besides the
+streams that its filter takes, a group holds the root of `params` under an alias, wherever a rule other than that of
+`params` itself may come to name such a stream.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def inner_sequences(
     groups: Sequence[Mapping[str, Any]],
     fresh: Container[str] = (),
 ) -> tuple[dict[str, Any], list[tuple[Predicate, Any]]]:
-    """The sequences inside, from the root keys of the groups, and what names that were never given draw from.
+    """The streams inside, from the root keys of the groups, and what names that were never given draw from.
 
     Args:
         tree: that of the scope outside.
         rng_filters: the filters of the groups.
-        groups: for each filter, the root keys of its sequences.
-        fresh: the names of sequences that begin anew; some of them may be given here for the first time.
+        groups: for each filter, the root keys of its streams.
+        fresh: the names of streams that begin anew; some of them may be given here for the first time.
     """
     if not any(groups):
         return {}, []
@@ -73,7 +73,7 @@ def inner_sequences(
 
 
 def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
-    """Fallbacks for none of the sequences that a lift outside gave: one of these that is not lifted is an error."""
+    """Fallbacks for none of the streams that a lift outside gave: one of these that is not lifted is an error."""
     given = tuple(name for name in tree.rngs if name not in tree.given)
     return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
 

@@ -120,11 +120,11 @@ class Use:
 
         Args:
             variable_groups: the groups of variables.
-            rng_groups: those of PRNG sequences.
+            rng_groups: those of RNG streams.
             mutable: a filter for the variables that may be written, of those that an output group takes.
             marked: whether created values are marked, so that a split can tell them.
             fold_in_data: what the scopes below each outermost scope ask for the fold-in data of their draws.
-            restarted: the names of sequences that begin anew: their keys depend on the path and the count below each
+            restarted: the names of streams that begin anew: their keys depend on the path and the count below each
                 outermost scope only, and their draws are not counted outside.
             redrawn: variables, by their paths from the root, that exist and whose initializers run all the same: for
                 the keys that these draw, so that the draws that follow are those of a body that creates them.

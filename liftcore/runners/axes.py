@@ -1,4 +1,4 @@
-"""Axes: which one of each argument, variable and sequence a mapping or a loop runs along."""
+"""Axes: which one of each argument, variable and stream a mapping or a loop runs along."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
 
 
 def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[Axis]]:
-    """The argument `split_rngs`, as filters of PRNG sequences and the axis of their keys: 0 if split, else None."""
+    """The argument `split_rngs`, as filters of RNG streams and the axis of their keys: 0 if split, else None."""
     if isinstance(split_rngs, bool):
         split_rngs = {...: split_rngs}
     if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):

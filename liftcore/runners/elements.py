@@ -224,7 +224,7 @@ def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper
     created = parts.reads(), parts.tree(None, parts.earlier)
     written = (one[1] for one in parts.output_reads())
     advices = (
-        "do not split the sequence that its initializer draws from",
+        "do not split the stream that its initializer draws from",
         f"write the same in all elements{mapper.same}",
     )
     for both, advice in zip((created, written), advices, strict=True):

@@ -214,7 +214,7 @@ def _merged(group: PyTree, other: PyTree) -> PyTree:
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:
-    """How a loop takes variables and sequences, in words."""
+    """How a loop takes variables and streams, in words."""
     same, folded = "the same keys in all iterations", "folded with the number of the iteration"
     return _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes))
 

@@ -45,7 +45,7 @@ class Shardings:
 
     Attributes:
         gone: those of the donated arguments.
-        operands: those of the groups of variables, of the groups of sequences and of the other arguments.
+        operands: those of the groups of variables, of the groups of streams and of the other arguments.
         placement: what was told of the lifted function.
     """
 

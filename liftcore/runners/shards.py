@@ -29,7 +29,7 @@ WHOLE = PartitionSpec()  # type: ignore[no-untyped-call]
 """The spec of what is the same on all shards."""
 
 SplitOver = bool | str | tuple[str, ...]
-"""Whether a sequence is split over all axes, over none, or over which."""
+"""Whether a stream is split over all axes, over none, or over which."""
 
 
 class Shards(NamedTuple):
@@ -53,7 +53,7 @@ class Shards(NamedTuple):
         return cls(where, axes, {"mesh": mesh, "axis_names": frozenset(axis_names), "check_vma": check_vma})
 
     def chosen(self, split: SplitOver) -> tuple[Any, ...]:
-        """The axes that a sequence is split over."""
+        """The axes that a stream is split over."""
         if isinstance(split, bool):
             return tuple(self.axes) if split else ()
         names = (split,) if isinstance(split, str) else split
@@ -94,7 +94,7 @@ class Shards(NamedTuple):
             body.use
         )
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
-        self.check_new(parts.created, specs, "do not split the sequence that its initializer draws from")
+        self.check_new(parts.created, specs, "do not split the stream that its initializer draws from")
         self.check_new(parts.values[:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
         created = parts.batched_prologue(self._part, operands, in_specs, specs)
 

@@ -27,7 +27,7 @@ class Signature(NamedTuple):
 
     Attributes:
         path: the place of the call, with the name of the lift.
-        treedef: the structure of the donated arguments, the groups of variables and of sequences, and the arguments.
+        treedef: the structure of the donated arguments, the groups of variables and of streams, and the arguments.
         types: the types of their leaves.
     """
 
@@ -89,7 +89,7 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
         yield _of_scope("sequences given", index), str(seen.given)
         yield _of_scope("empty collections", index), ", ".join(seen.empty)
         yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *seen.unlifted))])
-        yield _of_scope("rules of other sequences", index), ", ".join(map(short_form, seen.rules))
+        yield _of_scope("rules of other streams", index), ", ".join(map(short_form, seen.rules))
     for index, names in enumerate(layout.names):
         yield _of_scope("names taken", index), _names_text(names)
 

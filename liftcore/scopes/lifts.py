@@ -71,7 +71,7 @@ class Advice(NamedTuple):
 
     Attributes:
         collection: how to make it take a collection, for the text of errors: `{}` stands for its name.
-        sequence: the same for a stream.
+        stream: the same for a stream.
         into: what becomes of each group of variables that goes in, for `explain`.
         out: what becomes of each one that comes out.
         rngs: what becomes of each group of streams.
@@ -79,7 +79,7 @@ class Advice(NamedTuple):
     """
 
     collection: str
-    sequence: str
+    stream: str
     into: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     rngs: tuple[str, ...] = ()

@@ -381,18 +381,18 @@ def _shape(tree: Any) -> str:
 
 
 def no_sequence(scope: Scope, name: str) -> LiftError:
-    """A key is drawn from a sequence that was not given, or not lifted."""
+    """A key is drawn from a stream that was not given, or not lifted."""
     where = f'make_rng("{name}") at {scope.path_text}'
     given, inside = scope.tree.given, scope.tree.without_sequence(name)
     if inside is not None:
         return UnliftedSequenceError(
             where,
-            f"the sequence was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
-            f"Add {_lift(inside).advice.sequence.format(name)}.",
+            f"the stream was given, but {_lift_of(scope, inside)} does not pass it in (lifted: {list(inside.rngs)}).",
+            f"Add {_lift(inside).advice.stream.format(name)}.",
         )
     return InvalidRngError(
         where,
-        f'no PRNG sequence "{name}" was given{"" if name == rng.DEFAULT else ", nor params"} (given: {list(given)}).',
+        f'no RNG stream "{name}" was given{"" if name == rng.DEFAULT else ", nor params"} (given: {list(given)}).',
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
     )
 

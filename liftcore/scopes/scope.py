@@ -1,4 +1,4 @@
-"""Scopes: places in a tree of variables that own collections, PRNG sequences and names.
+"""Scopes: places in a tree of variables that own collections, RNG streams and names.
 
 A `Scope` is one view of a node of a tree. Variables that were given in are never changed: the dicts on the way to a
 written variable are copied on the first write, the others stay shared with the caller.
@@ -37,7 +37,7 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Scope(Naming):
-    """A place in a tree of variables, with its collections, its PRNG sequences and its path.
+    """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` make the root scope of a model, `push` and `child` the scopes below, and lifts their own. The
     constructor makes a root scope that lives until it is invalidated; a model seldom needs that.
@@ -48,7 +48,7 @@ class Scope(Naming):
 
     Args:
         variables: `{collection: {module: {name: value}}}`; never changed.
-        rngs: one key, which is the sequence `params`, or a mapping from names to keys.
+        rngs: one key, which is the stream `params`, or a mapping from names to keys.
         mutable: a filter for the variables that may be written.
         initializing: what `is_initializing` answers.
 
@@ -342,7 +342,7 @@ class Scope(Naming):
 
         Args:
             name: its name in the collection `params`.
-            init_fn: called with a key of the sequence `params`; not called where the parameter exists and has the
+            init_fn: called with a key of the stream `params`; not called where the parameter exists and has the
                 `shape` that is its first argument. None for a parameter that exists and is only read.
             *init_args: further arguments; the first is the shape, by custom.
             unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
@@ -480,15 +480,15 @@ class Scope(Naming):
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def has_rng(self, name: str) -> bool:
-        """Whether a PRNG sequence of that name was given, and may be drawn from here."""
+        """Whether an RNG stream of that name was given, and may be drawn from here."""
         return name in self.tree.rngs
 
     def make_rng(self, name: str = rng.DEFAULT) -> Any:
-        """The next key of a PRNG sequence; of `params`, where one of that name was never given.
+        """The next key of an RNG stream; of `params`, where one of that name was never given.
 
         Raises:
             InvalidRngError: where neither was given.
-            UnliftedSequenceError: inside a lift that does not pass the sequence in.
+            UnliftedSequenceError: inside a lift that does not pass the stream in.
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
@@ -496,7 +496,7 @@ class Scope(Naming):
         return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, rewound))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
-        """Counts a draw without making its key: the root of the sequence, what the draw counts for, and its number."""
+        """Counts a draw without making its key: the root of the stream, what the draw counts for, and its number."""
         self.check_live("drawing from", name)
         found = self.tree.sequence(name)
         if found is None:

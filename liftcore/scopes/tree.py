@@ -31,8 +31,8 @@ class Node:
 
     Attributes:
         children: the nodes below, by name.
-        counts: how many keys were drawn of each sequence, since it was last rewound.
-        rewinds: for each time that this node was rewound, the sequences that went on as they were.
+        counts: how many keys were drawn of each stream, since it was last rewound.
+        rewinds: for each time that this node was rewound, the streams that went on as they were.
         began: `counts` and `rewinds` when the node was made. The node outside of a lift, which it is a copy of, does
             not tell them: another thread may draw there meanwhile.
         dicts: the variables of each collection that was asked for.
@@ -57,7 +57,7 @@ class Node:
         return found
 
     def rewind(self, kept: frozenset[str] = frozenset()) -> None:
-        """Counts draws here and below from nothing again, but for those from the sequences in `kept`."""
+        """Counts draws here and below from nothing again, but for those from the streams in `kept`."""
         self.rewinds = (*self.rewinds, kept)
         for name in [name for name in self.counts if name not in kept]:
             del self.counts[name]
@@ -65,11 +65,11 @@ class Node:
             child.rewind(kept)
 
     def times_rewound(self, name: str) -> int:
-        """How often the draws from a sequence began to count anew: what was counted before counts no more."""
+        """How often the draws from a stream began to count anew: what was counted before counts no more."""
         return sum(name not in kept for kept in self.rewinds)
 
     def copy_counts(self, fresh: Container[str] = ()) -> Node:
-        """A new node, and new nodes below it, that go on counting where these stand; `fresh` sequences begin anew."""
+        """A new node, and new nodes below it, that go on counting where these stand; `fresh` streams begin anew."""
         copy = Node({name: count for name, count in self.counts.items() if name not in fresh}, self.rewinds)
         copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
         return copy
@@ -146,13 +146,13 @@ def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
 class Tree:
     """What every scope of one `init`, `apply` or lift shares.
 
-    `given` are the names of the sequences that `init` or `apply` were given, lifted here or not; `marks` says whether
+    `given` are the names of the streams that `init` or `apply` were given, lifted here or not; `marks` says whether
     values created here are marked, so that a split can tell them; `left` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
     they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
     value, which is kept and handed outside as it was made; `rewound` says whether any scope was rewound together with
-    its draws; `fold_in_data` makes the fold-in data of a draw from path, sequence, count and `Node.times_rewound`.
+    its draws; `fold_in_data` makes the fold-in data of a draw from path, stream, count and `Node.times_rewound`.
 
     `thread` is the one that has the tree to itself: that of the `init`, `apply` or lift. A tree that is bound is
     nobody's but while a method of a module runs (`claim`); of scopes alone, the first thread that changes one is the
@@ -327,7 +327,7 @@ class Tree:
         return self._writable[collection]
 
     def sequence(self, name: str) -> tuple[str, Any] | None:
-        """The name that draws under a name are counted under, and the root key of the sequence that they come from."""
+        """The name that draws under a name are counted under, and the root key of the stream that they come from."""
         if name not in self._resolved:
             self._resolved[name] = self._resolve(name)
         return self._resolved[name]
@@ -373,7 +373,7 @@ class Tree:
         return tree.mutable(path, value)
 
     def without_sequence(self, name: str) -> Tree | None:
-        """The tree inside the lift that keeps a sequence out, of this tree and those around it; None if none does.
+        """The tree inside the lift that keeps a stream out, of this tree and those around it; None if none does.
 
         Lifts further in cannot pass in what does not reach them, whatever their rules say.
         """

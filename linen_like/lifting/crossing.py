@@ -211,7 +211,7 @@ class Call:
         if inside.parts.alone:
             modules, along = instantiate(inside.parts, scopes)
             return modules[0], along
-        counts = scopes[0].node.counts  # those of sequences that begin anew are not there
+        counts = scopes[0].node.counts  # those of streams that begin anew are not there
         with scopes[0].again({name: number for name, number in inside.drawn if name in counts}):
             (module, *others), along = instantiate(inside.parts, scopes)
             for other, state in zip(others, inside.states[1:], strict=True):

@@ -73,7 +73,7 @@ class Stack(Module):
         unroll: how many layers of a scan are run in one go; see `jax.lax.scan`.
         variable_carry: a filter of variables that go from one layer to the next, such as a counter.
         variable_broadcast: a filter of variables that are the same in all layers.
-        split_rngs: for each filter of PRNG sequences whether layers draw different keys, as they do from those that no
+        split_rngs: for each filter of RNG streams whether layers draw different keys, as they do from those that no
             filter takes; or one bool for all.
         metadata_params: what boxes round variables are told of the axis of layers; see `nn.scan`.
     """

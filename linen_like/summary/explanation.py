@@ -1,4 +1,4 @@
-"""`explain` for modules: what each lift on the way does with every variable and PRNG sequence."""
+"""`explain` for modules: what each lift on the way does with every variable and RNG stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def explain(
     mutable: Filter = None,
     method: Callable[..., Any] | str | None = None,
 ) -> Callable[..., Explanation]:
-    """Tells what the lifts in a module do with its variables and sequences, without computing; see `liftcore.explain`.
+    """Tells what the lifts in a module do with its variables and streams, without computing; see `liftcore.explain`.
 
     Example:
         >>> import jax, linen_like as nn

@@ -1,4 +1,4 @@
-"""`map_variables` and other transformations of what a module sees of its variables and PRNG sequences."""
+"""`map_variables` and other transformations of what a module sees of its variables and RNG streams."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_a_collection_must_be_a_mapping() -> None:
 def test_a_collection_is_named_by_text() -> None:
     with pytest.raises(ApplyScopeInvalidVariablesTypeError, match=r"expected names of collections, given 3\."):
         liftcore.apply(layer)({3: {}}, jnp.ones((1, 3)))  # type: ignore[dict-item]
-    with pytest.raises(InvalidRngError, match=r"expected names of sequences, given 3\."):
+    with pytest.raises(InvalidRngError, match=r"expected names of streams, given 3\."):
         liftcore.apply(layer)({}, jnp.ones((1, 3)), rngs={3: jax.random.key(0)})  # type: ignore[dict-item]
 
 

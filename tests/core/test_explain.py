@@ -1,4 +1,4 @@
-"""`explain`: every lift with its variables and sequences, and a scope that nothing is done to."""
+"""`explain`: every lift with its variables and streams, and a scope that nothing is done to."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_sown_values_are_told_apart() -> None:
     assert list(rows(lift)) == ["kept/x"]
 
 
-# -- sequences ---------------------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------------------------
 
 
 def draws(scope: Scope, x: Any) -> Any:

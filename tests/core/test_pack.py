@@ -334,7 +334,7 @@ def test_what_is_not_lifted_cannot_be_used() -> None:
     assert "no output group of mine takes it" in error.what
     error = raises(UnliftedSequenceError, lambda scope: scope.make_rng("dropout"))
     assert error.where == 'make_rng("dropout") at /mine'
-    assert "the sequence was given, but mine does not pass it in" in error.what
+    assert "the stream was given, but mine does not pass it in" in error.what
     assert root.variables() == {"params": {"w": 1}, "cache": {"c": 2}}
 
 
@@ -465,7 +465,7 @@ def test_a_child_that_was_read_outside_is_another_inside() -> None:
 
 @pytest.mark.parametrize("draws", [(3, 1, 2), (1, 3, 2), (1, 2, 3), (3, 3, 0), (0, 0, 0)])
 def test_of_several_bodies_each_begins_as_the_first_and_the_longest_counts(draws: tuple[int, ...]) -> None:
-    """Each place and each sequence for itself, wherever the body that draws most there stands."""
+    """Each place and each stream for itself, wherever the body that draws most there stands."""
     streams = {"params": KEY, "dropout": OTHER}
     places: list[tuple[str, ...]] = [(), ("old",), ("old", "deep"), ("new",)]
 

@@ -1,4 +1,4 @@
-"""Words, keys and sequences: which numbers they are, what they are drawn from, and what is no key."""
+"""Words, keys and streams: which numbers they are, what they are drawn from, and what is no key."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.fuzz.programs import CARRY, Body, Call, Filter, Lift, like, run, smal
 
 Path = tuple[str, ...]
 GIVEN = ("params", "dropout", "noise")
-"""The sequences that a run is given. Draws from others are draws from `params`."""
+"""The streams that a run is given. Draws from others are draws from `params`."""
 
 
 class IllegalError(Exception):
@@ -32,9 +32,9 @@ class World:
 
     Attributes:
         values: from `(collection, *modules, name)` to a value.
-        roots: the root keys of the sequences.
+        roots: the root keys of the streams.
         mutable: the collections that may be written.
-        counts: how many keys were drawn, by path and sequence.
+        counts: how many keys were drawn, by path and stream.
         pending: what exists as soon as the body has declared it: made by an iteration or branch before.
         first: what was made here, as it was then.
         changed: the paths that were made or written.

@@ -55,7 +55,7 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """As an initial value: drawn from a sequence."""
+    """As an initial value: drawn from a stream."""
 
     sequence: str
 
@@ -133,7 +133,7 @@ class Lift:
         kind: its name.
         size: how many batch elements, iterations.
         groups: for each filter an axis, None or `CARRY`, in the order in which the transformation asks them.
-        splits: for each sequence that is named, whether it is split.
+        splits: for each stream that is named, whether it is split.
         flags: further options.
         until: of a `while_loop`, a collection and a name: it ends early where this variable is large.
     """

@@ -1,4 +1,4 @@
-"""Every kind of lift that can leave a collection or a PRNG sequence outside, told which ones to take in."""
+"""Every kind of lift that can leave a collection or an RNG stream outside, told which ones to take in."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ KINDS = (*_MAPPED, "shard_map", *_LOOPED, "custom_vmap", *_FILTERED, *_DERIVED)
 
 
 def only(name: str, body: Body, collections: Any, sequences: Any) -> Body:
-    """A body under a kind of lift that takes some collections and sequences only.
+    """A body under a kind of lift that takes some collections and streams only.
 
     It may change the shape of what the body returns.
     """

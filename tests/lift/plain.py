@@ -35,14 +35,14 @@ class World:
 
     Attributes:
         values: from `(collection, *modules, name)` to a value.
-        root: from the name of a sequence to the root key that it draws from here.
-        given: the names of the sequences that the run was given.
+        root: from the name of a stream to the root key that it draws from here.
+        given: the names of the streams that the run was given.
         mutable: whether a collection may be written.
         initializing: whether the run is an `init`.
         taken: the collections that the transformation around gives back; None where there is none.
-        counts: how many keys were drawn, by path and sequence.
+        counts: how many keys were drawn, by path and stream.
         pending: what earlier iterations created: it exists again once this iteration has created it too.
-        starts: of a sequence that began anew, how much of a path its keys do not depend on.
+        starts: of a stream that began anew, how much of a path its keys do not depend on.
         changed: what was created or written.
         sown: captured values that the transformation around does not list.
         first: the first value of what was created.
@@ -77,7 +77,7 @@ class World:
 
     @contextlib.contextmanager
     def anew(self, roots: Mapping[str, Any], start: int) -> Iterator[None]:
-        """Within it, some sequences begin anew, from roots of their own."""
+        """Within it, some streams begin anew, from roots of their own."""
         before = self.root, self.given, self.starts, self.counts
         outer, given = self.root, self.given | roots.keys()
         self.given, self.starts = given, {**self.starts, **dict.fromkeys(roots, start)}
@@ -203,10 +203,10 @@ class Rule(NamedTuple):
 
     Attributes:
         axes: for each collection its axis, None (shared), `CARRY`, `PART` or `SAME`; what is not listed is not lifted.
-        split: for each sequence whether it is split.
+        split: for each stream whether it is split.
         size: how many elements or iterations there are.
         reverse: whether the last slice comes first.
-        folds: whether the keys of a split sequence are folded, as in loops that do not know how often they run.
+        folds: whether the keys of a split stream are folded, as in loops that do not know how often they run.
     """
 
     axes: Mapping[str, Any]

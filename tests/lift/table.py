@@ -1,7 +1,7 @@
 """The transformations, one row for each configuration: every law is asked of every row.
 
 A row lifts `body(scope, x) -> y`, where `x` and `y` have one shape, and knows the loop or call in plain Python that
-must give the same. Bodies may use the collections and sequences of `COLLECTIONS` and `SEQUENCES`, as `Row.rule` says;
+must give the same. Bodies may use the collections and streams of `COLLECTIONS` and `SEQUENCES`, as `Row.rule` says;
 values of `state` have one or more dimensions. What is shared must not differ between elements: that goes for `consts`
 and `fixed`, and in a row of `SHARED` for `params` too.
 """

@@ -292,7 +292,7 @@ def test_a_shared_variable_that_differs_is_an_error() -> None:
         match=r"map\(write\) at /: \['state/n'\] is shared by all elements.*write the same in all elements\.",
     ):
         liftcore.init(lifted_map(write, variable_axes={"state": None}))(KEY, jnp.arange(3.0))
-    with pytest.raises(LoopInvarianceError, match=r"\['params/dense/w'\] is shared.*do not split the sequence"):
+    with pytest.raises(LoopInvarianceError, match=r"\['params/dense/w'\] is shared.*do not split the stream"):
         liftcore.init(lifted_map(create, variable_axes={"params": None}, split_rngs=True))(KEY, jnp.arange(3.0))
 
 

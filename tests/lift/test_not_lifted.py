@@ -126,7 +126,7 @@ def test_a_sequence_that_only_a_lift_gave_and_an_inner_one_leaves_out_is_not_cal
     model = liftcore.with_rngs(inner, {"noise": key(3)})
     with pytest.raises(UnliftedSequenceError, match=r'make_rng\("noise"\).*remat\(.*does not pass it in'):
         liftcore.apply(model)({}, X)
-    with pytest.raises(InvalidRngError, match='no PRNG sequence "noise" was given') as caught:
+    with pytest.raises(InvalidRngError, match='no RNG stream "noise" was given') as caught:
         liftcore.apply(inner)({}, X)
     assert not isinstance(caught.value, UnliftedSequenceError)
 

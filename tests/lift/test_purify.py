@@ -200,7 +200,7 @@ def test_draws_need_keys_of_the_caller() -> None:
         pure_fn, variables = purify(noisy, scope.push("a"))
         return pure_fn(variables, X, mutable=True)
 
-    with pytest.raises(InvalidRngError, match=r'make_rng\("dropout"\) at /a: no PRNG sequence.*Pass one: `rngs='):
+    with pytest.raises(InvalidRngError, match=r'make_rng\("dropout"\) at /a: no RNG stream.*Pass one: `rngs='):
         liftcore.apply(model)({name: {"a": below} for name, below in variables.items()}, rngs=RNGS)
 
 

@@ -458,7 +458,7 @@ def test_a_new_value_that_differs_where_its_spec_says_it_is_the_same() -> None:
         )(keys(), X)
     assert caught.value.where == '"params/dense/w" in shard_map(create) at /a'
     assert "it is the same along ['x'], but its new value differs there" in caught.value.what
-    assert "`variable_specs={\"params\": P(('x', 'y'))}`, or do not split the sequence" in caught.value.fix
+    assert "`variable_specs={\"params\": P(('x', 'y'))}`, or do not split the stream" in caught.value.fix
     with pytest.raises(
         LoopInvarianceError, match=r"\"state/mean\" in shard_map\(write\) at /: .*P\('x'\).*`jax.lax.pmean`"
     ):

@@ -335,7 +335,7 @@ def test_a_shared_variable_that_differs_between_elements_is_an_error(made: bool)
 
 def test_a_shared_parameter_from_split_keys_is_an_error() -> None:
     lifted = liftcore.vmap(dense, variable_axes={"params": None}, split_rngs={"params": True})
-    with pytest.raises(LoopInvarianceError, match=r"params/w.*differs between.*do not split the sequence"):
+    with pytest.raises(LoopInvarianceError, match=r"params/w.*differs between.*do not split the stream"):
         liftcore.init(lifted)(KEY, jnp.ones((2, 3)))
 
 
@@ -405,7 +405,7 @@ def draws(scope: Scope, *names: str) -> Any:
 
 
 def elements(split_rngs: Any, *names: str, rngs: Any = RNGS) -> dict[str, bool]:
-    """For each sequence, whether three elements draw different keys."""
+    """For each stream, whether three elements draw different keys."""
     lifted = liftcore.vmap(lambda scope: draws(scope, *names), axis_size=3, split_rngs=split_rngs)
     found = liftcore.apply(lifted)({}, rngs=rngs)
     return {name: len(np.unique(keys, axis=0)) == 3 for name, keys in found.items()}

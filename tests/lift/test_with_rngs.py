@@ -25,7 +25,7 @@ def draw(scope: Scope, name: str = "dropout") -> Any:
 
 
 def block(scope: Scope) -> Any:
-    """Draws of two sequences, here and below."""
+    """Draws of two streams, here and below."""
     return draw(scope), scope.child(draw, "a")(), draw(scope), scope.child(draw, "b")("params")
 
 
@@ -52,7 +52,7 @@ def at(path: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 def test_the_named_sequence_begins_anew_at_the_scope(path: str, mine: Any) -> None:
     ours = apply(at(path, with_rngs(block, {"dropout": mine})))
     assert_same(ours[:3], apply(block, {"params": KEY, "dropout": mine})[:3])
-    assert_same(ours[3], apply(at(path, block))[3]), "another sequence goes on as it was"
+    assert_same(ours[3], apply(at(path, block))[3]), "another stream goes on as it was"
 
 
 def test_the_same_key_gives_the_same_draws() -> None:
@@ -111,7 +111,7 @@ def test_several_scopes_draw_keys_of_their_own() -> None:
     assert_same([a, same], apply(lambda scope: [draw(scope), draw(scope)], {"dropout": MINE}))
 
 
-# -- sequences that were never given -----------------------------------------------------------------------------------
+# -- streams that were never given -----------------------------------------------------------------------------------
 
 
 def test_a_sequence_may_be_given_here_for_the_first_time() -> None:
@@ -143,7 +143,7 @@ def test_without_it_the_sequence_is_still_missing() -> None:
 
 
 def test_what_a_element_splits_goes_on_being_split() -> None:
-    """A sequence without a key of its own keeps the rule that a `vmap` outside has for its name."""
+    """A stream without a key of its own keeps the rule that a `vmap` outside has for its name."""
     elements = liftcore.vmap(
         with_rngs(lambda scope: (draw(scope, "noise"), draw(scope)), {"dropout": MINE}),
         axis_size=2,

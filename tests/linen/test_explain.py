@@ -78,7 +78,7 @@ def test_an_apply_is_explained() -> None:
     (dropout,) = (row for row in scan.sequences if row.name == "dropout")
     assert (dropout.treatment, dropout.drawn) == ("split between iterations", 1)
     assert [row.fate for row in head.variables] == ["read", "read"]
-    with pytest.raises(nn.errors.LiftError, match="no PRNG sequence"):
+    with pytest.raises(nn.errors.LiftError, match="no RNG stream"):
         nn.explain(Model(), variables=variables)(X)
 
 

@@ -19,7 +19,7 @@ transparent = pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", 
 
 
 class Noisy(nn.Module):
-    """Uses parameters, a state, two sequences and captured values."""
+    """Uses parameters, a state, two streams and captured values."""
 
     @nn.compact
     def __call__(self, x: Any, _: Any = None) -> Any:
@@ -209,7 +209,7 @@ def test_stack_of_blocks_with_everything() -> None:
 
 
 class Counting(nn.Module):
-    """Needs the sequence `dropout` and the collection `stats`."""
+    """Needs the stream `dropout` and the collection `stats`."""
 
     @nn.compact
     def __call__(self, x: Any, _: Any = None) -> Any:

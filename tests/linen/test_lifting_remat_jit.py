@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", "jit"])
 
 
 class Noisy(nn.Module):
-    """A layer that draws from two sequences and keeps statistics."""
+    """A layer that draws from two streams and keeps statistics."""
 
     features: int = 3
 

@@ -81,14 +81,14 @@ ENTRIES: Table = {
     "a key for dropout only": (
         lambda: nn.Dense(3).init({"dropout": KEY}, X),
         InvalidRngError,
-        'make_rng("params") at / | no PRNG sequence "params" was given | `rngs={"params": jax.random.key(0)}`',
+        'make_rng("params") at / | no RNG stream "params" was given | `rngs={"params": jax.random.key(0)}`',
     ),
     "dropout without a key": (
         lambda: nn.Sequential([DROP]).apply({}, X),
         InvalidRngError,
-        'make_rng("dropout") at /layers_0 | no PRNG sequence "dropout" was | `rngs={"dropout": jax.random.key(0)}`',
+        'make_rng("dropout") at /layers_0 | no RNG stream "dropout" was | `rngs={"dropout": jax.random.key(0)}`',
     ),
-    "a misspelt sequence": (
+    "a misspelt stream": (
         lambda: DROP.apply({}, X, rngs={"droput": KEY}),
         InvalidRngError,
         'make_rng("dropout") at / | (given: [\'droput\']) | `rngs={"dropout": jax.random.key(0)}`',
@@ -103,10 +103,10 @@ ENTRIES: Table = {
         InvalidRngError,
         'rngs["params"] | expected one PRNG key, given PRNG keys of shape (2,). | Pass a key',
     ),
-    "a number for the name of a sequence": (
+    "a number for the name of a stream": (
         lambda: nn.Dense(3).init({0: KEY}, X),  # type: ignore[dict-item]
         InvalidRngError,
-        'rngs | expected names of sequences, given 0. | {"params": jax.random.key(0)}',
+        'rngs | expected names of streams, given 0. | {"params": jax.random.key(0)}',
     ),
     "a list of keys": (
         lambda: DROP.apply({}, X, rngs=[KEY]),  # type: ignore[arg-type]
@@ -284,10 +284,10 @@ VARIABLES: Table = {
         ModifyScopeVariableError,
         '"params/kernel" at / | collection "params" is immutable here | `apply(..., mutable=["params"])`',
     ),
-    "a sequence that was never given": (
+    "a stream that was never given": (
         lambda: compact(lambda net, x: net.make_rng("noise"), {}),
         InvalidRngError,
-        'make_rng("noise") at / | no PRNG sequence "noise" was given | `rngs={"noise": jax.random.key(0)}`',
+        'make_rng("noise") at / | no RNG stream "noise" was given | `rngs={"noise": jax.random.key(0)}`',
     ),
 }
 

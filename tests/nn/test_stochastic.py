@@ -50,7 +50,7 @@ def test_gradient_is_finite_where_all_is_dropped() -> None:
 
 
 def test_dropout_without_a_key_names_the_sequence() -> None:
-    with pytest.raises(InvalidRngError, match='no PRNG sequence "noise" was given'):
+    with pytest.raises(InvalidRngError, match='no RNG stream "noise" was given'):
         drop({}, ONES, 0.5, deterministic=False, rng_collection="noise")
 
 

@@ -120,7 +120,7 @@ def folded() -> Row:
 
 
 def keyed(key: Any) -> Row:
-    """`with_rngs`: one sequence begins anew, from a key that is given."""
+    """`with_rngs`: one stream begins anew, from a key that is given."""
 
     def plain(body: Body) -> Body:
         def call(scope: Any, x: Any) -> Any:
