@@ -51,7 +51,7 @@ def transformation(
         >>> def layer(scope, x):
         ...     return x * scope.param("w", lambda key: 2.0)
         >>> liftcore.init(my_remat(layer))(jax.random.key(0), 21.0)
-        (Array(42., dtype=float32, weak_type=True), {'params': {'w': 2.0}})
+        (Array(42., dtype=float32, weak_type=True), {'params': {'w': Array(2., dtype=float32, weak_type=True)}})
 
     Args:
         transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, see `liftcore.Body`;

@@ -31,12 +31,12 @@ def explain(
         >>> class Ensemble(nn.Module):
         ...     @nn.compact
         ...     def __call__(self, x):
-        ...         Elements = nn.vmap(nn.Dense, {"params": 0}, {"params": True})
-        ...         return Elements(2, use_bias=False, name="elements")(x)
+        ...         Denses = nn.vmap(nn.Dense, {"params": 0}, {"params": True})
+        ...         return Denses(2, use_bias=False, name="batch")(x)
         >>> print(nn.explain(Ensemble(), jax.random.key(0))(jax.numpy.ones((5, 3))))
         Ensemble.__call__
           vmap(Dense) at /batch
-            params/batch/kernel  float32[5,3,2]  'params': axis 0               created, hoisted, read
+            params/batch/kernel  float32[5,3,2]  'params': axis 0                  created, hoisted, read
             rng params                           'params': split between elements  1 drawn
 
     Args:

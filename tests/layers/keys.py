@@ -44,5 +44,5 @@ _QUICK = define_prng_impl(
 
 
 def quick_sequences() -> dict[str, Any]:
-    """A key for each PRNG sequence that a row uses."""
+    """A key for each RNG stream that a row uses."""
     return dict(zip(("params", "dropout", "noise"), jax.random.split(jax.random.key(0, impl=_QUICK), 3), strict=True))

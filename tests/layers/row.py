@@ -75,7 +75,7 @@ def modular(module: Any, row: Row) -> Layer:
 
 
 def sequences() -> dict[str, Any]:
-    """A key for each PRNG sequence that a row uses."""
+    """A key for each RNG stream that a row uses."""
     return dict(zip(("params", "dropout", "noise"), jax.random.split(jax.random.key(0), 3), strict=True))
 
 

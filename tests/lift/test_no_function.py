@@ -39,6 +39,8 @@ AT_ONCE: dict[str, Callable[[Any], Any]] = {
     "map_variables, map_in": lambda fn: liftcore.map_variables(layer, "params", fn),
     "map_variables, map_out": lambda fn: liftcore.map_variables(layer, "params", map_out=fn),
     "pack": lambda fn: liftcore.pack(fn, [True], [True], [True]),
+    "transformation": lambda fn: liftcore.transformation(lambda body, *groups: body(*groups), [], [], [])(fn),
+    "filtered": lambda fn: liftcore.filtered(liftcore.jit, fn),
     "map": lambda fn: liftcore.map(fn),
     "pmap": lambda fn: liftcore.pmap(fn, "i"),
     "swap_collection": lambda fn: liftcore.swap_collection(fn, "a", "b"),

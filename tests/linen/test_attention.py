@@ -323,7 +323,7 @@ def test_dropout_asks_for_deterministic_and_for_a_key() -> None:
     variables = layer.init(KEY, X, deterministic=True)
     with pytest.raises(LiftArgumentError, match=r'"deterministic" of MultiHeadAttention.* neither to the constructor'):
         layer.apply(variables, X)
-    with pytest.raises(InvalidRngError, match='no PRNG sequence "dropout" was given'):
+    with pytest.raises(InvalidRngError, match='no RNG stream "dropout" was given'):
         layer.apply(variables, X, deterministic=False)
     assert layer.apply(variables, X, deterministic=False, dropout_rng=KEY).shape == X.shape
 
