@@ -112,10 +112,12 @@ class Steady:
 
     Attributes:
         kept: that; None where there is no trace yet, and where they differ or create variables.
+        room: for how many draws they have room.
     """
 
     def __init__(self) -> None:
         self.kept: Kept | None = None
+        self.room = _FEW
         self._seen = False
 
     def note(self, kept: Kept | None) -> None:
@@ -130,7 +132,7 @@ class TooManyDraws(BaseException):
 
 
 class NewTrace(BaseException):
-    """A body would be traced where it was taken to have been: a signal, like `TooFewWords`."""
+    """A body would be traced where it was taken to have been: a signal, like `TooManyDraws`."""
 
 
 class FoldInData:
@@ -263,7 +265,6 @@ class Compiled:
         self._whole = self._jit(self.program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
         self._rest = functools.lru_cache(_TRACES)(self._without_created)
-        self._room = _FEW
         self._steady = _STEADY.setdefault(program, Steady())
         self._known = known
         known[id(self)] = self
@@ -349,13 +350,13 @@ class Compiled:
         """What is known of the body without running it; it is traced if no equal call was before."""
         while True:
             try:
-                return self._whole.trace(np.zeros(self._room, np.uint32), gone, operands)
+                return self._whole.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
             except TooManyDraws:
-                self._room *= 4
+                self._steady.room *= 4
 
     def _filled(self, data: list[Any]) -> Any:
         """A vector of as many numbers as there is room for."""
-        rest = np.zeros(self._room - len(data), np.uint32)
+        rest = np.zeros(self._steady.room - len(data), np.uint32)
         if any(isinstance(one, jax.Array) for one in data):
             return jnp.concatenate([jnp.stack(data), rest])
         return np.concatenate([np.array(data, np.uint32), rest])

@@ -588,6 +588,18 @@ def test_a_call_over_a_mutable_scope_asks_for_no_trace_again(monkeypatch: pytest
     assert scope.variables()["state"]["n"] == 4
 
 
+def test_many_draws_under_other_options_are_those_of_the_body() -> None:
+    def many(scope: Any, x: Any) -> Any:
+        keys = [scope.make_rng("noise") for _ in range(300)]
+        return x + jax.random.uniform(keys[-1])
+
+    one, other = liftcore.jit(many), liftcore.jit(many, inline=True)
+    scope, plain = _bound(), _bound()
+    for lifted in (one, one, other, other, one):
+        np.testing.assert_allclose(lifted(scope, 1.0), many(plain, 1.0), rtol=1e-6)
+    assert scope.make_rng("noise") == plain.make_rng("noise")
+
+
 def test_lifts_over_a_scope_that_creates_nothing_are_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_split(*_: Any, **__: Any) -> Any:
         raise AssertionError("there is nothing to split off")
