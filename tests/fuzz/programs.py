@@ -275,7 +275,7 @@ def write(scope: Any, collection: str, name: str, value: Any, raw: bool) -> None
     """Writes a variable, whatever its structure."""
     old = scope.get_variable(collection, name)
     if raw:
-        scope.put_variable(collection, name, jax.tree.map(lambda leaf: leaf + value, old))
+        scope.put_variable(collection, name, jax.tree.map(lambda leaf: jnp.add(leaf, value), old))
     else:
         scope.put_variable(collection, name, jax.tree.map(lambda leaf: like(jnp.tanh(leaf) + value, leaf), old))
 

@@ -69,7 +69,7 @@ def vmap(
             return jax.vmap(part, tuple(in_axes), out_axes, axis_size=size, axis_name=axis_name)
 
         def element(axis: int | None, part: Any) -> Any:
-            take = functools.partial(jnp.take, indices=0, axis=axis)
+            take = functools.partial(jax.lax.index_in_dim, index=0, axis=axis, keepdims=False)
             return part if axis is None else jax.eval_shape(lambda part: jax.tree.map(take, part), part)
 
         types = jax.tree.map(element, axes, operands, is_leaf=lambda axis: axis is None)
