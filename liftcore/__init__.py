@@ -7,7 +7,8 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     scopes         Scope, Variable
     lifts          see liftcore.lift; and what happens to variables there: In, Out, InOut, broadcast
     your own       pack, Captured, Changes; for a Module layer, lifter_of, static_key
-    any values     Rest, split_static, join_static, is_array, filtered, Blueprint
+    any values     Rest, split_static, flatten_static, join_static, is_array, filtered,
+                   Blueprint, Scoped, is_scoped, split_scoped
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
     filters        liftcore.filters; of these also here: DenyList

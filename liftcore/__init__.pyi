@@ -13,7 +13,7 @@ from . import (
     traverse_util,
     typing,
 )
-from .diagnostics.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
+from .diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
 from .diagnostics.retrace import Difference, Retrace, Retraces, assert_max_traces, retraces
 from .entry import apply, bind, init, lazy_init
 from .filters import DenyList
@@ -53,14 +53,17 @@ from .pipeline.outlining import outline
 from .pipeline.packing import lifter_of, pack, transformation
 from .pipeline.splitting import Prologue, Split
 from .pipeline.use import Body, Use
-from .rest import Rest, is_array, join_static, split_static
+from .rest import Rest, flatten_static, is_array, join_static, split_static
+from .runners.ahead import CompiledJit, Jitted, LoweredJit
 from .runners.axes import NO_AXES, In, InOut, Out, broadcast
 from .runners.loop import Loop
 from .scopes.blueprint import Blueprint
 from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
+from .scopes.scoped import Scoped, is_scoped, split_scoped
 from .scopes.variable import Variable
 from .statics import static_key
+from .tracing import trace_state
 
 __all__ = [
     "NO_AXES",
@@ -70,22 +73,26 @@ __all__ = [
     "Body",
     "Captured",
     "Changes",
+    "CompiledJit",
     "DenyList",
     "Difference",
     "ExplainedLift",
-    "ExplainedSequence",
+    "ExplainedStream",
     "ExplainedVariable",
     "Explanation",
     "FrozenDict",
     "In",
     "InOut",
+    "Jitted",
     "Loop",
+    "LoweredJit",
     "Out",
     "Prologue",
     "Rest",
     "Retrace",
     "Retraces",
     "Scope",
+    "Scoped",
     "Split",
     "Use",
     "Variable",
@@ -107,6 +114,7 @@ __all__ = [
     "explain",
     "filtered",
     "filters",
+    "flatten_static",
     "fold_rngs",
     "fori_loop",
     "freeze",
@@ -115,6 +123,7 @@ __all__ = [
     "hessian",
     "init",
     "is_array",
+    "is_scoped",
     "jacfwd",
     "jacrev",
     "jit",
@@ -143,12 +152,14 @@ __all__ = [
     "scan",
     "serialization",
     "shard_map",
+    "split_scoped",
     "split_static",
     "static_key",
     "statics",
     "struct",
     "swap_collection",
     "switch",
+    "trace_state",
     "transformation",
     "traverse_util",
     "typing",

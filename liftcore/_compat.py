@@ -26,6 +26,7 @@ __all__ = [
     "as_array",
     "checkpoint",
     "closed_over",
+    "forget_calls",
     "has_effect",
     "is_eager",
     "is_tag",
@@ -33,6 +34,7 @@ __all__ = [
     "mapped_aval",
     "raw_transformation",
     "tag",
+    "tag_name",
     "trace_state",
     "vary",
     "varying_axes",
@@ -64,12 +66,14 @@ def is_eager() -> bool:
     return trace_state() == _EAGER and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
 
 
-def tag(value: Any) -> Any:
-    """The same pytree, each of its leaves an array that stands as a variable of its own in a jaxpr.
+def tag(value: Any, name: str = TAG) -> Any:
+    """The same pytree, each of its leaves marked: an array that an equation of its own, which does nothing, makes.
+
+    So an initial value has a variable in the jaxpr, where a split can cut; `equations.cut` takes the mark away.
 
     What was a Python number stays weakly typed: it takes the dtype of what it is computed with.
     """
-    return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), TAG), value)  # type: ignore[no-untyped-call]
+    return jax.tree.map(lambda leaf: checkpoint_name(as_array(leaf), name), value)  # type: ignore[no-untyped-call]
 
 
 def varying_axes(kind: Any) -> frozenset[Any]:
@@ -129,6 +133,17 @@ def _wrapped(leaf: Any, impl: Any) -> Any:
     return jax.random.wrap_key_data(leaf, impl=impl) if impl else leaf
 
 
+def forget_calls(jitted: Any) -> None:
+    """Lets a `jax.jit` look at the next call of each signature anew.
+
+    It calls a signature for which tracing once raised an error by a path in Python for ever, which takes several times
+    as long. What was traced and compiled is kept.
+    """
+    forget = getattr(jitted, "_clear_cache", None)
+    if forget is not None:  # else calls are slower, and as right
+        forget()
+
+
 def has_effect(eqn: Any) -> bool:
     """Whether a jaxpr equation does anything beside what it computes; to name a mapped axis is none of that."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
@@ -136,7 +151,12 @@ def has_effect(eqn: Any) -> bool:
 
 def is_tag(eqn: Any) -> bool:
     """Whether a jaxpr equation is one that `tag` made."""
-    return bool(eqn.params.get("name") == TAG and eqn.primitive.name == "name")
+    return tag_name(eqn) == TAG
+
+
+def tag_name(eqn: Any) -> str:
+    """The name that a jaxpr equation marks a value with, if that is what it does."""
+    return str(eqn.params["name"]) if eqn.primitive.name == "name" else ""
 
 
 def raw_transformation() -> str | None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
-from .diagnostics.retrace import note_applied
-from .errors import InvalidRngError, LazyInitError, no_function
+from .errors import InvalidRngError, LazyInitError, check_function
 from .pipeline.splitting import Prologue, trace
+from .scopes.observers import observers
 from .scopes.scope import Scope
-from .typing import Filter, RNGs, Variables
+from .texts import path_text
+from .typing import Filter, PyTree, RNGs, Variables
+from .values import only, overlaid
 
 __all__ = ["apply", "bind", "init", "lazy_init"]
 
@@ -71,13 +73,13 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
     Raises:
         LiftArgumentError: where `fn` cannot be called.
     """
-    if not callable(fn):
-        raise no_function("liftcore.apply", fn)
+    check_function("liftcore.apply", fn)
 
     @functools.wraps(fn)
     def applied(variables: Variables, *args: Any, rngs: RNGs | None = None, **kwargs: Any) -> Any:
         with bind(variables, rngs, mutable).temporary() as root:
-            note_applied(fn, root, mutable, args, kwargs)
+            for observer in observers():
+                observer.applied(fn, root, mutable, args, kwargs)
             result = fn(root, *args, **kwargs)
             return result if mutable is False or mutable is None else (result, root.mutable_variables())
 
@@ -105,15 +107,15 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
     Raises:
         LiftArgumentError: where `fn` cannot be called.
     """
-    if not callable(fn):
-        raise no_function("liftcore.init", fn)
+    check_function("liftcore.init", fn)
 
     @functools.wraps(fn)
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> tuple[Any, Variables]:
         if rngs is None:
             raise InvalidRngError("init", "expected a PRNG key, given None.", "Pass one: `jax.random.key(0)`.")
         with bind({}, rngs, mutable, initializing=True).temporary() as root:
-            note_applied(fn, root, True, args, kwargs)
+            for observer in observers():
+                observer.applied(fn, root, True, args, kwargs)
             result = fn(root, *args, **kwargs)
             return result, {name: found for name, found in root.mutable_variables().items() if found}
 
@@ -143,25 +145,21 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
         LiftArgumentError: where `fn` cannot be called.
         LazyInitError: when called, where an initial value depends on an argument that is a shape only.
     """
-    if not callable(fn):
-        raise no_function("liftcore.lazy_init", fn)
+    check_function("liftcore.lazy_init", fn)
 
     def initialized(rngs: RNGs, *args: Any, **kwargs: Any) -> Variables:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        dynamic = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)}
-        shapes = {i: x for i, x in dynamic.items() if isinstance(x, jax.ShapeDtypeStruct)}
-        arrays = {i: x for i, x in dynamic.items() if i not in shapes}
+        given = args, kwargs
+        arrays, shapes = only(given, jax.Array), only(given, jax.ShapeDtypeStruct)
 
-        def create(rngs: RNGs, arrays: dict[int, Any], shapes: dict[int, Any]) -> tuple[Variables, tuple[()]]:
-            full = [arrays.get(i, shapes.get(i, leaf)) for i, leaf in enumerate(leaves)]
-            args, kwargs = jax.tree.unflatten(treedef, full)
+        def create(rngs: RNGs, arrays: PyTree, shapes: PyTree) -> tuple[Variables, tuple[()]]:
+            args, kwargs = overlaid(overlaid(given, arrays), shapes)
             return init(fn, mutable)(rngs, *args, **kwargs)[1], ()
 
         traced = trace(create, rngs, arrays, shapes)
         for path, reads in jax.tree.leaves_with_path(traced.reads()):
             if 2 in reads:
                 raise LazyInitError(
-                    f'"{jax.tree_util.keystr(path, simple=True, separator="/")}"',
+                    f'"{path_text(path)}"',
                     "its initial value depends on the numbers of an argument that is given as a shape only.",
                     "Pass an array for that argument, or call `init`.",
                 )

@@ -5,7 +5,7 @@
     ├── variables: ScopeCollectionNotFound, ScopeVariableNotFoundError, ScopeParamNotFoundError,
     │              ScopeParamShapeError, ModifyScopeVariableError, UnliftedCollectionError (which is a
     │              ScopeCollectionNotFound and a ModifyScopeVariableError)
-    ├── streams: InvalidRngError, UnliftedSequenceError
+    ├── streams: InvalidRngError, UnliftedStreamError
     ├── entry:     ApplyScopeInvalidVariablesTypeError, ApplyScopeInvalidVariablesStructureError, LazyInitError
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
@@ -31,13 +31,13 @@ def shown(value: Any) -> str:
     Example:
         >>> import jax
         >>> shown(jax.numpy.ones((2, 3))), shown(jax.random.key(0)), shown(print), shown(int), shown(0.5)
-        ('a float32[2, 3] array', 'a PRNG key', 'the function print', 'the class int', '0.5')
+        ('a float32[2,3] array', 'a PRNG key', 'the function print', 'the class int', '0.5')
     """
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple):
         if str(dtype).startswith("key<"):
             return f"PRNG keys of shape {shape}" if shape else "a PRNG key"
-        return f"a {dtype}{list(shape)} array"
+        return f"a {dtype}[{','.join(map(str, shape))}] array"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__qualname__"):
@@ -84,14 +84,17 @@ def rewords(reword: Callable[[LiftError], None]) -> Callable[[LiftError], None]:
     write is another one changes the attributes of an error here, `fix` above all.
 
     Example:
-        >>> @rewords
-        ... def of_blocks(error):
-        ...     if layer_is_running:
-        ...         error.fix = error.fix.replace("scope.", "block.")
-        >>> layer_is_running = True
+        >>> class Blocks:
+        ...     running = False
+        ...     def reword(self, error):
+        ...         if self.running:
+        ...             error.fix = error.fix.replace("scope.", "block.")
+        >>> layer = Blocks()
+        >>> _ = rewords(layer.reword)
+        >>> layer.running = True
         >>> print(LiftError('"w" at /', "it is missing.", "Write `scope.param(name, init_fn)`."))
         "w" at /: it is missing. Write `block.param(name, init_fn)`.
-        >>> layer_is_running = False
+        >>> layer.running = False
 
     Args:
         reword: called with each new error, in the thread that makes it. It leaves the error as it is where no code of
@@ -134,7 +137,7 @@ class NameInUseError(LiftError, ValueError):
 
 
 class JaxTransformError(LiftError, ValueError):
-    """A scope was drawn from, written or named under a raw JAX transformation wrapped round it."""
+    """A scope, or a module that may be changed, was used under a raw JAX transformation wrapped round it."""
 
 
 class ThreadError(LiftError, ValueError):
@@ -169,8 +172,11 @@ class InvalidRngError(LiftError, ValueError):
     """A key was drawn from a stream that was never given, or something that is no key was given as one."""
 
 
-class UnliftedSequenceError(InvalidRngError):
+class UnliftedStreamError(InvalidRngError):
     """A key was drawn inside a lift from a stream that the lift does not pass in."""
+
+
+UnliftedSequenceError = UnliftedStreamError  # its name at first
 
 
 class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):
@@ -230,3 +236,13 @@ def no_function(where: str, given: Any) -> LiftArgumentError:
     """
     what = f"expected a function, given {shown(given)}."
     return LiftArgumentError(where, what, "Give the function itself, which is called later.")
+
+
+def check_function(where: str, given: Any) -> None:
+    """Checks that something can be called.
+
+    Raises:
+        LiftArgumentError: where it cannot.
+    """
+    if not callable(given):
+        raise no_function(where, given)

@@ -25,6 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import struct
 from .errors import LiftArgumentError
+from .texts import path_text
 from .typing import PyTree
 
 __all__ = [
@@ -310,7 +311,7 @@ def with_partitioning(
     Args:
         fn: an initializer, or any function that returns an array.
         names: one for each axis; see `Partitioned`.
-        mesh: see `Partitioned`.
+        mesh: the mesh, or None for that of `jax.set_mesh`.
 
     A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
     """
@@ -345,7 +346,7 @@ def get_sharding(tree: PyTree, mesh: Mesh) -> PyTree:
     def sharding(path: Any, leaf: Any) -> Sharding | None:
         spec = _spec(leaf)
         if spec is not None:
-            check_axes(f'"{jax.tree_util.keystr(path, simple=True, separator="/")}"', spec, mesh)
+            check_axes(f'"{path_text(path)}"', spec, mesh)
         if isinstance(leaf, Partitioned):
             return leaf.get_sharding(mesh)
         return None if spec is None else NamedSharding(mesh, spec)
@@ -385,17 +386,14 @@ def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> P
     around: Any = jax.sharding.get_abstract_mesh()
     manual = {name for name, kind in zip(around.axis_names, around.axis_types, strict=True) if kind == AxisType.Manual}
     known: Any = around if mesh is None or manual else mesh
-    if known.empty or len(manual) == len(known.axis_names) or not all(map(_is_array, jax.tree.leaves(value))):
+    arrays = jax.tree.leaves(value)
+    if known.empty or len(manual) == len(known.axis_names) or not all(is_array_type(type(leaf)) for leaf in arrays):
         return value
-    check_axes(f"an array of shape {np.shape(jax.tree.leaves(value)[0])}" if value is not None else "", spec, known)
+    check_axes(f"an array of shape {np.shape(arrays[0])}" if arrays else "", spec, known)
     left = PartitionSpec(*(_without(manual, name) for name in spec))  # type: ignore[no-untyped-call]
     explicit = AxisType.Explicit in known.axis_types
     place: Any = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return place(value, left if known is around else NamedSharding(known, left))
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
 
 
 def _without(manual: set[Any], name: AxisName) -> AxisName:

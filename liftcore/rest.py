@@ -6,7 +6,10 @@ comes out with each result, on cached calls too. A `Rest` is all structure: what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +18,7 @@ import numpy as np
 from .errors import LiftArgumentError
 from .statics import Undescribed, snapshot, static_key
 
-__all__ = ["Rest", "is_array", "join_static", "split_static"]
+__all__ = ["Rest", "flatten_static", "is_array", "join_static", "split_static"]
 
 
 class _Hole:
@@ -54,27 +57,34 @@ class Rest:
         Undescribed: where no key stands for a part of the value, such as a JAX array.
     """
 
-    __slots__ = ("_hash", "_key", "_leaves", "_structure")
+    __slots__ = ("_hash", "_holes", "_key", "_static", "_structure")
 
-    _leaves: tuple[Any, ...]
     _structure: Any
+    _holes: bytes
+    """For each leaf of the structure whether it is the place of an array."""
+    _static: tuple[Any, ...]
+    """All other leaves."""
     _key: Hashable
     _hash: int
 
     def __init__(self, value: Any) -> None:
-        self._set(*jax.tree.flatten(value, is_leaf=_is_rest))
+        leaves, structure, key = _flatten(value)
+        self._hold(leaves, structure, key, [leaf is _HOLE for leaf in leaves])
 
-    @classmethod
-    def _of(cls, leaves: Sequence[Any], structure: Any) -> Rest:
-        rest = cls.__new__(cls)
-        rest._set(leaves, structure)
-        return rest
-
-    def _set(self, leaves: Sequence[Any], structure: Any) -> None:
-        keys = [_key(leaf, number, structure) for number, leaf in enumerate(leaves)]
-        self._key, self._structure = (static_key(structure), *keys), structure
-        self._leaves = tuple(map(snapshot, leaves))
+    def _hold(self, leaves: Sequence[Any], structure: Any, key: Hashable | None, holes: Sequence[bool]) -> None:
+        static = [leaf for leaf, hole in zip(leaves, holes, strict=True) if not hole]
+        try:
+            self._key = (static_key(structure) if key is None else key, bytes(holes), *map(static_key, static))
+        except Undescribed:
+            _check_leaves(leaves, structure, holes)
+            raise
+        self._structure, self._holes, self._static = structure, bytes(holes), tuple(map(snapshot, static))
         self._hash = hash(self._key)
+
+    def _leaves(self, arrays: Iterable[Any]) -> list[Any]:
+        """All leaves, with arrays in their places; copies of what may change, since the caller may change them."""
+        now, static = iter(arrays), iter(self._static)
+        return [next(now) if hole else snapshot(next(static)) for hole in self._holes]
 
     @property
     def value(self) -> Any:
@@ -83,13 +93,13 @@ class Rest:
         Raises:
             LiftArgumentError: where it is the rest of a pytree that has arrays too; those are for `join`.
         """
-        if any(map(_is_hole, self._leaves)):
+        if any(self._holes):
             raise LiftArgumentError(
                 "Rest.value",
                 f"{self} is what `split_static` left of a pytree with arrays.",
                 "Write `rest.join(arrays)`.",
             )
-        return self._structure.unflatten(map(snapshot, self._leaves))  # copies again: the caller may change them
+        return self._structure.unflatten(self._leaves(()))
 
     def join(self, dynamic: Any) -> Any:
         """The pytree that `split_static` took apart, with the arrays that are given.
@@ -109,7 +119,7 @@ class Rest:
                 f"expected arrays in the places of the `*` in {self}, given the structure {given}.",
                 "Pass what `split_static` returned beside it, or a result of the same structure.",
             ) from error
-        return self.unflatten([part for leaf, part in zip(self._leaves, parts, strict=True) if _is_hole(leaf)])
+        return self.unflatten(list(itertools.compress(parts, self._holes)))
 
     def unflatten(self, arrays: Sequence[Any]) -> Any:
         """`join` for arrays in a list.
@@ -125,15 +135,37 @@ class Rest:
         Raises:
             LiftArgumentError: where there are more or fewer than it has places.
         """
-        places = sum(map(_is_hole, self._leaves))
+        places = sum(self._holes)
         if len(arrays) != places:
             raise LiftArgumentError(
                 "Rest.unflatten",
                 f"expected {places} arrays, given {len(arrays)}.",
                 "Give one for each `*` that it shows.",
             )
-        left = iter(arrays)
-        return self._structure.unflatten([next(left) if _is_hole(leaf) else snapshot(leaf) for leaf in self._leaves])
+        return self._structure.unflatten(self._leaves(arrays))
+
+    def holds(self, kind: type) -> bool:
+        """Whether one of its static leaves is of a type.
+
+        Example:
+            >>> Rest({"mode": "train"}).holds(str), Rest({"mode": "train"}).holds(int)
+            (True, False)
+
+        Args:
+            kind: the type.
+        """
+        return any(isinstance(leaf, kind) for leaf in self._static)
+
+    def trace_facts(self) -> dict[str, Any]:
+        """Its static leaves by their paths: what `retraces` tells where one of them has changed.
+
+        Example:
+            >>> Rest({"mode": "train", "depth": 2}).trace_facts()
+            {"['depth']": 2, "['mode']": 'train'}
+        """
+        places = jax.tree.leaves_with_path(self._structure.unflatten(range(len(self._holes))))
+        paths = [path for (path, _), hole in zip(places, self._holes, strict=True) if not hole]
+        return dict(zip(map(jax.tree_util.keystr, paths), self._static, strict=True))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Rest) and self._hash == other._hash and self._key == other._key)
@@ -142,10 +174,18 @@ class Rest:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Rest({self._structure.unflatten(self._leaves)!r})"
+        return f"Rest({self._marked()!r})"
 
     def __reduce__(self) -> Any:
-        return Rest, (self._structure.unflatten(self._leaves),)
+        return Rest, (self._marked(),)
+
+    def _marked(self) -> Any:
+        """The pytree with `*` in the places of arrays."""
+        return self._structure.unflatten(self._leaves([_HOLE] * sum(self._holes)))
+
+
+_ARRAYS: set[type] = set()
+"""The types of JAX's arrays: to ask for one takes a third of the time that `isinstance` does."""
 
 
 def is_array(leaf: Any) -> bool:
@@ -156,7 +196,11 @@ def is_array(leaf: Any) -> bool:
         >>> [is_array(leaf) for leaf in (jax.numpy.ones(2), np.ones(2), np.float32(1), 1.0, "text", np.array("text"))]
         [True, True, True, False, False, False]
     """
+    if type(leaf) in _ARRAYS:
+        return True
     if isinstance(leaf, jax.Array):
+        if not isinstance(leaf, jax.core.Tracer):  # of those it depends on what they stand for
+            _ARRAYS.add(type(leaf))
         return True
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm" and leaf.dtype.fields is None
 
@@ -183,13 +227,41 @@ def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tupl
     Raises:
         Undescribed: where no key stands for a static leaf.
     """
-    leaves: list[Any]
-    structure: Any
-    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_rest)
-    answers = [not _is_rest(leaf) and is_traced(leaf) for leaf in leaves]
-    pairs = list(zip(leaves, answers, strict=True))
-    rest = Rest._of([_HOLE if traced else leaf for leaf, traced in pairs], structure)
-    return structure.unflatten([leaf if traced else None for leaf, traced in pairs]), rest
+    leaves, answers, rest = _taken_apart(tree, is_traced)
+    dynamic = [leaf if answer else None for leaf, answer in zip(leaves, answers, strict=True)]
+    return rest._structure.unflatten(dynamic), rest
+
+
+def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[list[Any], Rest]:
+    """`split_static` with what is traced in a list, for `rest.unflatten`.
+
+    Example:
+        >>> arrays, rest = flatten_static({"x": np.float32(1), "mode": "train"})
+        >>> arrays, rest.unflatten([2])
+        ([np.float32(1.0)], {'mode': 'train', 'x': 2})
+
+    Args:
+        tree: any pytree.
+        is_traced: which leaves are traced: by default arrays. Numbers of Python are static then.
+
+    Returns:
+        The leaves that are traced, and a `Rest` that holds the others, and the structure.
+
+    Raises:
+        Undescribed: where no key stands for a static leaf.
+    """
+    leaves, answers, rest = _taken_apart(tree, is_traced)
+    return list(itertools.compress(leaves, answers)), rest
+
+
+def _taken_apart(tree: Any, is_traced: Callable[[Any], bool]) -> tuple[list[Any], list[bool], Rest]:
+    """The leaves of a pytree, whether each is traced, and the rest of it."""
+    leaves, structure, key = _flatten(tree)
+    # Where the structure is the key, no leaf is a `Rest`.
+    answers = [is_traced(leaf) if key is not None else not _is_rest(leaf) and is_traced(leaf) for leaf in leaves]
+    rest = Rest.__new__(Rest)
+    rest._hold(leaves, structure, key, answers)
+    return leaves, answers, rest
 
 
 def join_static(dynamic: Any, rest: Rest) -> Any:
@@ -209,17 +281,56 @@ def join_static(dynamic: Any, rest: Rest) -> Any:
     return rest.join(dynamic)
 
 
-def _key(leaf: Any, number: int, structure: Any) -> Hashable:
-    """The key of a leaf; the error that there is none says where in the pytree the leaf is."""
+def _check_leaves(leaves: Sequence[Any], structure: Any, holes: Sequence[bool]) -> None:
+    """Raises the error that no key stands for a static leaf, which says where in the pytree that is."""
+    paths = jax.tree.leaves_with_path(structure.unflatten(range(structure.num_leaves)))
+    for (path, _), leaf, hole in zip(paths, leaves, holes, strict=True):
+        try:
+            static_key(None if hole else leaf)
+        except Undescribed as error:
+            raise Undescribed(error.value, jax.tree_util.keystr(path) + error.place) from None
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
+    """The leaves of a pytree, the structure, and the key of that: itself, where no part of it equals what it is not.
+
+    Where it is no key, each `Rest` is a leaf; asking every node whether it is one takes as long as all else.
+    """
+    leaves: list[Any]
+    leaves, structure = jax.tree.flatten(tree)
     try:
-        return _Hole if _is_hole(leaf) else static_key(leaf)
-    except Undescribed as error:
-        path = jax.tree.leaves_with_path(structure.unflatten(range(structure.num_leaves)))[number][0]
-        raise Undescribed(error.value, jax.tree_util.keystr(path) + error.place) from None
+        return leaves, structure, _exact(structure)
+    except TypeError:  # it is none, or has no hash
+        leaves, structure = jax.tree.flatten(tree, is_leaf=_is_rest)
+        return leaves, structure, None
 
 
-def _is_hole(leaf: Any) -> bool:
-    return leaf is _HOLE
+@functools.lru_cache(256)
+def _exact(structure: Any) -> Hashable:
+    """A structure that equals those only that hold the same by type: the keys of all dicts in it are texts.
+
+    Most are such, and looking into each node takes as long as all else that is done for a pytree.
+
+    Raises:
+        TypeError: for another one. It is not kept then: it may hold what must not be kept alive.
+    """
+    node: Any = structure.node_data() or (None, None)  # a leaf has none
+    kind, static = node
+    if kind is Rest:
+        raise TypeError
+    texts = kind in (dict, collections.OrderedDict) and all(type(key) is str for key in static)
+    if not (texts or _is_exact(static)):
+        raise TypeError
+    for child in structure.children():
+        _exact(child)
+    found: Hashable = structure
+    return found
+
+
+def _is_exact(static: Any) -> bool:
+    if type(static) is tuple:
+        return all(map(_is_exact, static))
+    return static is None or type(static) is str or isinstance(static, type | Rest)
 
 
 def _is_rest(leaf: Any) -> bool:

@@ -108,7 +108,7 @@ def _raw_shape(impl: str) -> tuple[int, ...]:
     return tuple(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape)
 
 
-def sequences(rngs: Any) -> dict[str, Any]:
+def streams(rngs: Any) -> dict[str, Any]:
     """The root keys that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
 
     Raises:

@@ -55,13 +55,6 @@ class _Rule(NamedTuple):
     rebuild: Callable[[Any, dict[str, Any]], Any]
 
 
-class _Hooks(NamedTuple):
-    """The two functions that a user registered for a type."""
-
-    to_state: Callable[[Any], Any]
-    from_state: Callable[[Any, Any], Any]
-
-
 _PATH: ContextVar[tuple[str, ...]] = ContextVar(
     "the names from the tree that is worked on to the part of it", default=()
 )
@@ -147,7 +140,8 @@ _RULES: dict[type, _Rule] = {
     ),
     functools.partial: _Rule(_of_partial, _rebuild_partial),
 }
-_HOOKS: dict[type, _Hooks] = {}
+_HOOKS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {}
+"""The two functions that a user registered for a type."""
 
 
 def _key_children(key: Any) -> dict[str, Any]:
@@ -211,7 +205,7 @@ def register_serialization_state(
         raise SerializationError(
             f"type {ty.__name__}", "it is registered already.", "Pass override=True to replace it."
         )
-    _HOOKS[ty] = _Hooks(ty_to_state_dict, ty_from_state_dict)
+    _HOOKS[ty] = ty_to_state_dict, ty_from_state_dict
 
 
 def to_state_dict(target: Any) -> Any:
@@ -231,7 +225,7 @@ def to_state_dict(target: Any) -> Any:
     """
     hooks, rule = _HOOKS.get(type(target)), _rule(target)
     if hooks:
-        return hooks.to_state(target)
+        return hooks[0](target)
     if rule is None:
         return target
     return {name: _at(name, to_state_dict, child) for name, child in rule.children(target).items()}
@@ -264,7 +258,7 @@ def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:
         return _at(name, from_state_dict, target, state)
     hooks, rule = _HOOKS.get(type(target)), _rule(target)
     if hooks:
-        return hooks.from_state(target, state)
+        return hooks[1](target, state)
     if rule is None:
         _check_leaf(target, state)
         return state
@@ -345,7 +339,8 @@ def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, co
     Args:
         target: a tree of the structure that was saved; `None` gives the state dict itself.
         encoded_bytes: what `to_bytes` made.
-        copy: see `msgpack_restore`.
+        copy: if false, arrays are views of the bytes and take no memory of their own. Each of them keeps all of the
+            bytes alive, and cannot be written; see `msgpack_restore`.
 
     Raises:
         SerializationError: if the bytes cannot be read, or do not fit the target.

@@ -6,6 +6,7 @@ A trace that was kept may be served again only to what is equal by type and valu
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -40,6 +41,9 @@ _THEMSELVES = (
     jax.sharding.PartitionSpec,
 )
 """What equals itself alone, and stands for itself: of closures and globals a trace assumes that they stay the same."""
+
+_UNCHANGING = _ATOMS.union(_THEMSELVES)
+"""Types of which a value stands for itself, beside its type; looked up first, as most static values are of these."""
 
 
 class Undescribed(TypeError):
@@ -79,7 +83,7 @@ def static_key(value: Any) -> Hashable:
     Raises:
         Undescribed: where there is none: a JAX array, or an object that is equal to itself alone and may change.
     """
-    key: Hashable = _Walk().key(value)
+    key: Hashable = _key(value, ())
     return key
 
 
@@ -93,12 +97,19 @@ def snapshot(value: Any) -> Any:
         value: any Python value. An object with a method `__snapshot__` makes its own.
     """
     kind: Any = type(value)
+    if kind in _UNCHANGING:
+        return value
     if kind is np.ndarray:
         return value.copy()
     if kind in (list, tuple, set, frozenset):
         return kind(map(snapshot, value))
-    if isinstance(value, dict | FrozenDict):
+    if kind in (dict, FrozenDict):
         return kind({name: snapshot(below) for name, below in value.items()})
+    if isinstance(value, dict):  # it may have attributes, and be made in a way of its own
+        copied = copy.copy(value)
+        for name, below in value.items():
+            copied[name] = snapshot(below)
+        return copied
     if isinstance(value, tuple) and hasattr(kind, "_make"):
         return kind._make(map(snapshot, value))
     if isinstance(value, functools.partial):
@@ -167,55 +178,51 @@ def _fix(value: Any) -> str:
     return f"Make {kind} a frozen dataclass, or give it `__eq__` and `__hash__` that say what it is."
 
 
-class _Walk:
-    """One walk down a value; what lies inside of itself is told by how far up it lies."""
+def _key(value: Any, above: tuple[int, ...]) -> Any:
+    """The key of a value inside of others, known by their `id`: one that is inside of itself is told by how far up."""
+    kind: Any = type(value)
+    if kind in _UNCHANGING:
+        return kind, value
+    if isinstance(value, float | complex):
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, _THEMSELVES):
+        return kind, value
+    if isinstance(value, np.ndarray | np.generic):
+        return kind, *_content(value)
+    if id(value) in above:
+        return "above", above[::-1].index(id(value))
+    return kind, *_parts(value, kind, (*above, id(value)))
 
-    def __init__(self) -> None:
-        self._above: list[int] = []
 
-    def key(self, value: Any) -> Any:
-        kind: Any = type(value)
-        if kind in _ATOMS:
-            return kind, value
-        if isinstance(value, float | complex):
-            return kind, value.real.hex(), value.imag.hex()
-        if isinstance(value, _THEMSELVES):
-            return kind, value
-        if isinstance(value, np.ndarray | np.generic):
-            return kind, *_content(value)
-        if id(value) in self._above:
-            return "above", self._above[::-1].index(id(value))
-        self._above.append(id(value))
-        try:
-            return kind, *self._parts(value, kind)
-        finally:
-            self._above.pop()
+def _parts(value: Any, kind: Any, above: tuple[int, ...]) -> Iterable[Any]:
+    at = functools.partial(_at, above)
+    if isinstance(value, jax.tree_util.PyTreeDef):  # which is equal where what is static in it is, 0.0 and -0.0 too
+        return [at(" of a pytree", _marked(value.node_data())), *(at("", child) for child in value.children())]
+    if isinstance(value, Mapping):
+        held = getattr(value, "__dict__", {}) if isinstance(value, dict) else {}
+        own = [at(f".{name}", below) for name, below in held.items()]
+        return [*own, *(part for name, below in value.items() for part in (at("", name), at(f"[{name!r}]", below)))]
+    if isinstance(value, tuple | list):
+        return [at(f"[{number}]", below) for number, below in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return [frozenset([at("{…}", one) for one in value])]
+    if isinstance(value, functools.partial):
+        return [at(".func", value.func), at(".args", value.args), at(".keywords", value.keywords)]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, at(".__self__", value.__self__)]
+    fields = _fields(value, kind)
+    if fields is not None:
+        return [part for name, below in fields.items() for part in (name, at(f".{name}", below))]
+    if not _compares(kind):
+        raise Undescribed(value)
+    return [value]
 
-    def _parts(self, value: Any, kind: Any) -> Iterable[Any]:
-        if isinstance(value, jax.tree_util.PyTreeDef):  # which is equal where what is static in it is, 0.0 and -0.0 too
-            return [self._at(" of a pytree", value.node_data()), *map(self.key, value.children())]
-        if isinstance(value, Mapping):
-            return [part for name, below in value.items() for part in (self.key(name), self._at(f"[{name!r}]", below))]
-        if isinstance(value, tuple | list):
-            return [self._at(f"[{number}]", below) for number, below in enumerate(value)]
-        if isinstance(value, set | frozenset):
-            return [frozenset([self._at("{…}", one) for one in value])]
-        if isinstance(value, functools.partial):
-            return [self._at(".func", value.func), self._at(".args", value.args), self._at(".keywords", value.keywords)]
-        if isinstance(value, types.MethodType):
-            return [value.__func__, self._at(".__self__", value.__self__)]
-        fields = _fields(value, kind)
-        if fields is not None:
-            return [part for name, below in fields.items() for part in (name, self._at(f".{name}", below))]
-        if not _compares(kind):
-            raise Undescribed(value)
-        return [value]
 
-    def _at(self, step: str, value: Any) -> Any:
-        try:
-            return self.key(value)
-        except Undescribed as error:
-            raise Undescribed(error.value, step + error.place) from None
+def _at(above: tuple[int, ...], step: str, value: Any) -> Any:
+    try:
+        return _key(value, above)
+    except Undescribed as error:
+        raise Undescribed(error.value, step + error.place) from None
 
 
 def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
@@ -224,8 +231,16 @@ def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
         found: dict[str, Any] = value.__static_fields__()
         return found
     if _is_frozen(kind):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+        found = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+        return found | {name: below for name, below in _others(value, kind).items() if name not in found}
     return None
+
+
+def _others(value: Any, kind: Any) -> dict[str, Any]:
+    """The attributes of an object beside what its class computes of the others when it is first asked."""
+    held: dict[str, Any] = getattr(value, "__dict__", {})
+    cached = functools.cached_property
+    return {name: below for name, below in held.items() if not isinstance(getattr(kind, name, None), cached)}
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -235,6 +250,18 @@ def _is_frozen(kind: Any) -> bool:
 def _compares(kind: Any) -> bool:
     """Whether a class says itself which of its objects are equal."""
     return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
+
+
+def _marked(static: Any) -> Any:
+    """What is static of a node, with the type and identity of each object in it that has no attributes.
+
+    Nodes mark places with such objects, and JAX compares them by identity too; nothing in them can change.
+    """
+    if type(static) is tuple:
+        return tuple(map(_marked, static))
+    kind: Any = type(static)
+    bare = kind.__mro__[1:] == (object,) and "__dict__" in vars(kind) and not static.__dict__
+    return (kind, id(static)) if bare and kind.__hash__ is object.__hash__ else static
 
 
 def _content(array: Any) -> tuple[Any, ...]:

@@ -34,8 +34,8 @@ def field(pytree_node: bool = True, *, metadata: dict[str, Any] | None = None, *
 
     Args:
         pytree_node: whether the field is a child of the pytree; otherwise it is static.
-        metadata: see `dataclasses.field`.
-        **kwargs: see `dataclasses.field`.
+        metadata: a mapping that the field keeps for others, as in `dataclasses.field`.
+        **kwargs: further arguments of `dataclasses.field`.
     """
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
 
@@ -61,7 +61,7 @@ def dataclass(cls: type[T] | None = None, **kwargs: Any) -> type[T] | Callable[[
 
     Args:
         cls: the class.
-        **kwargs: see `dataclasses.dataclass`; `frozen` is true unless given.
+        **kwargs: further arguments of `dataclasses.dataclass`; `frozen` is true unless given.
 
     Returns:
         The class, registered with JAX.

@@ -54,25 +54,18 @@ def flatten_dict(
     """
     if not isinstance(tree, Mapping):
         raise TypeError(f"flatten_dict: expected a mapping, not {type(tree).__name__}.")
-    flat: dict[tuple[Any, ...], Any] = {}
-    _flatten(tree, (), flat, is_leaf)
-    return {
-        path if sep is None else sep.join(path): leaf
-        for path, leaf in flat.items()
-        if leaf is not empty_node or (keep_empty_nodes and path)
-    }
+    flat: dict[Any, Any] = {}
 
+    def add(path: tuple[Any, ...], below: Any) -> None:
+        is_node = isinstance(below, Mapping) and not (is_leaf is not None and is_leaf(path, below))
+        for key, child in below.items() if is_node else ():
+            add((*path, key), child)
+        leaf = empty_node if is_node else below
+        if not (is_node and below) and (leaf is not empty_node or (keep_empty_nodes and path)):
+            flat[path if sep is None else sep.join(path)] = leaf
 
-def _flatten(
-    tree: Any, path: tuple[Any, ...], flat: dict[tuple[Any, ...], Any], is_leaf: Callable[..., bool] | None
-) -> None:
-    if not isinstance(tree, Mapping) or (is_leaf is not None and is_leaf(path, tree)):
-        flat[path] = tree
-    elif not tree:
-        flat[path] = empty_node
-    else:
-        for key, child in tree.items():
-            _flatten(child, (*path, key), flat, is_leaf)
+    add((), tree)
+    return flat
 
 
 def unflatten_dict(flat: Mapping[Any, Any], sep: str | None = None) -> dict[Any, Any]:
@@ -109,11 +102,5 @@ def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any,
         >>> path_aware_map(lambda path, x: -x if "bias" in path else x, {"dense": {"kernel": 1, "bias": 2}})
         {'dense': {'kernel': 1, 'bias': -2}}
     """
-    return _map(fn, tree, ())
-
-
-def _map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
-    return {
-        key: _map(fn, child, (*path, key)) if isinstance(child, Mapping) else fn((*path, key), child)
-        for key, child in tree.items()
-    }
+    flat = flatten_dict(tree, keep_empty_nodes=True)
+    return unflatten_dict({path: leaf if leaf is empty_node else fn(path, leaf) for path, leaf in flat.items()})

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Whole", "cast", "copied", "rewrapped", "shapes", "unwrapped", "wrapped"]
+__all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes", "unwrapped", "wrapped"]
 
 
 class Whole:
@@ -56,6 +56,16 @@ def rewrapped(tree: Any, like: Any) -> Any:
     if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
         return tree
     return {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
+
+
+def only(tree: Any, kinds: Any) -> Any:
+    """A pytree with None in the place of each leaf that is of none of some types."""
+    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, kinds) else None, tree)
+
+
+def overlaid(tree: Any, part: Any) -> Any:
+    """A pytree in which the leaves of another one, which has None in the other places, take the place of its own."""
+    return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
 
 def shapes(tree: Any) -> list[Any]:

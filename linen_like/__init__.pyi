@@ -65,7 +65,7 @@ from .lifecycle.interception import (
     override_named_call,
 )
 from .lifecycle.places import share_scope
-from .lifting.lifting import lift_with
+from .lifting import lift_with
 from .lora import LoRA, LoRADense, merge_lora, unmerge_lora
 from .module import Module, merge_param
 from .normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, SpectralNorm, WeightNorm

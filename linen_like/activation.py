@@ -34,6 +34,7 @@ from liftcore import nn
 from liftcore.typing import Array, Dtype
 
 from .lifecycle.calling import compact
+from .lifecycle.fields import options
 from .module import Module
 
 __all__ = [
@@ -90,4 +91,4 @@ class PReLU(Module):
     @compact
     def __call__(self, inputs: Array) -> Array:
         """Maps an array to one of its shape and dtype."""
-        return nn.prelu(self.scope, inputs, param_dtype=self.param_dtype, negative_slope_init=self.negative_slope_init)
+        return nn.prelu(self.scope, inputs, **options(self, nn.prelu))

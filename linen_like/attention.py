@@ -27,6 +27,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 from .dense import DenseGeneral, default_kernel_init
 from .initializers import Initializer, zeros_init
 from .lifecycle.calling import compact
+from .lifecycle.fields import options
 from .module import Module, merge_param
 from .normalization import LayerNorm
 
@@ -51,7 +52,7 @@ class MultiHeadDotProductAttention(Module):
 
     Parameters: `query`, `key` and `value`, each a `DenseGeneral` to `(heads, head_features)`, the last two perhaps with
     fewer heads; `out`, one from there; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without biases.
-    Collections: with `decode`, the `cache` of `liftcore.nn.decode_cache`. Sequences: a draw from `dropout`.
+    Collections: with `decode`, the `cache` of `liftcore.nn.decode_cache`. RNG streams: a draw from `dropout`.
 
     Example:
         >>> import jax
@@ -62,10 +63,21 @@ class MultiHeadDotProductAttention(Module):
 
     Attributes:
         num_heads: the number of heads.
-        dtype, param_dtype, precision, kernel_init, bias_init, use_bias: of the projections, see `DenseGeneral`.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernels of the projections.
+        bias_init: makes their biases.
+        use_bias: whether they have biases.
         qkv_features: that of all heads together; by default that of the queries' inputs, as `out_features` is.
         out_features: the size of the last dimension of the result.
-        dropout_rate, broadcast_dropout, force_fp32_for_softmax, is_causal, implementation: see the function.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
+        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+        implementation: `"xla"` or `"cudnn"` leaves all to `jax.nn.dot_product_attention`, with the softmax in
+            `float32`; then without dropout, sown weights, precision and other products than its own.
         deterministic: whether to drop nothing; where there is a dropout rate, given here or at the call.
         out_kernel_init, out_bias_init: of `out`; by default those of the others.
         attention_fn: what attends, as the function does. It gets those options that it has parameters for.
@@ -147,7 +159,7 @@ class MultiHeadDotProductAttention(Module):
         inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
         _check_inputs(where, inputs_q, inputs_k, inputs_v)
         _check_positions(where, self.rotary, positions, key_positions)
-        options = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
+        chosen = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
         query, key, value = _projections(self, where, inputs_q, inputs_k, inputs_v)
         cache = nn.decode_cache(self.scope, key, value) if self.decode else None
         if self.rotary is not None:
@@ -159,22 +171,21 @@ class MultiHeadDotProductAttention(Module):
             key = _called(where, self.rotary, key, key_positions)
         if cache is not None:
             query, key, value, mask = cache.append(query, key, value, mask)
-        options["mask"] = mask
-        options["is_causal"] = self.is_causal and cache is None  # all that is in the cache lies in the past
+        chosen["is_causal"] = self.is_causal and cache is None  # all that is in the cache lies in the past
         if sow_weights:
-            options["module"] = self
+            chosen["module"] = self
+        given = options(self, dot_product_attention, mask=mask, **chosen)
         if self.attention_fn is not dot_product_attention:
-            options = _taken(where, self.attention_fn, options)
-        y = _called(where, self.attention_fn, query, key, value, **options)
+            given = _taken(where, self.attention_fn, given)
+        y = _called(where, self.attention_fn, query, key, value, **given)
+        kernel_init, bias_init = self.out_kernel_init or self.kernel_init, self.out_bias_init or self.bias_init
         return DenseGeneral(
             features=self.out_features or inputs_q.shape[-1],
             axis=(-2, -1),
             name="out",
-            kernel_init=self.out_kernel_init or self.kernel_init,
-            bias_init=self.out_bias_init or self.bias_init,
             dot_general=self.out_dot_general,
             dot_general_cls=self.out_dot_general_cls,
-            **_shared(self),
+            **options(self, DenseGeneral, kernel_init=kernel_init, bias_init=bias_init),
         )(y)
 
 
@@ -231,22 +242,14 @@ class SelfAttention(MultiHeadDotProductAttention):
 # -- what the layer is made of -----------------------------------------------------------------------------------------
 
 
-def _shared(module: MultiHeadDotProductAttention) -> dict[str, Any]:
-    """What all projections have in common."""
-    names = ("use_bias", "dtype", "param_dtype", "precision")
-    return {name: getattr(module, name) for name in names}
-
-
 def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Array) -> tuple[Array, Array, Array]:
     """Queries, keys and values, `(*batch, length, heads, head_features)`."""
     heads, kv_heads, size = _heads(where, module, inputs[0].shape[-1])
     dense = functools.partial(
         DenseGeneral,
-        kernel_init=module.kernel_init,
-        bias_init=module.bias_init,
         dot_general=module.qkv_dot_general,
         dot_general_cls=module.qkv_dot_general_cls,
-        **_shared(module),
+        **options(module, DenseGeneral),
     )
     query, key, value = (
         dense(features=(number, size), name=name)(x)
@@ -259,35 +262,29 @@ def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Arra
 
 
 def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, rng: Key | None) -> dict[str, Any]:
-    """The options of dropout; whether there is any is asked only where there is a rate."""
+    """Whether elements are dropped, which is asked only where there is a rate, and the key for that."""
     drops = module.dropout_rate > 0 and not merge_param("deterministic", module.deterministic, deterministic)
     return {
         "dropout_rng": module.make_rng("dropout") if drops and rng is None else rng,
-        "dropout_rate": module.dropout_rate,
-        "broadcast_dropout": module.broadcast_dropout,
         "deterministic": not drops,
     }
 
 
 def _products(module: MultiHeadDotProductAttention) -> dict[str, Any]:
-    """The options that say how the two products and the softmax are computed."""
-    options = {
-        name: None if (made := getattr(module, f"{name}_cls")) is None else made()
-        for name in ("qk_attn_weights_einsum", "attn_weights_value_einsum")
-    }
-    names = ("dtype", "precision", "force_fp32_for_softmax", "implementation")
-    return options | {name: getattr(module, name) for name in names}
+    """What computes the two products."""
+    names = ("qk_attn_weights_einsum", "attn_weights_value_einsum")
+    return {name: None if (made := getattr(module, f"{name}_cls")) is None else made() for name in names}
 
 
-def _called(where: str, fn: Callable[..., Array], *args: Any, **options: Any) -> Array:
+def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> Array:
     """What a function returns, which knows no place; its errors get that of the layer."""
     try:
-        return fn(*args, **options)
+        return fn(*args, **given)
     except LiftArgumentError as error:
         raise LiftArgumentError(f"{error.where} of {where}", error.what, error.fix) from None
 
 
-def _taken(where: str, attention_fn: Callable[..., Array], options: dict[str, Any]) -> dict[str, Any]:
+def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]) -> dict[str, Any]:
     """Those options that a function has parameters for.
 
     Raises:
@@ -295,9 +292,9 @@ def _taken(where: str, attention_fn: Callable[..., Array], options: dict[str, An
     """
     parameters = inspect.signature(attention_fn).parameters
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return options
-    drops = not options["deterministic"]
-    matters = {name: option for name, option in options.items() if name in _MATTERS} | {"dropout_rate": drops or None}
+        return given
+    drops = not given["deterministic"]
+    matters = {name: option for name, option in given.items() if name in _MATTERS} | {"dropout_rate": drops or None}
     for name, option in matters.items():
         if name not in parameters and option is not None and option is not False:
             raise LiftArgumentError(
@@ -305,7 +302,7 @@ def _taken(where: str, attention_fn: Callable[..., Array], options: dict[str, An
                 f"attention_fn, {shown(attention_fn)}, takes no `{name}`, which would be lost.",
                 f"Give it a parameter `{name}`, or do without that option.",
             )
-    return {name: option for name, option in options.items() if name in parameters}
+    return {name: option for name, option in given.items() if name in parameters}
 
 
 _MATTERS = ("mask", "is_causal", "module", "implementation", "qk_attn_weights_einsum", "attn_weights_value_einsum")

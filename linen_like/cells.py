@@ -24,6 +24,7 @@ from .dtypes import promote_dtype
 from .initializers import ones_init, orthogonal, zeros_init
 from .lifecycle.binding import place
 from .lifecycle.calling import compact, nowrap
+from .lifecycle.fields import options
 from .module import Module
 
 __all__ = [
@@ -110,6 +111,19 @@ class _Cell(RNNCellBase):
         return 1
 
 
+class _GatedCell(_Cell):
+    """The fields of a cell whose gates have all one activation function."""
+
+    gate_fn: Activation = _sigmoid
+    activation_fn: Activation = _tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    bias_init: Initializer = zeros_init()
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    carry_init: Initializer = zeros_init()
+
+
 class _MemoryCell(_Cell):
     """A cell with two states: a memory `c`, and the output `h`."""
 
@@ -121,17 +135,8 @@ class _MemoryCell(_Cell):
         return self.carry_init(of_c, shape, self.param_dtype), self.carry_init(of_h, shape, self.param_dtype)
 
 
-class _LSTM(_MemoryCell):
+class _LSTM(_MemoryCell, _GatedCell):
     """What both forms of the cell share."""
-
-    gate_fn: Activation = _sigmoid
-    activation_fn: Activation = _tanh
-    kernel_init: Initializer = default_kernel_init
-    recurrent_kernel_init: Initializer = _default_recurrent_init
-    bias_init: Initializer = zeros_init()
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    carry_init: Initializer = zeros_init()
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: ArrayLike) -> tuple[tuple[Array, Array], Array]:
@@ -177,7 +182,7 @@ class LSTMCell(_LSTM):
         kernel_init: makes the kernels for the inputs.
         recurrent_kernel_init: makes those for `h`.
         bias_init: makes the biases.
-        dtype: that of the products; by default, what inputs, states and parameters promote to.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
         carry_init: makes these states.
     """
@@ -202,7 +207,11 @@ class DenseParams(Module):
         ((3, 4), (4,))
 
     Attributes:
-        features, use_bias, param_dtype, kernel_init, bias_init: those of `Dense`.
+        features: the size of the last dimension of the result.
+        use_bias: whether there is a bias.
+        param_dtype: the dtype of new parameters.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
         precision: of no effect.
     """
 
@@ -245,16 +254,15 @@ class OptimizedLSTMCell(_LSTM):
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
         """See `LSTMCell`."""
-        new: dict[str, Any] = {"features": h.shape[-1], "param_dtype": self.param_dtype}
-        old = {**new, "kernel_init": self.recurrent_kernel_init, "bias_init": self.bias_init}
-        new |= {"kernel_init": self.kernel_init, "use_bias": False}
-        of_inputs = [DenseParams(**new, name=f"i{gate}")(inputs) for gate in "ifgo"]
-        of_h = [DenseParams(**old, name=f"h{gate}")(h) for gate in "ifgo"]
+        params = functools.partial(DenseParams, h.shape[-1], param_dtype=self.param_dtype)
+        old = functools.partial(params, kernel_init=self.recurrent_kernel_init, bias_init=self.bias_init)
+        of_inputs = [params(False, kernel_init=self.kernel_init, name=f"i{gate}")(inputs) for gate in "ifgo"]
+        of_h = [old(name=f"h{gate}")(h) for gate in "ifgo"]
         sums = _side_by_side(h, of_h, self.dtype) + _side_by_side(inputs, of_inputs, self.dtype)
         return jnp.split(sums, 4, axis=-1)
 
 
-class GRUCell(_Cell):
+class GRUCell(_GatedCell):
     """A gated recurrent unit.
 
         r = σ(W_ir x + b_ir + W_hr h)
@@ -280,15 +288,6 @@ class GRUCell(_Cell):
         features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
             see `LSTMCell`.
     """
-
-    gate_fn: Activation = _sigmoid
-    activation_fn: Activation = _tanh
-    kernel_init: Initializer = default_kernel_init
-    recurrent_kernel_init: Initializer = _default_recurrent_init
-    bias_init: Initializer = zeros_init()
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    carry_init: Initializer = zeros_init()
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
@@ -325,8 +324,14 @@ class MGUCell(_Cell):
         ((2, 4), True, {'kernel': (4, 4)})
 
     Attributes:
-        features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, dtype, param_dtype, carry_init: see
-            `LSTMCell`.
+        features: the size of each state, and of the outputs.
+        gate_fn: σ above.
+        activation_fn: tanh above.
+        kernel_init: makes the kernels for the inputs.
+        recurrent_kernel_init: makes those for `h`.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        carry_init: makes these states.
         forget_bias_init: makes `b_if`; ones, so that the cell begins by remembering (Jozefowicz et al., 2015).
         activation_bias_init: makes `b_in` and `b_hn`.
         reset_gate: whether `f` also gates what `n` sees of `h`.
@@ -375,8 +380,14 @@ class SimpleCell(_Cell):
         ((2, 4), True, {'kernel': (4, 4)})
 
     Attributes:
-        features, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init: see
-            `LSTMCell`.
+        features: the size of each state, and of the outputs.
+        activation_fn: tanh above.
+        kernel_init: makes the kernels for the inputs.
+        recurrent_kernel_init: makes those for `h`.
+        bias_init: makes the biases.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        carry_init: makes these states.
         residual: whether `h` is added before the activation.
     """
 
@@ -422,9 +433,14 @@ class ConvLSTMCell(_MemoryCell):
         ((1, 5, 5, 4), True, {'bias': (16,), 'kernel': (2, 2, 4, 16)})
 
     Attributes:
-        features, dtype, param_dtype, carry_init: see `LSTMCell`.
+        features: the size of each state, and of the outputs.
+        dtype: the dtype of the products; by default what inputs, states and parameters promote to.
+        param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
+        carry_init: makes these states.
         kernel_size: the size of the kernels in each spatial dimension.
-        strides, padding: see `Conv`; they must leave the spatial sizes as they are.
+        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
+            int, or for each dimension an int or a pair `(low, high)`. They must leave the spatial sizes as they are.
         use_bias: whether both convolutions have a bias.
     """
 
@@ -453,17 +469,7 @@ class ConvLSTMCell(_MemoryCell):
 
     @nowrap
     def _convolved(self, name: str, x: Array) -> Array:
-        conv = Conv(
-            4 * self.features,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            use_bias=self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name=name,
-        )
-        y: Array = conv(x)
+        y: Array = Conv(name=name, **options(self, Conv, features=4 * self.features))(x)
         if y.shape[:-1] != x.shape[:-1]:
             raise LiftArgumentError(
                 place(self),

@@ -52,7 +52,7 @@ def from_flax(
         variables: what flax's `init` returned or a checkpoint holds: a tree, or the bytes of
             `flax.serialization.to_bytes`.
         *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
-        method: see `Module.init`.
+        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of `init`.
 
     Returns:
@@ -89,9 +89,9 @@ def to_flax(
     Args:
         module: the model, as it is written here.
         variables: what its `init` returned.
-        *args: as in `from_flax`.
-        method: as in `from_flax`.
-        **kwargs: as in `from_flax`.
+        *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
+        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        **kwargs: keyword arguments of `init`.
 
     Returns:
         The variables.

@@ -16,12 +16,35 @@ from .dense import default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, zeros_init
 from .lifecycle.calling import compact, nowrap
+from .lifecycle.fields import options
 from .module import Module
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
 
-class Conv(Module):
+class _Conv(Module):
+    """The fields of `Conv` and `ConvLocal`."""
+
+    features: int
+    kernel_size: int | Sequence[int]
+    strides: int | Sequence[int] | None = 1
+    padding: nn.PaddingLike = "SAME"
+    input_dilation: int | Sequence[int] | None = 1
+    kernel_dilation: int | Sequence[int] | None = 1
+    feature_group_count: int = 1
+    use_bias: bool = True
+    mask: Array | None = None
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: lax.PrecisionLike = None
+    kernel_init: Initializer = default_kernel_init
+    bias_init: Initializer = zeros_init()
+    promote_dtype: PromoteDtypeFn = promote_dtype
+    conv_general_dilated: Callable[..., Array] | None = None
+    conv_general_dilated_cls: Callable[[], Any] | None = None
+
+
+class Conv(_Conv):
     """A convolution over `(*batch, *spatial, features)`; see `liftcore.nn.conv`.
 
     Example:
@@ -33,57 +56,35 @@ class Conv(Module):
     Attributes:
         features: the size of the last dimension of the result.
         kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides, padding, input_dilation, kernel_dilation, feature_group_count, use_bias, mask, dtype, param_dtype,
-            precision, kernel_init, bias_init, promote_dtype, conv_general_dilated: arguments of that function.
+        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
+            int, or for each dimension an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
         conv_general_dilated_cls: a function that makes the `conv_general_dilated` to use; a Module class makes a
             submodule.
     """
-
-    features: int
-    kernel_size: int | Sequence[int]
-    strides: int | Sequence[int] | None = 1
-    padding: nn.PaddingLike = "SAME"
-    input_dilation: int | Sequence[int] | None = 1
-    kernel_dilation: int | Sequence[int] | None = 1
-    feature_group_count: int = 1
-    use_bias: bool = True
-    mask: Array | None = None
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    precision: lax.PrecisionLike = None
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = zeros_init()
-    promote_dtype: PromoteDtypeFn = promote_dtype
-    conv_general_dilated: Callable[..., Array] | None = None
-    conv_general_dilated_cls: Callable[[], Any] | None = None
 
     @compact
     def __call__(self, inputs: Array) -> Array:
         """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
         made = self.conv_general_dilated_cls
-        return nn.conv(
-            self.scope,
-            inputs,
-            self.features,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            input_dilation=self.input_dilation,
-            kernel_dilation=self.kernel_dilation,
-            feature_group_count=self.feature_group_count,
-            use_bias=self.use_bias,
-            mask=self.mask,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            conv_general_dilated=self.conv_general_dilated if made is None else made(),
-        )
+        dilated = self.conv_general_dilated if made is None else made()
+        return nn.conv(self.scope, inputs, **options(self, nn.conv, conv_general_dilated=dilated))
 
 
-class ConvLocal(Module):
+class ConvLocal(_Conv):
     """A convolution with a kernel of its own at each place; see `liftcore.nn.conv_local`.
 
     Example:
@@ -94,55 +95,33 @@ class ConvLocal(Module):
         ((1, 6, 4), {'params': {'bias': (6, 4), 'kernel': (6, 9, 4)}})
 
     Attributes:
-        features, kernel_size: see `Conv`.
-        strides, padding, input_dilation, kernel_dilation, use_bias, mask, dtype, param_dtype, precision, kernel_init,
-            bias_init, promote_dtype: arguments of that function.
+        features: the size of the last dimension of the result.
+        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
+        strides: how far the window moves; None means 1, and one int counts for each dimension.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
+            int, or for each dimension an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         feature_group_count, conv_general_dilated, conv_general_dilated_cls: of `Conv` only; here as they are.
 
     Raises:
         LiftArgumentError: where one of those has another value, when it is called.
     """
 
-    features: int
-    kernel_size: int | Sequence[int]
-    strides: int | Sequence[int] | None = 1
-    padding: nn.PaddingLike = "SAME"
-    input_dilation: int | Sequence[int] | None = 1
-    kernel_dilation: int | Sequence[int] | None = 1
-    feature_group_count: int = 1
-    use_bias: bool = True
-    mask: Array | None = None
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    precision: lax.PrecisionLike = None
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = zeros_init()
-    promote_dtype: PromoteDtypeFn = promote_dtype
-    conv_general_dilated: Callable[..., Array] | None = None
-    conv_general_dilated_cls: Callable[[], Any] | None = None
-
     @compact
     def __call__(self, inputs: Array) -> Array:
         """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
         self._check_options()
-        return nn.conv_local(
-            self.scope,
-            inputs,
-            self.features,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            input_dilation=self.input_dilation,
-            kernel_dilation=self.kernel_dilation,
-            use_bias=self.use_bias,
-            mask=self.mask,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-        )
+        return nn.conv_local(self.scope, inputs, **options(self, nn.conv_local))
 
     @nowrap
     def _check_options(self) -> None:
@@ -167,9 +146,24 @@ class ConvTranspose(Module):
         ((1, 16, 16, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
 
     Attributes:
-        features, kernel_size: see `Conv`.
-        strides, padding, kernel_dilation, use_bias, mask, dtype, param_dtype, precision, kernel_init, bias_init,
-            transpose_kernel, promote_dtype, preferred_element_type: arguments of that function.
+        features: the size of the last dimension of the result.
+        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
+        strides: how many times as large the result is in each spatial dimension.
+        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
+            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        transpose_kernel: whether the kernel is that of the `conv` which this layer is the transpose of.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
     """
 
     features: int
@@ -191,22 +185,4 @@ class ConvTranspose(Module):
     @compact
     def __call__(self, inputs: Array) -> Array:
         """Maps `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`."""
-        return nn.conv_transpose(
-            self.scope,
-            inputs,
-            self.features,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            kernel_dilation=self.kernel_dilation,
-            use_bias=self.use_bias,
-            mask=self.mask,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            transpose_kernel=self.transpose_kernel,
-            promote_dtype=self.promote_dtype,
-            preferred_element_type=self.preferred_element_type,
-        )
+        return nn.conv_transpose(self.scope, inputs, **options(self, nn.conv_transpose))

@@ -14,6 +14,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, lecun_normal, zeros_init
 from .lifecycle.calling import compact
+from .lifecycle.fields import options
 from .module import Module, merge_param
 
 __all__ = ["Dense", "DenseGeneral", "Einsum", "default_kernel_init"]
@@ -37,8 +38,15 @@ class Dense(Module):
 
     Attributes:
         features: the size of the last dimension of the result.
-        use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, dot_general: arguments of that
-            function.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
     """
 
@@ -56,19 +64,8 @@ class Dense(Module):
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
         """Maps `(..., in)` to `(..., features)`."""
-        return nn.dense(
-            self.scope,
-            inputs,
-            self.features,
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            dot_general=self.dot_general if self.dot_general_cls is None else self.dot_general_cls(),
-        )
+        dot_general = self.dot_general if self.dot_general_cls is None else self.dot_general_cls()
+        return nn.dense(self.scope, inputs, **options(self, nn.dense, dot_general=dot_general))
 
 
 class DenseGeneral(Module):
@@ -85,7 +82,7 @@ class DenseGeneral(Module):
         features: the sizes of the new axes, which come last.
         axis, batch_dims, use_bias, dtype, param_dtype, kernel_init, bias_init, precision, promote_dtype, dot_general:
             arguments of that function.
-        dot_general_cls: see `Dense`.
+        dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
     """
 
     features: int | Sequence[int]
@@ -104,21 +101,8 @@ class DenseGeneral(Module):
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
         """Maps `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *features)`."""
-        return nn.dense_general(
-            self.scope,
-            inputs,
-            self.features,
-            self.axis,
-            self.batch_dims,
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            precision=self.precision,
-            promote_dtype=self.promote_dtype,
-            dot_general=self.dot_general if self.dot_general_cls is None else self.dot_general_cls(),
-        )
+        dot_general = self.dot_general if self.dot_general_cls is None else self.dot_general_cls()
+        return nn.dense_general(self.scope, inputs, **options(self, nn.dense_general, dot_general=dot_general))
 
 
 class Einsum(Module):
@@ -152,17 +136,5 @@ class Einsum(Module):
     @compact
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None) -> Array:
         """Maps the first operand of the equation to its result."""
-        return nn.einsum(
-            self.scope,
-            inputs,
-            self.shape,
-            merge_param("einsum_str", self.einsum_str, einsum_str),
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            preferred_element_type=self.preferred_element_type,
-        )
+        equation = merge_param("einsum_str", self.einsum_str, einsum_str)
+        return nn.einsum(self.scope, inputs, **options(self, nn.einsum, einsum_str=equation))

@@ -12,6 +12,7 @@ from liftcore.typing import Array, ArrayLike, Dtype, Key
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, variance_scaling
 from .lifecycle.calling import nowrap
+from .lifecycle.fields import options
 from .module import Module
 
 __all__ = ["Embed", "default_embed_init"]
@@ -40,7 +41,11 @@ class Embed(Module):
     Attributes:
         num_embeddings: the number of vectors.
         features: the size of each.
-        dtype, param_dtype, embedding_init, promote_dtype: arguments of that function.
+        dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
+        param_dtype: the dtype of a new table.
+        embedding_init: makes the table.
+        promote_dtype: brings table and query to that dtype: called as `promote_dtype(table, dtype=dtype)`, or with
+            both.
     """
 
     num_embeddings: int
@@ -52,13 +57,7 @@ class Embed(Module):
 
     def setup(self) -> None:
         """Makes `embedding`, the table, `(num_embeddings, features)`; a subclass may make another one."""
-        self.embedding = nn.embedding(
-            self.scope,
-            self.num_embeddings,
-            self.features,
-            param_dtype=self.param_dtype,
-            embedding_init=self.embedding_init,
-        ).table
+        self.embedding = nn.embedding(self.scope, **options(self, nn.embedding)).table
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """The vectors at integer indices: `(...)` to `(..., features)`."""

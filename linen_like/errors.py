@@ -37,7 +37,7 @@ from liftcore.errors import (
     ScopeVariableNotFoundError,
     ThreadError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
     "UnboundModuleError",
     "UnhashableModuleError",
     "UnliftedCollectionError",
-    "UnliftedSequenceError",
+    "UnliftedStreamError",
 ]
 
 

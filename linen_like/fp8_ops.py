@@ -49,15 +49,9 @@ class Fp8DotGeneralBase(Module):
 
     def setup(self) -> None:
         """Makes the variables."""
-        collection, length = OVERWRITE_WITH_GRADIENT, (self.amax_history_length,)
-        self.input_amax_history = self.variable(collection, "input_amax_history", jnp.zeros, length, jnp.float32)
-        self.kernel_amax_history = self.variable(collection, "kernel_amax_history", jnp.zeros, length, jnp.float32)
-        self.output_grad_amax_history = self.variable(
-            collection, "output_grad_amax_history", jnp.zeros, length, jnp.float32
-        )
-        self.input_scale = self.variable(collection, "input_scale", jnp.ones, (1,), jnp.float32)
-        self.kernel_scale = self.variable(collection, "kernel_scale", jnp.ones, (1,), jnp.float32)
-        self.output_grad_scale = self.variable(collection, "output_grad_scale", jnp.ones, (1,), jnp.float32)
+        for kind, init_fn, size in (("amax_history", jnp.zeros, self.amax_history_length), ("scale", jnp.ones, 1)):
+            for name in (f"input_{kind}", f"kernel_{kind}", f"output_grad_{kind}"):
+                setattr(self, name, self.variable(OVERWRITE_WITH_GRADIENT, name, init_fn, (size,), jnp.float32))
 
     @nowrap
     def _options(self) -> dict[str, Any]:
@@ -83,7 +77,9 @@ class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
         Array([1., 0., 0.], dtype=float32)
 
     Attributes:
-        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+        amax_history_length: the number of steps whose largest values are kept.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
@@ -104,7 +100,9 @@ class Fp8DotGeneralOp(Fp8DotGeneralBase):
         (2, 4)
 
     Attributes:
-        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+        amax_history_length: the number of steps whose largest values are kept.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
@@ -116,7 +114,9 @@ class NANOOFp8DotGeneralOp(Fp8DotGeneralOp):
     """`Fp8DotGeneralOp` in the formats of some AMD hardware, which have no infinities and no negative zero.
 
     Attributes:
-        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+        amax_history_length: the number of steps whose largest values are kept.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
     """
 
     e4m3_dtype: Dtype = jnp.float8_e4m3fnuz
@@ -133,7 +133,9 @@ class Fp8Einsum(Fp8DotGeneralBase):
         (2, 4)
 
     Attributes:
-        amax_history_length, e4m3_dtype, e5m2_dtype: see `Fp8DotGeneralBase`.
+        amax_history_length: the number of steps whose largest values are kept.
+        e4m3_dtype: the format of the operands.
+        e5m2_dtype: the format of the gradient.
     """
 
     def __call__(

@@ -22,6 +22,7 @@ from .dense import Dense, DenseGeneral, default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import Initializer, he_uniform, zeros_init
 from .lifecycle.calling import compact, nowrap
+from .lifecycle.fields import options
 from .lifecycle.interception import InterceptorContext, intercept_methods
 from .module import Module
 
@@ -56,7 +57,15 @@ class LoRADense(Module):
         rank: that of the update.
         alpha: its factor is `alpha / rank`; by default it is 1.
         a_init, b_init: make the update.
-        use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, dot_general: see `Dense`.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
     """
 
     _name_prefix = "Dense"
@@ -78,32 +87,8 @@ class LoRADense(Module):
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
         """Maps `(..., in)` to `(..., features)`."""
-        y = nn.dense(
-            self.scope,
-            inputs,
-            self.features,
-            self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            promote_dtype=self.promote_dtype,
-            dot_general=self.dot_general,
-        )
-        update = nn.lora(
-            self.scope,
-            inputs,
-            self.features,
-            self.rank,
-            alpha=self.alpha,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            precision=self.precision,
-            a_init=self.a_init,
-            b_init=self.b_init,
-            promote_dtype=self.promote_dtype,
-        )
+        y = nn.dense(self.scope, inputs, **options(self, nn.dense))
+        update = nn.lora(self.scope, inputs, **options(self, nn.lora))
         return y + update.astype(y.dtype)
 
 
@@ -176,19 +161,5 @@ class LoRA(Module):
     @nowrap
     def _update(self, layer: Dense | DenseGeneral, inputs: ArrayLike) -> Array:
         """What the update adds to the result of a layer, which may have been called before."""
-        general = isinstance(layer, DenseGeneral)
-        return nn.lora(
-            layer.scope.rewound(),
-            inputs,
-            layer.features,
-            self.rank,
-            layer.axis if general else -1,
-            layer.batch_dims if general else (),
-            alpha=self.alpha,
-            dtype=layer.dtype,
-            param_dtype=self.param_dtype,
-            precision=layer.precision,
-            a_init=self.a_init,
-            b_init=self.b_init,
-            promote_dtype=layer.promote_dtype,
-        )
+        given = options(layer, nn.lora) | options(self, nn.lora)
+        return nn.lora(layer.scope.rewound(), inputs, **given)

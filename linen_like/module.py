@@ -6,7 +6,7 @@ clones), `calling` (what surrounds a method), `entry` (`init`, `apply`). This fi
 What lifting builds on:
     - `Module(…, parent=scope)`: a module made on a scope. It adopts the unbound modules in its fields, and runs `setup`
       there at the first use; `binding.constructor_arguments(module)` are the fields to make an equal one.
-    - `naming.map_modules(tree, fn)`: visits the modules in fields and arguments, in any pytree.
+    - `naming.map_instances(tree, kinds, fn)`: visits the modules in fields and arguments, in any pytree.
     - `module._state.follow(other._state)`: goes on where another module stands: whether `setup` or a compact
       method is running, and which lifts it is inside of.
     - `liftcore.static_key(module)`: class and fields as one key, by `Base.__static_fields__`.
@@ -17,7 +17,7 @@ What lifting builds on:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -27,7 +27,8 @@ from liftcore import Scope, Variable
 from liftcore.errors import JaxTransformError, LiftArgumentError, shown
 from liftcore.typing import Filter, RNGs, Variables
 
-from . import summary
+from . import rebuilding, summary
+from .cached_method import cached_method
 from .errors import (
     CallUnbindOnUnboundModuleError,
     DefineVariableError,
@@ -46,7 +47,6 @@ from .lifecycle.interception import (
     intercept_methods,
     override_named_call,
 )
-from .lifecycle.methods import kept
 from .lifecycle.places import share_scope
 
 __all__ = [
@@ -188,6 +188,10 @@ class Module(fields.Base):
         """The names from the root of the model to this module."""
         return bound_scope(self, "path").path
 
+    def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
+        """See `liftcore.Scoped`."""
+        return rebuilding.split_module(self)
+
     def clone(
         self,
         *,
@@ -224,8 +228,8 @@ class Module(fields.Base):
         Args:
             variables: what `init` returned.
             *args: ignored.
-            rngs: see `apply`.
-            mutable: see `apply`; what is written is in `variables` of the clone.
+            rngs: a key, which is the stream `params`, or a mapping such as `{"dropout": key}`.
+            mutable: which collections may be written; what is written is in `variables` of the clone.
         """
         _check_instance(self, "bind")
         return self.clone(parent=liftcore.bind(variables, rngs, mutable), _deep_clone=True)
@@ -247,7 +251,7 @@ class Module(fields.Base):
 
     # -- entry -------------------------------------------------------------------------------------------------------
 
-    @kept
+    @cached_method
     def init(
         self,
         rngs: RNGs,
@@ -264,7 +268,8 @@ class Module(fields.Base):
             *args: arguments of the method.
             method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
             mutable: which collections are made.
-            capture_intermediates: see `nn.apply`.
+            capture_intermediates: whether to keep the output of every `__call__`, or a function `(module, method_name)
+                -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
             **kwargs: keyword arguments of the method.
 
         Returns:
@@ -274,7 +279,7 @@ class Module(fields.Base):
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)[1]
 
-    @kept
+    @cached_method
     def init_with_output(
         self,
         rngs: RNGs,
@@ -306,7 +311,7 @@ class Module(fields.Base):
         made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
         return made(rngs, *args, **kwargs)
 
-    @kept
+    @cached_method
     def apply(
         self,
         variables: Variables,
@@ -323,9 +328,10 @@ class Module(fields.Base):
             variables: what `init` returned; never changed.
             *args: arguments of the method.
             rngs: a key, which is the stream `params`, or a mapping such as `{"dropout": key}`.
-            method: see `init`.
+            method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
             mutable: which collections may be written.
-            capture_intermediates: see `nn.apply`.
+            capture_intermediates: whether to keep the output of every `__call__`, or a function `(module, method_name)
+                -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
             **kwargs: keyword arguments of the method.
 
         Returns:
@@ -381,7 +387,7 @@ class Module(fields.Base):
             name: its name in this module.
             init_fn: the initializer.
             *init_args: further arguments of it; the first is the shape, by custom.
-            unbox: see `liftcore.Scope.param`.
+            unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
             **init_kwargs: further keyword arguments of it.
 
         Raises:
@@ -409,7 +415,7 @@ class Module(fields.Base):
             name: its name in this module.
             init_fn: makes the first value; without one the variable must exist.
             *init_args: arguments of it.
-            unbox: see `liftcore.Scope.variable`.
+            unbox: whether, of a value in a box (see `liftcore.meta`), one reads and writes what is in it.
             **init_kwargs: keyword arguments of it.
 
         Raises:
@@ -532,7 +538,7 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
     return a if a is not None else b  # type: ignore[return-value]
 
 
-def _check_instance(module: Any, called: str) -> None:
+def _check_instance(module: Module, called: str) -> None:
     if not isinstance(module, Module):
         raise InvalidInstanceModuleError(
             f"Module.{called}",

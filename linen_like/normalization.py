@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,14 @@ from liftcore.typing import Array, ArrayLike, Dtype
 from .dtypes import canonicalize_dtype
 from .initializers import Initializer, ones, zeros
 from .lifecycle.calling import compact, nowrap
+from .lifecycle.fields import options
 from .module import Module, merge_param
 from .reparametrized import call_with
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "SpectralNorm", "WeightNorm"]
+
+_Found: TypeAlias = dict[str, tuple[Variable, Array]]
+"""Variables by name, each with its next value."""
 
 
 class BatchNorm(Module):
@@ -37,8 +41,21 @@ class BatchNorm(Module):
 
     Attributes:
         use_running_average: whether to use the running averages; given here or at the call.
-        axis, momentum, epsilon, dtype, param_dtype, use_bias, use_scale, bias_init, scale_init, axis_name,
-            axis_index_groups, use_fast_variance, force_float32_reductions: arguments of that function.
+        axis: the axes that are not averaged over.
+        momentum: how much of the running statistics stays.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
     """
 
     use_running_average: bool | None = None
@@ -59,25 +76,9 @@ class BatchNorm(Module):
     @compact
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
         """Maps an array to one of its shape; `mask` says which elements count for the moments."""
-        return nn.batch_norm(
-            self.scope,
-            x,
-            merge_param("use_running_average", self.use_running_average, use_running_average),
-            axis=self.axis,
-            momentum=self.momentum,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            use_bias=self.use_bias,
-            use_scale=self.use_scale,
-            bias_init=self.bias_init,
-            scale_init=self.scale_init,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-            use_fast_variance=self.use_fast_variance,
-            force_float32_reductions=self.force_float32_reductions,
-            mask=mask,
-        )
+        average = merge_param("use_running_average", self.use_running_average, use_running_average)
+        given = options(self, nn.batch_norm, use_running_average=average, mask=mask)
+        return nn.batch_norm(self.scope, x, **given)
 
 
 class LayerNorm(Module):
@@ -90,8 +91,21 @@ class LayerNorm(Module):
         (Array([[-1.,  1.]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Attributes:
-        epsilon, dtype, param_dtype, use_bias, use_scale, bias_init, scale_init, reduction_axes, feature_axes,
-            axis_name, axis_index_groups, use_fast_variance, force_float32_reductions: arguments of that function.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over.
+        feature_axes: the axes for which scale and bias have values of their own.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
     """
 
     epsilon: float = 1e-6
@@ -111,24 +125,7 @@ class LayerNorm(Module):
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Maps an array to one of its shape; `mask` says which elements count for the moments."""
-        return nn.layer_norm(
-            self.scope,
-            x,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            use_bias=self.use_bias,
-            use_scale=self.use_scale,
-            bias_init=self.bias_init,
-            scale_init=self.scale_init,
-            reduction_axes=self.reduction_axes,
-            feature_axes=self.feature_axes,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-            use_fast_variance=self.use_fast_variance,
-            force_float32_reductions=self.force_float32_reductions,
-            mask=mask,
-        )
+        return nn.layer_norm(self.scope, x, **options(self, nn.layer_norm), mask=mask)
 
 
 class RMSNorm(Module):
@@ -141,8 +138,17 @@ class RMSNorm(Module):
         (Array([[2., 0., 0., 0.]], dtype=float32), {'params': {'scale': (4,)}})
 
     Attributes:
-        epsilon, dtype, param_dtype, use_scale, scale_init, reduction_axes, feature_axes, axis_name, axis_index_groups,
-            force_float32_reductions: arguments of that function.
+        epsilon: is added to the mean square, so that zeros give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of a new scale.
+        use_scale: whether there is a scale.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over.
+        feature_axes: the axes for which the scale has values of their own.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        force_float32_reductions: whether the mean square is at least `float32`, where inputs or `dtype` are less.
         use_fast_variance: changes nothing, since nothing is centred.
     """
 
@@ -161,21 +167,7 @@ class RMSNorm(Module):
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Maps an array to one of its shape; `mask` says which elements count for the mean."""
-        return nn.rms_norm(
-            self.scope,
-            x,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            use_scale=self.use_scale,
-            scale_init=self.scale_init,
-            reduction_axes=self.reduction_axes,
-            feature_axes=self.feature_axes,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-            force_float32_reductions=self.force_float32_reductions,
-            mask=mask,
-        )
+        return nn.rms_norm(self.scope, x, **options(self, nn.rms_norm), mask=mask)
 
 
 class GroupNorm(Module):
@@ -190,8 +182,21 @@ class GroupNorm(Module):
     Attributes:
         num_groups: the number of groups; None where their size is given.
         group_size: the number of features in a group, in place of that.
-        epsilon, dtype, param_dtype, use_bias, use_scale, bias_init, scale_init, reduction_axes, axis_name,
-            axis_index_groups, use_fast_variance, force_float32_reductions: arguments of that function.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
+            first. Give them where there may be other than one batch dimension.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
     """
 
     num_groups: int | None = 32
@@ -212,25 +217,7 @@ class GroupNorm(Module):
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Maps an array to one of its shape; `mask` says which elements count for the moments."""
-        return nn.group_norm(
-            self.scope,
-            x,
-            self.num_groups,
-            self.group_size,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            use_bias=self.use_bias,
-            use_scale=self.use_scale,
-            bias_init=self.bias_init,
-            scale_init=self.scale_init,
-            reduction_axes=self.reduction_axes,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-            use_fast_variance=self.use_fast_variance,
-            force_float32_reductions=self.force_float32_reductions,
-            mask=mask,
-        )
+        return nn.group_norm(self.scope, x, **options(self, nn.group_norm), mask=mask)
 
 
 class InstanceNorm(Module):
@@ -245,8 +232,20 @@ class InstanceNorm(Module):
                 [ 1.,  1.]]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Attributes:
-        epsilon, dtype, param_dtype, use_bias, use_scale, bias_init, scale_init, feature_axes, axis_name,
-            axis_index_groups, use_fast_variance, force_float32_reductions: arguments of that function.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        feature_axes: the axes with moments, scale and bias of their own; not the first, which is that of examples.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
     """
 
     epsilon: float = 1e-6
@@ -265,23 +264,7 @@ class InstanceNorm(Module):
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Maps an array to one of its shape; `mask` says which elements count for the moments."""
-        return nn.instance_norm(
-            self.scope,
-            x,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            use_bias=self.use_bias,
-            use_scale=self.use_scale,
-            bias_init=self.bias_init,
-            scale_init=self.scale_init,
-            feature_axes=self.feature_axes,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-            use_fast_variance=self.use_fast_variance,
-            force_float32_reductions=self.force_float32_reductions,
-            mask=mask,
-        )
+        return nn.instance_norm(self.scope, x, **options(self, nn.instance_norm), mask=mask)
 
 
 class SpectralNorm(Module):
@@ -328,11 +311,39 @@ class SpectralNorm(Module):
     @compact
     def __call__(self, *args: Any, update_stats: bool, **kwargs: Any) -> Any:
         """Calls the layer with these arguments; with `update_stats` the power iteration goes on from here next time."""
-        spectrum = _Spectrum(self, {}, {})
-        y = call_with(spectrum, self, self.layer_instance, args, kwargs)
-        if update_stats:
-            spectrum.update()
+        found: _Found = {}
+        y = call_with(functools.partial(self._change, found), self._seen_dtype, self, self.layer_instance, args, kwargs)
+        if update_stats:  # the power iteration goes on from here next time
+            for variable, value in found.values():
+                variable.value = value
         return y
+
+    @nowrap
+    def _change(self, found: _Found, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
+        """What divides a matrix, and notes what it found for its variables."""
+        if len(shape) < 2 or self.n_steps < 1:
+            return None
+        if len(shape) > 2 and self.error_on_non_matrix:
+            raise LiftArgumentError(
+                f'"{name}" in SpectralNorm at {self.scope.path_text}',
+                f"expected a matrix, given shape {shape}.",
+                "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
+            )
+        u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
+        sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
+
+        def divided(value: Array) -> Array:
+            result, (new_u, new_sigma) = self._divided(value, u.value)
+            found[f"{name}/u"], found[f"{name}/sigma"] = (u, new_u), (sigma, new_sigma)
+            return result
+
+        return divided
+
+    @nowrap
+    def _seen_dtype(self, name: str, value: Array) -> Dtype | None:
+        if value.ndim < 2 or self.n_steps < 1:
+            return None
+        return canonicalize_dtype(value, jnp.zeros((), self.param_dtype), dtype=self.dtype)
 
     @nowrap
     def _start(self, size: int) -> Array:
@@ -349,46 +360,6 @@ class SpectralNorm(Module):
         sigma = jnp.matmul(jnp.matmul(v, matrix), u.T)[0, 0]
         result = jnp.reshape(matrix / jnp.where(sigma != 0, sigma, 1), value.shape)
         return jnp.asarray(result, canonicalize_dtype(value, u, v, sigma, dtype=self.dtype)), (u, sigma)
-
-
-class _Spectrum(NamedTuple):
-    """What one call of a `SpectralNorm` knows of each matrix: the vector that it began with, and what it found."""
-
-    norm: SpectralNorm
-    stored: dict[str, tuple[Variable, Variable]]
-    found: dict[str, tuple[Array, Array]]
-
-    def change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        norm = self.norm
-        if len(shape) < 2 or norm.n_steps < 1:
-            return None
-        if len(shape) > 2 and norm.error_on_non_matrix:
-            raise LiftArgumentError(
-                f'"{name}" in SpectralNorm at {norm.scope.path_text}',
-                f"expected a matrix, given shape {shape}.",
-                "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
-            )
-        u = norm.variable(norm.collection_name, f"{name}/u", norm._start, shape[-1])
-        sigma = norm.variable(norm.collection_name, f"{name}/sigma", jnp.ones, (), norm.param_dtype)
-        self.stored[name] = u, sigma
-
-        def divided(value: Array) -> Array:
-            result, self.found[name] = norm._divided(value, u.value)
-            return result
-
-        return divided
-
-    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
-        norm = self.norm
-        if value.ndim < 2 or norm.n_steps < 1:
-            return None
-        return canonicalize_dtype(value, jnp.zeros((), norm.param_dtype), dtype=norm.dtype)
-
-    def update(self) -> None:
-        """Lets the power iteration go on from here next time."""
-        for name, values in self.found.items():
-            for variable, value in zip(self.stored[name], values, strict=True):
-                variable.value = value
 
 
 class WeightNorm(Module):
@@ -441,7 +412,23 @@ class WeightNorm(Module):
     @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer with these arguments."""
-        return call_with(_Scales(self), self, self.layer_instance, args, kwargs)
+        return call_with(self._change, self._seen_dtype, self, self.layer_instance, args, kwargs)
+
+    @nowrap
+    def _change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
+        """What scales a parameter, if it is chosen."""
+        if not self._chooses(name):
+            return None
+        scale, features = None, self._features(name, shape)
+        if self.use_scale:
+            sizes = tuple(shape[axis] for axis in features)
+            scale = self.param(f"{name}/scale", self.scale_init, sizes, self.param_dtype)
+        return functools.partial(self._scaled, features=features, scale=scale)
+
+    @nowrap
+    def _seen_dtype(self, name: str, value: Array) -> Dtype | None:
+        scale = jnp.zeros((), self.param_dtype) if self.use_scale else None
+        return canonicalize_dtype(value, scale, dtype=self.dtype) if self._chooses(name) else None
 
     @nowrap
     def _chooses(self, name: str) -> bool:
@@ -468,27 +455,6 @@ class WeightNorm(Module):
                 "Give other `feature_axes`, None for one length of it all, or a `variable_filter` that leaves it out.",
             )
         return tuple(sorted({axis % len(shape) for axis in axes}))
-
-
-class _Scales(NamedTuple):
-    """The scales that a `WeightNorm` learns."""
-
-    norm: WeightNorm
-
-    def change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        norm, scale = self.norm, None
-        if not norm._chooses(name):
-            return None
-        features = norm._features(name, shape)
-        if norm.use_scale:
-            sizes = tuple(shape[axis] for axis in features)
-            scale = norm.param(f"{name}/scale", norm.scale_init, sizes, norm.param_dtype)
-        return functools.partial(norm._scaled, features=features, scale=scale)
-
-    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
-        norm = self.norm
-        scale = jnp.zeros((), norm.param_dtype) if norm.use_scale else None
-        return canonicalize_dtype(value, scale, dtype=norm.dtype) if norm._chooses(name) else None
 
 
 def _unit(x: Array, axes: Sequence[int], epsilon: float) -> Array:

@@ -24,7 +24,7 @@ from liftcore.typing import Filter, InOutAxes, PyTree
 
 from .lifecycle.binding import bound_scope, place
 from .lifecycle.context import context
-from .lifting.lifting import Methods
+from .lifting import Methods
 from .module import Module
 from .spmd import (
     LogicalRules,
@@ -136,11 +136,11 @@ def param_with_axes(
 
     Args:
         name: the name of the parameter.
-        init_fn: see `Module.param`.
-        *init_args: see `Module.param`.
+        init_fn: the initializer.
+        *init_args: further arguments of it; the first is the shape, by custom.
         axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.param`.
         module: the module that it belongs to, by default the one whose method is running.
-        **init_kwargs: see `Module.param`.
+        **init_kwargs: further keyword arguments of it.
 
     Raises:
         LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
@@ -168,12 +168,12 @@ def variable_with_axes(
     Args:
         collection: the name of the collection.
         name: the name of the variable.
-        init_fn: see `Module.variable`.
-        *init_args: see `Module.variable`.
+        init_fn: makes the first value; without one the variable must exist.
+        *init_args: arguments of it.
         axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.variable`.
         module: the module that it belongs to, by default the one whose method is running.
         fallback: what to do about a name without a rule.
-        **init_kwargs: see `Module.variable`.
+        **init_kwargs: keyword arguments of it.
 
     Raises:
         LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
@@ -255,19 +255,21 @@ def scan_with_axes(
 
     Args:
         target: see `nn.scan`, also for the arguments that are not named here.
-        variable_axes: see `nn.scan`.
-        variable_broadcast: see `nn.scan`.
-        variable_carry: see `nn.scan`.
-        split_rngs: see `nn.scan`.
-        in_axes: see `nn.scan`.
-        out_axes: see `nn.scan`.
-        length: see `nn.scan`.
-        reverse: see `nn.scan`.
-        unroll: see `nn.scan`.
+        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_broadcast: a filter of the shared variables.
+        variable_carry: a filter of the carried variables.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
+            pytree prefix.
+        out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
+        length: how many iterations there are; needed only where nothing is sliced.
+        reverse: whether to begin with the last slices.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them.
         axis_name: the name of the axis.
         axes_collections: the collections whose variables have names; each must be in `variable_axes`.
-        data_transform: see `nn.scan`.
-        methods: see `nn.scan`.
+        data_transform: must be None; a function of the core's own groups, which are others here.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
     """
     names = dict.fromkeys(axes_collections, axis_name)
     _check_collections("axes_collections of scan_with_axes", names, variable_axes)
@@ -304,15 +306,17 @@ def vmap_with_axes(
 
     Args:
         target: see `nn.vmap`, also for the arguments that are not named here.
-        variable_axes: see `nn.vmap`.
-        split_rngs: see `nn.vmap`.
-        in_axes: see `nn.vmap`.
-        out_axes: see `nn.vmap`.
-        axis_size: see `nn.vmap`.
+        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        in_axes: for each argument after the module the axis to map over, or None for the same value in all elements; a
+            pytree prefix.
+        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
+        axis_size: how many elements there are; needed only where nothing is mapped.
         axis_name: the name of the mapped axis for collectives.
         partitioning_axis_names: the name of the new axis, for each collection whose variables have names.
-        spmd_axis_name: see `nn.vmap`.
-        methods: see `nn.vmap`.
+        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
     """
     names = partitioning_axis_names
     _check_collections("partitioning_axis_names of vmap_with_axes", names, variable_axes)

@@ -91,8 +91,13 @@ class RNN(Module):
         return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
         keep_order: whether outputs are in the order of the inputs even if `reverse`.
-        unroll, variable_axes, variable_broadcast, variable_carry, split_rngs: see `nn.scan`. A cell with dropout needs
-            `split_rngs={"params": False, "dropout": True}`, one with statistics `variable_carry="batch_stats"`.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them.
+        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_broadcast: a filter of the shared variables.
+        variable_carry: a filter of the carried variables.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. A cell
+            with dropout needs `split_rngs={"params": False, "dropout": True}`, one with statistics
+            `variable_carry="batch_stats"`.
     """
 
     cell: RNNCellBase
@@ -228,7 +233,7 @@ class Bidirectional(Module):
         forward_rnn: what runs from the first step to the last, such as an `RNN`.
         backward_rnn: what runs from the last to the first; its outputs are put in the order of the inputs.
         merge_fn: called with an array of outputs of each of them; by default these are concatenated.
-        time_major: see `RNN`.
+        time_major: whether time is the first axis, before those of the batch.
         return_carry: whether the result is a pair, both carries, as a pair, and the outputs.
     """
 

@@ -7,8 +7,8 @@ what is learned or kept beside a parameter can be made when its shape is known, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,26 +20,34 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.meta import is_box, replace_boxed, unbox
 from liftcore.typing import Array, Dtype, Path
 
-from .lifting.lifting import run_lifted
+from .lifting import lift_functions
 from .module import Module
 
-__all__ = ["Reparametrization", "call_with"]
+__all__ = ["call_with"]
 
 Change = Callable[[Array], Array]
 
 
-class Reparametrization(Protocol):
-    """What changes the parameters of a layer, each known by its name, such as `Dense_0/kernel`."""
+def call_with(
+    change: Callable[[str, tuple[int, ...]], Change | None],
+    seen_dtype: Callable[[str, Array], Dtype | None],
+    module: Module,
+    layer: Any,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Calls a layer that sees its parameters as a module around it changes them.
 
-    def change(self, name: str, shape: tuple[int, ...]) -> Change | None:
-        """What changes a parameter, or None; makes variables for that."""
-
-    def seen_dtype(self, name: str, value: Array) -> Dtype | None:
-        """The dtype of what that returns, told without making any variable; None where there is no change."""
-
-
-def call_with(wrapper: Reparametrization, module: Module, layer: Any, args: Any, kwargs: Any) -> Any:
-    """Calls a layer that sees its parameters as a wrapper, a bound module, changes them."""
+    Args:
+        change: called with the name of a parameter, such as `Dense_0/kernel`, and its shape; returns what changes it,
+            or None, and makes variables for that.
+        seen_dtype: called with its name and value; returns the dtype of what that returns, without making any
+            variable; None where there is no change.
+        module: the module around the layer, which is bound.
+        layer: the layer.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
     if not isinstance(layer, Module):
         raise LiftArgumentError(
             f"{type(module).__name__} at {module.scope.path_text}",
@@ -50,10 +58,10 @@ def call_with(wrapper: Reparametrization, module: Module, layer: Any, args: Any,
     def call(layer: Any) -> Any:
         return layer(*args, **kwargs)
 
-    view = _View(wrapper, module, layer)
+    view = _View(change, seen_dtype, module, layer)
     lift = functools.partial(_map_variables, view=view, creates=module.is_initializing())
     try:
-        return run_lifted("lifted call", lift, [call], layer)
+        return lift_functions(lift, call, name=f"call of {type(layer).__name__}")(layer)
     finally:
         view.__dict__.clear()  # a body that was compiled inside may be kept, and this with it
 
@@ -86,8 +94,8 @@ class _View:
     moment it makes them, before anybody knows what the change is.
     """
 
-    def __init__(self, wrapper: Reparametrization, module: Module, layer: Module) -> None:
-        self._wrapper, self._tree, self._layer = wrapper, module.scope.tree, layer
+    def __init__(self, change: Any, seen_dtype: Any, module: Module, layer: Module) -> None:
+        self._change, self._seen_dtype, self._tree, self._layer = change, seen_dtype, module.scope.tree, layer
         self._where = f"{type(module).__name__} at {module.scope.path_text}"
         self._changes: dict[str, Change | None] = {}
         self._new: set[str] = set()
@@ -109,7 +117,7 @@ class _View:
         name = f"{self._layer.name}/{name}"
         if name not in self._changes:
             with self._tree.outside():
-                self._changes[name] = self._wrapper.change(name, np.shape(unbox(value)))
+                self._changes[name] = self._change(name, np.shape(unbox(value)))
         change = self._changes[name]
         return value if change is None else replace_boxed(value, change(jnp.asarray(unbox(value))))
 
@@ -123,8 +131,8 @@ class _View:
 
         if tree.sight is around:
             tree.sight = sight
-            for name, _ in _leaves(tree.variables.get("params", {})):
-                self._claim(name, tree.base)
+            for path, _ in jax.tree.leaves_with_path(tree.variables.get("params", {}), is_leaf=is_box):
+                self._claim(_text(path), tree.base)
 
     def _seen(self, base: Path, path: Path, value: Any) -> Any:
         """What the layer sees of a parameter that it makes."""
@@ -133,7 +141,7 @@ class _View:
         def seen(path: Any, leaf: Any) -> Any:
             name = "/".join((place, _text(path))) if path else place
             self._claim(name, base)
-            dtype = self._wrapper.seen_dtype(f"{self._layer.name}/{name}", jnp.asarray(unbox(leaf)))
+            dtype = self._seen_dtype(f"{self._layer.name}/{name}", jnp.asarray(unbox(leaf)))
             return leaf if dtype is None else jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), leaf)
 
         return jax.tree_util.tree_map_with_path(seen, value, is_leaf=is_box)
@@ -147,11 +155,6 @@ class _View:
                 "made outside.",
                 "Make that module inside the layer, or wrap it itself.",
             )
-
-
-def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
-    for path, value in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box):
-        yield _text(path), value
 
 
 def _as_before(new: Any, old: Any) -> Any:

@@ -37,7 +37,7 @@ from liftcore.typing import PyTree
 
 from .lifecycle.binding import place
 from .lifecycle.context import context
-from .lifting.lifting import Methods, lift_with
+from .lifting import Methods, lift_with
 
 __all__ = [
     "PARTITION_NAME",
@@ -116,11 +116,7 @@ def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = No
     return PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in found))
 
 
-class _Unassigned(enum.Enum):
-    UNASSIGNED = enum.auto()
-
-
-_UNASSIGNED = _Unassigned.UNASSIGNED
+_UNASSIGNED: Any = object()
 """In place of the axis of the mesh for a name that no rule could be followed for."""
 
 
@@ -155,7 +151,7 @@ def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
 
     Args:
         tree: the pytree.
-        rules: see `logical_to_mesh_axes`.
+        rules: the rules, by default those of the `with` block.
     """
     return jax.tree.map(lambda spec: logical_to_mesh_axes(spec, rules), tree, is_leaf=_is_spec)
 
@@ -166,7 +162,7 @@ def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | Non
     Args:
         tree: the pytree.
         mesh: the mesh.
-        rules: see `logical_to_mesh_axes`.
+        rules: the rules, by default those of the `with` block.
     """
 
     def sharding(path: Any, spec: PartitionSpec) -> NamedSharding:
@@ -201,7 +197,7 @@ def with_logical_constraint(
     Args:
         x: a pytree of arrays.
         logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without.
-        rules: see `logical_to_mesh_axes`.
+        rules: the rules, by default those of the `with` block.
         mesh: the mesh, or None for that of `jax.set_mesh`.
         fallback: what to do about a name without a rule. By default its axis is not split, so that a model may name
             more than is split; `RulesFallback.RAISE_ERROR` finds names that are misspelt.
@@ -318,7 +314,7 @@ def with_logical_partitioning(
         fn: an initializer, or any function that returns an array.
         names: the logical names of its axes, one for each.
         mesh: the mesh, or None for that of `jax.set_mesh`.
-        rules: see `logical_to_mesh_axes`.
+        rules: the rules, by default those of the `with` block.
 
     A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
     """
@@ -335,8 +331,9 @@ def add_metadata_axis(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: see `liftcore.add_metadata_axis`.
-        metadata_params: see `liftcore.add_metadata_axis`.
+        variable_axes: for each filter of variables the place of the axis in their arrays, or `In`, `Out`, `InOut`.
+            Other variables are lifted as they are.
+        metadata_params: what boxes are told of the axis, such as its name: `{PARTITION_NAME: "layers"}`.
         methods: which methods of a class are lifted; see `nn.vmap`.
 
     Returns:

@@ -8,6 +8,7 @@ from liftcore import nn
 from liftcore.typing import Array, Key
 
 from .lifecycle.calling import compact
+from .lifecycle.fields import options
 from .module import Module, merge_param
 
 __all__ = ["Dropout"]
@@ -36,12 +37,5 @@ class Dropout(Module):
     @compact
     def __call__(self, inputs: Array, deterministic: bool | None = None, rng: Key | None = None) -> Array:
         """Maps an array to one of its shape; `rng` is the key to use in place of a draw."""
-        return nn.dropout(
-            self.scope,
-            inputs,
-            self.rate,
-            broadcast_dims=self.broadcast_dims,
-            deterministic=merge_param("deterministic", self.deterministic, deterministic),
-            rng_collection=self.rng_collection,
-            key=rng,
-        )
+        drops_nothing = merge_param("deterministic", self.deterministic, deterministic)
+        return nn.dropout(self.scope, inputs, **options(self, nn.dropout, deterministic=drops_nothing, key=rng))

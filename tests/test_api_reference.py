@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+import equinox_like
 import liftcore
 import linen_like
+import pax_like
 from docs.reference import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
+PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like")
 LINE = re.compile(r"- `(\w+)`: \S.*")
 
 
@@ -73,7 +76,7 @@ def test_pages_that_are_made_from_the_packages_are_up_to_date(page: str) -> None
 
 
 def test_every_public_module_has_a_section() -> None:
-    packages = {"liftcore": liftcore, "linen_like": linen_like}
+    packages = {"liftcore": liftcore, "linen_like": linen_like, "equinox_like": equinox_like, "pax_like": pax_like}
     public = {
         getattr(module, name).__name__  # of a module that two packages offer the one
         for module in packages.values()
@@ -85,33 +88,53 @@ def test_every_public_module_has_a_section() -> None:
 
 def test_every_error_has_a_section_in_the_catalogue() -> None:
     headings = set(re.findall(r"^### (\w+)$", (DOCS / "errors.md").read_text(encoding="utf-8"), re.MULTILINE))
-    errors = public_names(liftcore.errors) | public_names(linen_like.errors)
-    assert headings == errors - {"LiftError", "misfit", "name_of", "no_function", "rewords", "shown"}
+    homes = (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors)
+    errors: set[str] = set().union(*map(public_names, homes))
+    others = {
+        "LiftError",
+        "UnliftedSequenceError",
+        "check_function",
+        "misfit",
+        "name_of",
+        "no_function",
+        "rewords",
+        "shown",
+    }
+    assert headings == errors - others
 
 
 def test_every_file_is_in_the_architecture_page() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     root = DOCS.parent
-    files = [path for package in ("liftcore", "linen_like") for path in (root / package).rglob("*.py")]
+    files = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
     names = {path.relative_to(root).as_posix().split("/", 1)[1] for path in files if path.name != "__init__.py"}
     assert names - set(re.findall(r"`([\w/]+\.py)`", text)) == set()
 
 
 # -- names in texts ----------------------------------------------------------------------------------------------------
 
-ALIASES = {"jnp": ("jax.numpy",), "np": ("numpy",), "nn": ("linen_like", "liftcore.nn"), "lax": ("jax.lax",)}
+ALIASES = {
+    "jnp": ("jax.numpy",),
+    "np": ("numpy",),
+    "nn": ("linen_like", "liftcore.nn"),
+    "eqx": ("equinox_like",),
+    "pax": ("pax_like",),
+    "lax": ("jax.lax",),
+}
 ROOTS = (
-    "jax", "liftcore", "linen_like", "flax", "optax", "orbax", "equinox", "numpy", "dataclasses", "functools",
+    *PACKAGES, "jax", "flax", "optax", "orbax", "equinox", "numpy", "dataclasses", "functools",
     "importlib", "inspect", "itertools", "math", "pickle", "typing", *ALIASES,
 )  # fmt: skip
 """What dotted names begin with; names of values, such as `scope.param`, are no names of ours."""
 
-CLASSES = {
-    name: value
-    for module in (liftcore, linen_like, liftcore.errors, linen_like.errors, liftcore.filters, liftcore.meta)
-    for name in getattr(module, "__all__", vars(module))
-    if inspect.isclass(value := getattr(module, name))
-}
+_STYLES = (linen_like, equinox_like, pax_like)
+_HOMES = (liftcore, liftcore.errors, liftcore.filters, liftcore.meta, *_STYLES, *(style.errors for style in _STYLES))
+CLASSES: dict[str, list[Any]] = {}
+"""The classes of each name: each style has a `Module`."""
+for home in _HOMES:
+    for public in getattr(home, "__all__", vars(home)):
+        if inspect.isclass(getattr(home, public)):
+            CLASSES.setdefault(public, []).append(getattr(home, public))
 DOTTED = re.compile(rf"(?<![\w./@\"'])(?:{'|'.join([*ROOTS, *CLASSES])})(?:\.[A-Za-z_]\w*)+")
 
 
@@ -125,7 +148,7 @@ def is_there(name: str) -> bool:
     """Whether a dotted name leads to something; of a library that is not installed nobody can tell."""
     first, *parts = name.split(".")
     if first in CLASSES:
-        return _leads(CLASSES[first], parts)
+        return any(_leads(one, parts) for one in CLASSES[first])
     homes = ALIASES.get(first, (first,))
     return any(importlib.util.find_spec(home.partition(".")[0]) is None or _found(home, parts) for home in homes)
 
@@ -147,7 +170,7 @@ def _leads(value: Any, parts: list[str]) -> bool:
 
 
 TEXTS = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]
-SOURCES = [path for package in ("liftcore", "linen_like") for path in (DOCS.parent / package).rglob("*.py")]
+SOURCES = [path for package in PACKAGES for path in (DOCS.parent / package).rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -176,3 +199,29 @@ def test_links_between_pages_lead_somewhere() -> None:
             target = pages[page or name]
             anchors = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target, re.MULTILINE)}
             assert not part or part in anchors, f"{name}: {page}#{part}"
+
+
+ARGUMENT = re.compile(r"^ {4}(\w[\w*, ]*|\*+\w+): (.*\n(?: {8}.*\n)*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like], ids=lambda package: package.__name__
+)
+def test_every_argument_is_explained_where_it_stands(package: Any) -> None:
+    public = {name: getattr(package, name) for name in package.__all__}
+    methods = {
+        f"{name}.{method}": getattr(one, method)
+        for name, one in public.items()
+        if inspect.isclass(one)
+        for method in vars(one)
+        if not method.startswith("_") and callable(getattr(one, method))
+    }
+    elsewhere = {}
+    for name, one in {**public, **methods}.items():
+        doc = inspect.getdoc(one) or ""
+        for section in re.findall(r"^(?:Args|Attributes):\n((?: {4}.*\n|\n)*)", f"{doc}\n", re.MULTILINE):
+            found = {arg: text for arg, text in ARGUMENT.findall(section) if re.match(r"(see|as in|as for) ", text)}
+            elsewhere |= {f"{name}: {arg}": text for arg, text in found.items()}
+        returns = re.search(r"^Returns:\n {4}((See|As) .*)", doc, re.MULTILINE)
+        elsewhere |= {f"{name} returns": returns[1]} if returns else {}
+    assert not elsewhere

@@ -25,10 +25,11 @@ from ..pipeline.packing import transformation
 from ..pipeline.use import Body, Use
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
+from ..texts import type_text
 from ..typing import Filter, Path, Predicate, PyTree
-from .facts import type_text
+from ..values import only, overlaid
 
-__all__ = ["ExplainedLift", "ExplainedSequence", "ExplainedVariable", "Explanation", "Watch", "explain"]
+__all__ = ["ExplainedLift", "ExplainedStream", "ExplainedVariable", "Explanation", "Watch", "explain"]
 
 _NOT_LIFTED = "not lifted"
 _LIFTED = "lifted"
@@ -70,7 +71,7 @@ class ExplainedVariable:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExplainedSequence:
+class ExplainedStream:
     """One RNG stream at one lift.
 
     Attributes:
@@ -103,8 +104,13 @@ class ExplainedLift:
     name: str
     where: str
     variables: tuple[ExplainedVariable, ...]
-    sequences: tuple[ExplainedSequence, ...]
+    streams: tuple[ExplainedStream, ...]
     lifts: tuple[ExplainedLift, ...] = ()
+
+    @property
+    def sequences(self) -> tuple[ExplainedStream, ...]:
+        """`streams`, by its name at first."""
+        return self.streams
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -135,17 +141,17 @@ def _chosen(lifts: Sequence[ExplainedLift], predicate: Predicate) -> tuple[Expla
     found = []
     for one in lifts:
         variables = tuple(row for row in one.variables if predicate(row.path, None))
-        sequences = tuple(row for row in one.sequences if predicate((row.name,), None))
+        streams = tuple(row for row in one.streams if predicate((row.name,), None))
         below = _chosen(one.lifts, predicate)
-        if variables or sequences or below:
-            found.append(dataclasses.replace(one, variables=variables, sequences=sequences, lifts=below))
+        if variables or streams or below:
+            found.append(dataclasses.replace(one, variables=variables, streams=streams, lifts=below))
     return tuple(found)
 
 
 def _lines(found: ExplainedLift) -> Iterator[str]:
     """One lift as text: a row for each variable and each stream, then the lifts inside."""
     rows = [("/".join(one.path), one.type, _rule(one), one.fate) for one in found.variables]
-    for key in found.sequences:
+    for key in found.streams:
         source = "" if key.source == key.name else f" (of {key.source})"
         rows.append((f"rng {key.name}{source}", "", _rule(key), f"{key.drawn} drawn" if key.drawn else "untouched"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -156,7 +162,7 @@ def _lines(found: ExplainedLift) -> Iterator[str]:
         yield from (f"  {line}" for line in _lines(below))
 
 
-def _rule(row: ExplainedVariable | ExplainedSequence) -> str:
+def _rule(row: ExplainedVariable | ExplainedStream) -> str:
     return row.treatment if row.group is None else f"{row.group}: {row.treatment}"
 
 
@@ -205,15 +211,13 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
 
 def _trace(body: Body, variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> None:
     """Runs a function without computing: all arrays are abstract, all other values are themselves."""
-    leaves, treedef = jax.tree.flatten((variable_groups, rng_groups, args, kwargs))
-    arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)}
+    given = variable_groups, rng_groups, args, kwargs
 
-    def run(arrays: dict[int, Any]) -> None:
-        values = [arrays.get(place, leaf) for place, leaf in enumerate(leaves)]
-        variable_groups, rng_groups, args, kwargs = jax.tree.unflatten(treedef, values)
+    def run(arrays: PyTree) -> None:
+        variable_groups, rng_groups, args, kwargs = overlaid(given, arrays)
         body(variable_groups, rng_groups, *args, **kwargs)
 
-    jax.eval_shape(run, arrays)
+    jax.eval_shape(run, only(given, jax.Array | jax.ShapeDtypeStruct))
 
 
 def _run(fn: Callable[..., Any], watch: Watch, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
@@ -235,7 +239,7 @@ class Watching(Scope):
     __slots__ = ()
 
     def _note(self, kind: str, collection: str, *names: str) -> None:
-        if self.tree.watch is not None:
+        if isinstance(self.tree.watch, Watch):
             getattr(self.tree.watch, kind).add((collection, *self.path, *names))
 
     def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
@@ -262,7 +266,7 @@ class Watching(Scope):
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         drawn = super().count_draw(name)
-        if self.tree.watch is not None:
+        if isinstance(self.tree.watch, Watch):
             self.tree.watch.drawn[self.path, name, drawn[1]] += 1
         return drawn
 
@@ -327,7 +331,7 @@ class Watched:
             variables[path] = dataclasses.replace(row, group=None, treatment=treatment, written=True)
         self._outside.read |= {row.path for row in variables.values() if row.read}
         rows = tuple(variables[path] for path in sorted(variables))
-        found = ExplainedLift(use.layout.lift.name, self._where, rows, _sequences(use, total), tuple(total.lifts))
+        found = ExplainedLift(use.layout.lift.name, self._where, rows, _streams(use, total), tuple(total.lifts))
         self._outside.lifts.append(found)
 
     def _variables(self, use: Use, total: Watch) -> Iterator[ExplainedVariable]:
@@ -383,7 +387,7 @@ def _captured(use: Use) -> set[Path]:
     }
 
 
-def _sequences(use: Use, total: Watch) -> tuple[ExplainedSequence, ...]:
+def _streams(use: Use, total: Watch) -> tuple[ExplainedStream, ...]:
     layout, tree = use.layout, use.outers[0].tree
     lifted = {name for outer in use.outers for name in outer.tree.rngs}
     drawn = collections.Counter({(name, name): 0 for name in tree.given})
@@ -391,16 +395,12 @@ def _sequences(use: Use, total: Watch) -> tuple[ExplainedSequence, ...]:
         drawn[name, source] += count
     found = []
     for (name, source), count in drawn.items():
-        rules = (_rule_of(layout.lift.rngs, one) for one in (name, source))
-        index = next((rule for rule in rules if rule is not None), None) if source in lifted else None
+        taken = (at for one in (name, source) for at, rule in enumerate(layout.lift.rngs) if rule((one,), None))
+        index = next(taken, None) if source in lifted else None
         group = None if index is None else filters.short_form(layout.lift.rngs[index])
         treatment = _NOT_LIFTED if index is None else _word(layout.lift.advice.rngs, index)
-        found.append(ExplainedSequence(name, source, group, treatment, count))
+        found.append(ExplainedStream(name, source, group, treatment, count))
     return tuple(found)
-
-
-def _rule_of(rules: Sequence[Predicate], name: str) -> int | None:
-    return next((index for index, matches in enumerate(rules) if matches((name,), None)), None)
 
 
 def _below(place: Path, path: Path) -> Path:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.core import ShapedArray
 
 from ..filters import short_form
+from ..rest import Rest
+from ..runners.arguments import parameter_names
 from ..scopes.scope import Scope
+from ..texts import aval_of, path_text, type_text
 
 __all__ = [
     "WITHOUT_KEY",
@@ -28,7 +29,6 @@ __all__ = [
     "of_named",
     "of_tree",
     "of_value",
-    "type_text",
 ]
 
 Facts: TypeAlias = dict[str, str]
@@ -48,25 +48,31 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [what for what in {**now, **before} if before.get(what) != now.get(what)]
 
 
-def type_text(leaf: Any) -> str:
-    """The type of an array without its numbers, such as `float32[3]`; of something else the name of its class."""
-    try:
-        aval: Any = leaf if isinstance(leaf, ShapedArray) else jax.typeof(leaf)
-    except TypeError:
-        return type(leaf).__name__
-    return f"{aval.str_short()}{' (weak)' if aval.weak_type else ''}"
+def _type(leaf: Any) -> str:
+    """The type of a leaf; a weak one is another one to JAX."""
+    text = type_text(leaf)
+    return f"{text} (weak)" if text != type(leaf).__name__ and aval_of(leaf).weak_type else text
 
 
 def of_tree(what: str, tree: Any) -> Told:
-    """The types of the leaves of a pytree."""
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        yield f"{what}{jax.tree_util.keystr(path)}", type_text(leaf)
+    """The types of the leaves of a pytree, and what is static in it."""
+    for path, leaf in jax.tree.leaves_with_path(tree, is_leaf=_is_rest):
+        place = f"{what}{jax.tree_util.keystr(path)}"
+        if _is_rest(leaf):
+            for below, value in leaf.trace_facts().items():
+                yield from of_value(f"{place}{below}", value)
+        else:
+            yield place, _type(leaf)
+
+
+def _is_rest(leaf: Any) -> bool:
+    return isinstance(leaf, Rest)
 
 
 def of_named(what: str, tree: Any) -> Told:
     """The same for variables, or keys, which are shown by their path: `variable params/w`."""
     for path, leaf in jax.tree.leaves_with_path(tree):
-        yield f"{what} {jax.tree_util.keystr(path, simple=True, separator='/')}", type_text(leaf)
+        yield f"{what} {path_text(path)}", _type(leaf)
 
 
 def of_function(fn: Any) -> Told:
@@ -103,13 +109,10 @@ def of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, 
         kwargs: those by name.
         skip: see `fn`.
     """
-    try:
-        names = list(inspect.signature(fn).parameters)[skip:]
-    except (TypeError, ValueError):
-        names = []
+    names = parameter_names(fn)[skip:]
     names += [str(number) for number in range(len(names), len(args))]
     for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
-        for path, leaf in jax.tree.leaves_with_path(value, is_leaf=_is_scope):
+        for path, leaf in jax.tree.leaves_with_path(value, is_leaf=lambda leaf: isinstance(leaf, Scope)):
             what = f"argument {name}{jax.tree_util.keystr(path)}"
             yield from _of_scope(what, leaf) if isinstance(leaf, Scope) else of_value(what, leaf)
 
@@ -131,7 +134,7 @@ def of_value(what: str, value: Any, depth: int = _DEPTH) -> Told:
         for name, below in members:
             yield from of_value(f"{what}{name}", below, depth - 1)
     elif isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
-        yield what, type_text(value)
+        yield what, _type(value)
     elif callable(value) and hasattr(value, "__qualname__"):
         yield what, value.__qualname__
     else:
@@ -156,7 +159,3 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return None
-
-
-def _is_scope(value: Any) -> bool:
-    return isinstance(value, Scope)

@@ -1,13 +1,12 @@
 """Why was it traced again? Who asks enters a recorder; each trace then tells what differs from the closest one before.
 
-What is traced finds the recorders that are entered, in its own thread, in a context variable. Nothing is compared, and
-no text is made, while there is none. What was traced earlier is known to the caches of `jit` themselves.
+A recorder is an observer of the core's. Nothing is compared, and no text is made, while there is none. What was traced
+earlier is known to the caches of `jit` themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import functools
 import types
@@ -18,10 +17,13 @@ import jax
 
 from ..errors import TooManyTracesError
 from ..filters import short_form, to_predicate
+from ..runners.compiled import Compiled, Signature
+from ..scopes.observers import observing
 from ..scopes.scope import Scope
 from ..typing import Filter
 from . import facts
 from .facts import WITHOUT_KEY, Facts
+from .signature import facts_of
 
 __all__ = [
     "Counted",
@@ -31,9 +33,6 @@ __all__ = [
     "Retrace",
     "Retraces",
     "assert_max_traces",
-    "note",
-    "note_applied",
-    "recording",
     "retraces",
 ]
 
@@ -151,6 +150,29 @@ class Retraces:
         self.records.append(Retrace(now.path, closest and closest.path, differences))
         seen.append(now)
 
+    def compiled(self, compiled: Compiled, trace: Signature) -> None:
+        """Keeps a trace of a body that is compiled, compared with all that its cache knows."""
+        name, cache = compiled.program.layout.lift.name, compiled.known
+        others = [other for other in reversed(list(cache.values())) if other.program.layout.lift.name == name]
+        before = [
+            Known(one.path, facts_of(other.program, one), cache) for other in others for one in reversed(other.traces)
+        ]
+        self.add(name, Known(trace.path, facts_of(compiled.program, trace), cache), before)
+
+    def applied(self, fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
+        """Keeps a run of a function of a scope by `apply` or `init`, where JAX traces it."""
+        variables = root.collections_below()
+        given = jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in given):
+            return
+        told = dict(facts.of_function(fn))
+        told["mutable"] = short_form(to_predicate(mutable))
+        told["initializing"] = str(root.is_initializing())
+        told |= facts.of_named("variable", variables)
+        told |= facts.of_named("stream", root.tree.rngs)
+        told |= facts.of_call(fn, args, kwargs, skip=1)
+        self.add(_name(fn), Known(f"{_name(fn)} at /", told))
+
 
 def _differences(before: Known, now: Known) -> Iterator[Difference]:
     for what in facts.differing(before.facts, now.facts):
@@ -162,9 +184,6 @@ def _differences(before: Known, now: Known) -> Iterator[Difference]:
 
 
 # --- recorders --------------------------------------------------------------------------------------------------------
-
-_ENTERED: contextvars.ContextVar[tuple[Retraces, ...]] = contextvars.ContextVar("liftcore.retraces", default=())
-"""The recorders that are entered, outermost first."""
 
 
 @contextlib.contextmanager
@@ -192,41 +211,8 @@ def retraces() -> Iterator[Retraces]:
         A context manager that gives a `Retraces`.
     """
     found = Retraces()
-    token = _ENTERED.set((*_ENTERED.get(), found))
-    try:
+    with observing(found):
         yield found
-    finally:
-        _ENTERED.reset(token)
-
-
-def recording() -> bool:
-    """Whether somebody asks about traces."""
-    return bool(_ENTERED.get())
-
-
-def note(name: str, now: Known, before: Iterable[Known]) -> None:
-    """Tells the recorders of a trace; see `Retraces.add`."""
-    before = list(before)
-    for found in _ENTERED.get():
-        found.add(name, now, before)
-
-
-def note_applied(fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
-    """Tells the recorders, if there are any, of a function of a scope that `apply` or `init` runs while JAX traces."""
-    if not recording():
-        return
-    variables = root.collections_below()
-    given = jax.tree.leaves((variables, root.tree.rngs, args, kwargs))
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in given):
-        return
-    told = dict(facts.of_function(fn))
-    told["mutable"] = short_form(to_predicate(mutable))
-    told["initializing"] = str(root.is_initializing())
-    told |= facts.of_named("variable", variables)
-    told |= facts.of_named("sequence", root.tree.rngs)
-    told |= facts.of_call(fn, args, kwargs, skip=1)
-    name = _name(fn)
-    note(name, Known(f"{name} at /", told), ())
 
 
 # --- a limit ----------------------------------------------------------------------------------------------------------
@@ -305,6 +291,11 @@ class Counted:
     def trace_facts(self) -> Facts:
         """What the function is; see `facts.of_function`."""
         return dict(facts.of_function(self.__wrapped__))
+
+    @property
+    def shared_as(self) -> Callable[..., Any]:
+        """The function that says whether what is compiled may be shared."""
+        return self.__wrapped__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, and fails where that is one time too many."""

@@ -41,7 +41,7 @@ from .predicates import (
     WithTag,
     decide,
     matches_collection,
-    matches_sequence,
+    matches_stream,
     short_form,
     to_predicate,
 )
@@ -62,7 +62,7 @@ __all__ = [
     "intersect",
     "leaves_of",
     "matches_collection",
-    "matches_sequence",
+    "matches_stream",
     "merge",
     "names_collections",
     "partition",

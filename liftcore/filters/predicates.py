@@ -23,7 +23,7 @@ __all__ = [
     "WithTag",
     "decide",
     "matches_collection",
-    "matches_sequence",
+    "matches_stream",
     "short_form",
     "to_predicate",
 ]
@@ -138,12 +138,17 @@ class PathContains(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class _Several(SubtreePredicate):
-    """A predicate that is made of others."""
+    """A predicate that is made of others, of which one may settle the answer: the one that is `decisive`."""
 
+    decisive: typing.ClassVar[bool]
     filters: tuple[Predicate, ...]
 
     def __init__(self, *filters: Filter) -> None:
         object.__setattr__(self, "filters", tuple(map(to_predicate, filters)))
+
+    def decide(self, prefix: Path) -> bool | None:
+        answers = [decide(f, prefix) for f in self.filters]
+        return self.decisive if self.decisive in answers else None if None in answers else not self.decisive
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(short_form, self.filters))})"
@@ -153,24 +158,20 @@ class _Several(SubtreePredicate):
 class Any(_Several):
     """Matches what one of the filters matches; with none given, nothing."""
 
+    decisive = True
+
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return any(matches(path, value) for matches in self.filters)
-
-    def decide(self, prefix: Path) -> bool | None:
-        answers = [decide(f, prefix) for f in self.filters]
-        return True if True in answers else None if None in answers else False
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class All(_Several):
     """Matches what all of the filters match; with none given, everything."""
 
+    decisive = False
+
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return all(matches(path, value) for matches in self.filters)
-
-    def decide(self, prefix: Path) -> bool | None:
-        answers = [decide(f, prefix) for f in self.filters]
-        return False if False in answers else None if None in answers else True
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
@@ -286,6 +287,6 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
     return decide(to_predicate(filter), (collection, *prefix))
 
 
-def matches_sequence(filter: Filter, name: str) -> bool:
+def matches_stream(filter: Filter, name: str) -> bool:
     """Says whether a filter takes the RNG stream `name`: its path is `(name,)` and its value `None`."""
     return bool(to_predicate(filter)((name,), None))

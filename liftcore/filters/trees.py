@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import UnmatchedFilterError
+from ..traverse_util import flatten_dict
 from ..typing import Filter, Path, Predicate, Variables
 from ..values import unwrapped
 from .predicates import decide, short_form, to_predicate
@@ -18,8 +19,8 @@ def partition(
 ) -> tuple[list[dict[str, typing.Any]], dict[str, typing.Any]]:
     """Splits variables into one tree per filter and the rest; the first filter that matches takes a variable.
 
-    A subtree that can be decided as a whole is passed on as the object it is; new dicts are made only where values must
-    be visited. A value is whatever is no mapping. Collections with nothing in them appear nowhere.
+    A subtree that goes to one place as a whole is passed on as the object it is. A value is whatever is no mapping.
+    Collections with nothing in them appear nowhere.
 
     Example:
         >>> from liftcore.filters import PathContains
@@ -62,10 +63,16 @@ def _assign(
         value = unwrapped(tree)
         return [(next((index for index, predicate in undecided if predicate(path, value)), rest), tree)]
     parts: dict[int, dict[str, typing.Any]] = {}
+    whole = True
     for key, child in tree.items():
         for index, part in _assign(child, (*path, key), undecided, rest, empty):
-            if empty or not _is_empty(part):
+            kept = empty or not _is_empty(part)
+            if kept:
                 parts.setdefault(index, {})[key] = part
+            whole = whole and kept and part is child
+    if whole and len(parts) == 1:
+        # As it is and not as a new dict: a `FrozenDict` may be the value of a variable.
+        return [(index, tree) for index in parts]
     return list(parts.items())
 
 
@@ -93,17 +100,11 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     trees, rest = partition(variables, filters)
     if not rest:
         return tuple(trees)
-    missed = [f"/{'/'.join(path)}" for path in _paths(rest)]
+    missed = [f"/{'/'.join(map(str, path))}" for path in flatten_dict(rest, keep_empty_nodes=True)]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
     given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
     what = f"no filter matches {shown} (filters given: {given})."
     raise UnmatchedFilterError("split", what, "Add a filter for them, or ... as the last one to take all that is left.")
-
-
-def _paths(tree: typing.Any, path: Path = ()) -> list[Path]:
-    if not isinstance(tree, Mapping) or not tree:
-        return [path]
-    return [leaf for key, child in tree.items() for leaf in _paths(child, (*path, str(key)))]
 
 
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
@@ -129,18 +130,11 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
         >>> merge({"params": {"a": 1}}, {"params": {"b": 2}})
         {'params': {'a': 1, 'b': 2}}
     """
-    merged: dict[str, typing.Any] = {}
-    for tree in filter(None, trees):
-        merged = _merge_two(merged, tree) if merged else dict(tree)
-    return merged
-
-
-def _merge_two(first: Variables, second: Variables) -> dict[str, typing.Any]:
-    merged = dict(first)
-    for key, value in second.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge_two(old, value)
-        else:
+    given = [tree for tree in trees if tree]
+    merged = dict(given[0]) if given else {}
+    for tree in given[1:]:
+        for key, value in tree.items():
+            if isinstance(old := merged.get(key), Mapping) and isinstance(value, Mapping):
+                value = merge(old, value)
             merged[key] = value
     return merged

@@ -11,8 +11,8 @@ from ..errors import LiftArgumentError
 from ..pipeline.changes import Changes
 from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..runners.changes import names_of
 from ..scopes.lifts import Advice, Captured
+from ..texts import names_of
 from ..typing import Filter, PyTree
 
 __all__ = ["associative_scan"]
@@ -40,8 +40,8 @@ def associative_scan(
 
     Args:
         fn: called as `fn(scopes, a, b)`; must be associative.
-        reverse: see `jax.lax.associative_scan`.
-        axis: see `jax.lax.associative_scan`.
+        reverse: whether to combine from the last element to the first.
+        axis: the axis of the arrays along which the elements are.
         variables: a filter of the variables that are lifted.
 
     Returns:

@@ -40,7 +40,8 @@ def checkify(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        errors: see `jax.experimental.checkify.checkify`; by default its `user_checks`.
+        errors: which checks are made: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
+            `user_checks`.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 

@@ -11,7 +11,7 @@ from ..errors import LiftArgumentError, shown
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.branches import run_one
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
 from ..runners.scalars import check_index, check_pred
 from ..runners.whole import whole
 from ..scopes.lifts import Advice
@@ -29,7 +29,7 @@ _ADVICE = Advice(
 )
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def cond(
     true_fun: Callable[..., Any],
     false_fun: Callable[..., Any],
@@ -88,7 +88,7 @@ def cond(
     return call
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def switch(
     branches: Sequence[Callable[..., Any]],
     *,

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..errors import LiftArgumentError, name_of, no_function
-from ..pipeline.packing import transformation
+from ..errors import LiftArgumentError, check_function
 from ..pipeline.use import Body
-from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
-from ..runners.derivative import ADVICE, Scoped, zero_tangent, zero_tangents
-from ..scopes.lifts import Captured
-from ..typing import Filter
+from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
+from ..runners.derivative import TreesByScope, zero_tangent, zero_tangents
 
 __all__ = ["custom_jvp"]
 
 
-class custom_jvp:
+class custom_jvp(WithRule):
     """`jax.custom_jvp` for a function of scopes: a function with a derivative of your own.
 
     The function and its rule are traced once each, whether it is differentiated or not. Variables that the function
@@ -43,8 +39,9 @@ class custom_jvp:
 
     Args:
         fn: called as `fn(scopes, *args)`.
-        nondiff_argnums: see `jax.custom_jvp`; they count in the signature of `fn`, where the scopes are 0.
-        nondiff_argnames: see `jax.custom_jvp`.
+        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
+            and functions. Numbers count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnames: the same, by name.
         wrt: a filter of the variables that have tangents.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
@@ -57,24 +54,7 @@ class custom_jvp:
         An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defjvp`.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        nondiff_argnames: Sequence[str] = (),
-        *,
-        wrt: Filter = "params",
-        variables: Filter = True,
-        rngs: Filter = True,
-    ) -> None:
-        self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
-        self._rule: Callable[..., Any] | None = None
-        self.identity: object = self
-        filters = [wrt, variables]
-        self._lifted = transformation(
-            self._transform, filters, [*filters, Captured(all=True)], [rngs], "custom_jvp", advice=ADVICE
-        )(fn)
-        functools.update_wrapper(self, fn, updated=())
+    _rule: Callable[..., Any] | None = None
 
     def defjvp(self, jvp: Callable[..., Any]) -> None:
         """Defines the rule.
@@ -83,26 +63,20 @@ class custom_jvp:
             jvp: called as `jvp(scopes, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and
                 its tangent. `variable_tangents` is `{collection: {module: {name: …}}}`.
         """
-        if not callable(jvp):
-            raise no_function(f"defjvp of custom_jvp({name_of(self._fn)})", jvp)
+        check_function(f"defjvp of {self._where}", jvp)
         self._rule = jvp
-
-    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        """The function, as it is or as its rule has it where it is differentiated."""
-        where = f"custom_jvp({name_of(self._fn)})"
-        return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         if self._rule is None:
             raise LiftArgumentError(body.where, "it has no rule yet.", "Call `.defjvp(rule)` first.")
-        arguments = Arguments(body.where, args, self._nondiff)
+        arguments = RuleArguments(body.where, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, arguments)
-        scoped, held = Scoped.of(body.use.layout), arguments.held
+        scoped, held = TreesByScope.of(body.use.layout), arguments.held
         moving = _Moving((ruled.operands.wrt, ruled.operands.args))
 
         def with_tangents(args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
             trees, tangents = moving.join(given)
-            seen = Arguments(body.where, args, self._nondiff).seen
+            seen = RuleArguments(body.where, args, self._nondiff).seen
             return *held, tuple(seen), tuple(tangents), scoped.out(trees)
 
         rule = ruled.rule(self.identity, pair(body.where, self._rule, "result, tangent"), with_tangents, moving.types)

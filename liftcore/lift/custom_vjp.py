@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, name_of, no_function, shown
-from ..pipeline.packing import transformation
+from ..errors import LiftArgumentError, check_function, name_of, shown
 from ..pipeline.use import Body
 from ..runners.carry import overlay
-from ..runners.custom import Arguments, Operands, Ruled, by_number, pair, with_defaults
-from ..runners.derivative import ADVICE, Scoped, zero_tangent
-from ..scopes.lifts import Captured
-from ..typing import Filter
+from ..runners.custom import Operands, RuleArguments, Ruled, WithRule, pair
+from ..runners.derivative import TreesByScope, zero_tangent
 
 __all__ = ["custom_vjp"]
 
 
-class custom_vjp:
+class custom_vjp(WithRule):
     """`jax.custom_vjp` for a function of scopes: a function with a pullback of your own.
 
     The function and its forward rule are traced once each, whether it is differentiated or not. Variables that the
@@ -44,8 +40,9 @@ class custom_vjp:
 
     Args:
         fn: called as `fn(scopes, *args)`.
-        nondiff_argnums: see `jax.custom_vjp`; they count in the signature of `fn`, where the scopes are 0.
-        nondiff_argnames: see `jax.custom_vjp`.
+        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
+            and functions. Numbers count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnames: the same, by name.
         wrt: a filter of the variables that have cotangents.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
@@ -58,25 +55,8 @@ class custom_vjp:
         An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defvjp`.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        nondiff_argnames: Sequence[str] = (),
-        *,
-        wrt: Filter = "params",
-        variables: Filter = True,
-        rngs: Filter = True,
-    ) -> None:
-        self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
-        self.identity: object = self
-        self._forward: Callable[..., Any] | None = None
-        self._backward: Callable[..., Any] | None = None
-        filters = [wrt, variables]
-        self._lifted = transformation(
-            self._transform, filters, [*filters, Captured(all=True)], [rngs], "custom_vjp", advice=ADVICE
-        )(fn)
-        functools.update_wrapper(self, fn, updated=())
+    _forward: Callable[..., Any] | None = None
+    _backward: Callable[..., Any] | None = None
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Defines the rule.
@@ -88,23 +68,17 @@ class custom_vjp:
                 what is left out of the first.
         """
         for rule in (fwd, bwd):
-            if not callable(rule):
-                raise no_function(f"defvjp of custom_vjp({name_of(self._fn)})", rule)
+            check_function(f"defvjp of {self._where}", rule)
         self._forward, self._backward = fwd, bwd
-
-    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        """The function, as it is or as its rule has it where it is differentiated."""
-        where = f"custom_vjp({name_of(self._fn)})"
-        return self._lifted(scopes, *with_defaults(where, self._fn, self._nondiff, args, kwargs))
 
     def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
         where, bwd = body.where, self._backward
         if self._forward is None or bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Call `.defvjp(fwd, bwd)` first.")
-        arguments = Arguments(where, args, self._nondiff)
+        arguments = RuleArguments(where, args, self._nondiff)
         ruled = Ruled(body, variable_groups, rng_groups, arguments)
         rule = ruled.rule(self.identity, pair(where, self._forward, "result, residuals"), lambda args: args)
-        scoped = Scoped.of(body.use.layout)
+        scoped = TreesByScope.of(body.use.layout)
         types = jax.tree.map(jax.typeof, ruled.operands.wrt)
         held, seen = arguments.held, len(arguments.seen)
         run = jax.custom_vjp(ruled.function)

@@ -12,17 +12,17 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, LiftError, name_of, no_function
+from ..errors import LiftArgumentError, LiftError, check_function, name_of
 from ..filters import Nothing, merge
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import closure_convert
 from ..pipeline.use import Body, Use
-from ..runners.changes import names_of
 from ..runners.custom import bind
 from ..runners.whole import AS_IT_IS
 from ..scopes.lifts import Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
+from ..texts import names_of
 from ..typing import Filter, Path, PyTree
 from ..values import copied
 
@@ -77,8 +77,7 @@ class custom_vmap:
         Returns:
             The rule.
         """
-        if not callable(rule):
-            raise no_function(f"def_vmap of custom_vmap({name_of(self._fn)})", rule)
+        check_function(f"def_vmap of custom_vmap({name_of(self._fn)})", rule)
         self._rule = rule
         return rule
 

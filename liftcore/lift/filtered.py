@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import LiftArgumentError, name_of, no_function
+from ..errors import LiftArgumentError, check_function, name_of
 from ..rest import Rest, is_array, split_static
 from ..statics import Undescribed
 from ..typing import PyTree
@@ -52,8 +52,7 @@ def filtered(
         LiftArgumentError: where `lift` or a function cannot be called; later, where no key stands for a static leaf.
     """
     for one in (lift, *fns):
-        if not callable(one):
-            raise no_function("filtered", one)
+        check_function("filtered", one)
     if not fns:
         raise LiftArgumentError("filtered", "no function was given.", "Write `filtered(lift, fn)`.")
     lifted = lift(*[_body(fn, is_traced) for fn in fns])

@@ -13,7 +13,8 @@ from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
+from ..runners.invariance import LoopAdvice
 from ..runners.loop import Loop, lax_scan
 from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..scopes.lifts import Captured
@@ -22,7 +23,10 @@ from ..typing import Filter
 __all__ = ["fori_loop"]
 
 
-@kept(numbers=[3], known=[1, 2])
+_LOOP_ADVICE = LoopAdvice('Carry it, `variable_carry="{}"`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)")
+
+
+@cached_when_eager(numbers=[3], known=[1, 2])
 def fori_loop(
     body_fun: Callable[..., Any],
     *,
@@ -49,7 +53,8 @@ def fori_loop(
 
     Args:
         body_fun: called as `body_fun(scopes, i, value)`; returns the next value.
-        unroll: see `jax.lax.fori_loop`.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them. Only for bounds that are
+            known when it is traced.
         variable_carry: a filter of variables that go from one iteration to the next.
         variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
         split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
@@ -131,7 +136,7 @@ def _known(
         value, (carried, shared, captured) = iteration(body, Variables(carried, given), number, index, value)
         return (index + 1, value), (), (shared, carried, captured)
 
-    loop = Loop(size, lax_scan(size, unroll=unroll), advice='Carry it, `variable_carry="{}"`')
+    loop = Loop(size, lax_scan(size, unroll=unroll), advice=_LOOP_ADVICE)
     (_, value), _, (shared, carried, captured) = loop.run(
         body, step, variables.shared, (variables.carried, state), (), 0
     )

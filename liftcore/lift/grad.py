@@ -8,10 +8,8 @@ from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..runners.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
-from ..scopes.lifts import Captured
+from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
 
 __all__ = ["grad", "value_and_grad"]
@@ -44,11 +42,12 @@ def value_and_grad(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` that and something else.
-        argnums: see `jax.grad`; number 0 is the scope, which stands for the variables that `wrt` takes.
-        has_aux: see `jax.grad`.
-        holomorphic: see `jax.grad`.
-        allow_int: see `jax.grad`.
-        wrt: a filter of variables, down to single ones.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
+            stands for the variables that `wrt` takes.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
 
@@ -59,9 +58,8 @@ def value_and_grad(
     Raises:
         LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
     """
-    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lifted("value_and_grad", fn, argnums, has_aux, options, rules)
+    return _lifted("value_and_grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
 
 
 def grad(
@@ -89,14 +87,15 @@ def grad(
         True
 
     Args:
-        fn: as in `value_and_grad`.
-        argnums: as in `value_and_grad`.
-        has_aux: see `jax.grad`.
-        holomorphic: see `jax.grad`.
-        allow_int: see `jax.grad`.
-        wrt: as in `value_and_grad`.
-        variables: as in `value_and_grad`.
-        rngs: as in `value_and_grad`.
+        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` that and something else.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
+            stands for the variables that `wrt` takes.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the gradient, or with `has_aux` the gradient and the rest.
@@ -104,9 +103,8 @@ def grad(
     Raises:
         LiftArgumentError: as `value_and_grad` does.
     """
-    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    both = _lifted("grad", fn, argnums, has_aux, options, rules)
+    both = _lifted("grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
 
     @functools.wraps(fn)
     def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +120,7 @@ def _lifted(
     argnums: int | Sequence[int],
     has_aux: bool,
     options: Mapping[str, Any],
-    rules: Mapping[str, Filter],
+    rules: tuple[Filter, Filter, Filter],
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         nums = positive(body.where, argnums, 1 + len(args))
@@ -131,8 +129,7 @@ def _lifted(
             check_wrt(body, trees, options["allow_int"])
         run = jax.value_and_grad(with_aux(call, has_aux), nums, has_aux=True, **options)
         (value, (aux, groups)), grads = run(trees, *args)
-        grads = by_argument(Scoped.of(body.use.layout), argnums, nums, grads)
+        grads = by_argument(TreesByScope.of(body.use.layout), argnums, nums, grads)
         return ((value, aux) if has_aux else value, grads), finish(groups)
 
-    filters = [rules["wrt"], rules["variables"]]
-    return transformation(transform, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, advice=ADVICE)(fn)
+    return derivative(transform, name, *rules)(fn)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..runners.derivative import ADVICE, Scoped, by_argument, check_wrt, differentiable, positive, with_aux
-from ..scopes.lifts import Captured
+from ..runners.derivative import TreesByScope, by_argument, check_wrt, derivative, differentiable, positive, with_aux
 from ..typing import Filter
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -41,10 +39,11 @@ def jacfwd(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
-        argnums: see `jax.jacfwd`; number 0 is the scope, which stands for the variables that `wrt` takes.
-        has_aux: see `jax.jacfwd`.
-        holomorphic: see `jax.jacfwd`.
-        wrt: a filter of variables, down to single ones.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
+            stands for the variables that `wrt` takes.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
 
@@ -55,8 +54,7 @@ def jacfwd(
         LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
     """
     jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)
-    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
-    return _lifted("jacfwd", jacobian, fn, argnums, has_aux, False, rules)
+    return _lifted("jacfwd", jacobian, fn, argnums, has_aux, False, (wrt, variables, rngs))
 
 
 def jacrev(
@@ -82,24 +80,24 @@ def jacrev(
         (2, 3)
 
     Args:
-        fn: as in `jacfwd`.
-        argnums: as in `jacfwd`.
-        has_aux: see `jax.jacrev`.
-        holomorphic: see `jax.jacrev`.
-        allow_int: see `jax.jacrev`.
-        wrt: as in `jacfwd`.
-        variables: as in `jacfwd`.
-        rngs: as in `jacfwd`.
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
+            stands for the variables that `wrt` takes.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        As `jacfwd`.
+        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` that and the rest.
 
     Raises:
         LiftArgumentError: as `jacfwd` does.
     """
     jacobian = functools.partial(jax.jacrev, holomorphic=holomorphic, allow_int=allow_int)
-    rules = {"wrt": wrt, "variables": variables, "rngs": rngs}
-    return _lifted("jacrev", jacobian, fn, argnums, has_aux, allow_int, rules)
+    return _lifted("jacrev", jacobian, fn, argnums, has_aux, allow_int, (wrt, variables, rngs))
 
 
 def hessian(
@@ -125,13 +123,14 @@ def hessian(
                [0., 2.]], dtype=float32)
 
     Args:
-        fn: as in `jacfwd`.
-        argnums: as in `jacfwd`.
-        has_aux: see `jax.hessian`.
-        holomorphic: see `jax.hessian`.
-        wrt: as in `jacfwd`.
-        variables: as in `jacfwd`.
-        rngs: as in `jacfwd`.
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
+            stands for the variables that `wrt` takes.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the Hessian, or with `has_aux` that and the rest. With respect
@@ -140,10 +139,9 @@ def hessian(
     Raises:
         LiftArgumentError: as `jacfwd` does.
     """
-    rules: dict[str, Any] = {"wrt": wrt, "variables": variables, "rngs": rngs}
-    inner = jacrev(fn, argnums, has_aux, holomorphic, **rules)
+    inner = jacrev(fn, argnums, has_aux, holomorphic, wrt=wrt, variables=variables, rngs=rngs)
     jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)
-    return _lifted("hessian", jacobian, inner, argnums, has_aux, False, rules)
+    return _lifted("hessian", jacobian, inner, argnums, has_aux, False, (wrt, variables, rngs))
 
 
 def _lifted(
@@ -153,7 +151,7 @@ def _lifted(
     argnums: int | Sequence[int],
     has_aux: bool,
     allow_int: bool,
-    rules: Mapping[str, Filter],
+    rules: tuple[Filter, Filter, Filter],
 ) -> Callable[..., Any]:
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         nums = positive(body.where, argnums, 1 + len(args))
@@ -166,11 +164,10 @@ def _lifted(
             return result, (jax.tree.map(lambda _: 0, result), *rest)
 
         jacobian, (like, aux, groups) = jacobian_of(flat, nums, has_aux=True)(trees, *args)
-        scoped = Scoped.of(body.use.layout)
+        scoped = TreesByScope.of(body.use.layout)
         outer: Any = jax.tree.structure(like)
         parts = [by_argument(scoped, argnums, nums, part) for part in outer.flatten_up_to(jacobian)]
         jacobian = jax.tree.unflatten(outer, parts)
         return (jacobian, aux) if has_aux else jacobian, finish(groups)
 
-    filters = [rules["wrt"], rules["variables"]]
-    return transformation(transform, filters, [*filters, Captured(all=True)], [rules["rngs"]], name, advice=ADVICE)(fn)
+    return derivative(transform, name, *rules)(fn)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
-from ..filters import names_collections
-from ..pipeline.outlining import outline
+from ..filters import Nothing, names_collections, to_predicate
+from ..pipeline.packing import Lifter
 from ..pipeline.use import Body, Use
-from ..runners.arguments import advised, choose, join_arguments, parameter_names, split_arguments
+from ..runners.ahead import Jitted, Step
+from ..runners.arguments import advised, choose, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import DONATED, Cache, Program, is_shareable
+from ..runners.compiled import Cache, Compiled, Program, is_shareable
+from ..runners.donation import DONATED, Donated, donate
 from ..runners.shardings import Placement
 from ..runners.whole import whole
 from ..statics import Undescribed, static_key, surroundings, warn_not_shared
@@ -36,9 +39,10 @@ def jit(
     inline: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
     variable_shardings: Mapping[Any, Any] = NO_AXES,
+    donate_variables: Filter = False,
     variables: Filter = True,
     rngs: Filter = True,
-) -> Callable[..., Any]:
+) -> Jitted:
     """`jax.jit` for a function of scopes: compiled once for all equal calls, wherever in a model these stand.
 
     Names, values and draws are those of `fn` itself.
@@ -60,24 +64,32 @@ def jit(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`. Calls share what is compiled where their functions are equal.
-        in_shardings: see `jax.jit`; a pytree prefix of the tuple of arguments after the scopes, static ones left out.
-        out_shardings: see `jax.jit`.
-        static_argnums: see `jax.jit`; they count in the signature of `fn`, where the scopes are 0.
-        static_argnames: see `jax.jit`.
-        donate_argnums: see `jax.jit`; they count as `static_argnums` do. Variables are not donated.
-        donate_argnames: see `jax.jit`.
-        keep_unused: see `jax.jit`.
-        device: see `jax.jit`.
-        backend: see `jax.jit`.
-        inline: see `jax.jit`.
-        compiler_options: see `jax.jit`.
+        in_shardings: how the arguments lie on devices: a pytree prefix of the tuple of arguments after the scopes,
+            static ones left out. None leaves it to JAX.
+        out_shardings: how the result lies on devices: a pytree prefix of it. None leaves it to the compiler.
+        static_argnums: the numbers of arguments that Python has to see, such as flags: they are part of what is
+            compiled, and each new value compiles anew. They must be hashable. Numbers count in the signature of `fn`,
+            where the scopes are 0.
+        static_argnames: the same, by name.
+        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
+            call. They count as `static_argnums` do.
+        donate_argnames: the same, by name.
+        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
+        device: the device to run on; by default that of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
+        inline: whether the body becomes part of the program around it, rather than a function that this calls.
+        compiler_options: options of XLA, by name.
         variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
             Those that no filter takes are left to JAX.
+        donate_variables: a filter of variables whose buffers the results may take, as in `jax.jit`: the arrays that the
+            scope was given are gone afterwards, and it holds the new values. One that may not be written here is not
+            donated. Such a variable counts as written by the body.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`.
+        `jitted(scopes, *args, **kwargs)`; `jitted.lower(scopes, *args, **kwargs)` lowers it and compiles it ahead of
+        time, see `Jitted.lower`.
 
     Raises:
         LiftArgumentError: where an argument that is static cannot be hashed, or shardings do not fit what they are for.
@@ -91,30 +103,67 @@ def jit(
         compiler_options=tuple(sorted(compiler_options.items())) if compiler_options else None,
     )
     rules = [matches for matches, _ in placement.rules] if placement else []
+    donates = to_predicate(donate_variables)
     asked = not all(map(names_collections, [variables, *rules]))
 
     def prepare(fn: Callable[..., Any]) -> _Prepared:
         static = choose(fn, "static", static_argnums, static_argnames)
         donated = choose(fn, "donate", donate_argnums, donate_argnames)
-        all_options = (*options, *_options(donate_argnames=DONATED if donated else None))
+        all_options = (*options, *_options(donate_argnames=DONATED if donated or donates != Nothing() else None))
         return _Prepared(static, donated, all_options, _SHARED if is_shareable(fn) else Cache(), _key_of(fn))
 
-    def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.cache
+    def own() -> _Prepared:  # one for all steps, so that what one of them traced serves the others
+        return prepare(fn)
+
+    def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         use, prepared = body.use, body.prepared
         fixed, dynamic = split_arguments(body.where, prepared.static, args, kwargs)
-        gone = {name: value for name, value in dynamic.items() if name in prepared.donated}
-        kept = {name: value for name, value in dynamic.items() if name not in gone}
+        kept = {name: value for name, value in dynamic.items() if name not in prepared.donated}
         with advised(body, dynamic):
-            if use.observer is not None:  # a body that was compiled before would not run
-                return _run_anew(body, fixed, variable_groups, rng_groups, dynamic)
+            lost, variable_groups = donate(donates, variable_groups, use)
+            gone = Donated(lost, {name: value for name, value in dynamic.items() if name not in kept})
             placed = None
             if placement is not None:
                 placed = placement.arrange(body.where, use, gone, variable_groups, kept)
             cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
-            program = Program(body.fn, (prepared.key, _around()), use.layout, keys, _seen_paths(use, asked), placed)
-            return cache.find(program, prepared.options)(use, gone, (variable_groups, rng_groups, kept))
+            key = (prepared.key, _around())
+            if use.observer is not None:  # a body that was compiled before would not run
+                cache, key = Cache(), (object(), ())
+            program = Program(body.fn, key, use.layout, keys, _seen_paths(use, asked), placed)
+            found = cache.find(program, prepared.options)
+            if body.fn is fn and not (keys or placed or any(gone)):
+                over_nothing.note(use, key[1], found)
+            return step(found, use, gone, (variable_groups, rng_groups, kept))
 
-    return whole(transform, "jit", variables, rngs, prepare=prepare)(fn)
+    over_nothing = _OverNothing()
+
+    def lift(step: Step) -> Lifter:
+        def prepared(other: Callable[..., Any]) -> _Prepared:
+            return own() if other is fn else prepare(other)
+
+        return whole(functools.partial(transform, step), "jit", variables, rngs, prepare=prepared)
+
+    return Jitted(fn, lift, over_nothing.find)
+
+
+class _OverNothing:
+    """What was compiled for calls over no scopes, for which the stages of a lift have nothing to do."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Compiled] = {}
+
+    def note(self, use: Use, around: Hashable, found: Compiled) -> None:
+        """Keeps what was compiled for a use of the lift, if that is over no scopes."""
+        if not use.outers and type(around) is not object:  # that stands for what has no key
+            self._found[use.layout.scopes, around] = found
+
+    def find(self, scopes: PyTree) -> Callable[[dict[str, Any]], Any] | None:
+        """What was compiled, as a function of named arguments; None where there are scopes or nothing is known."""
+        if not self._found or jax.tree.leaves(scopes):
+            return None
+        found = self._found.get((jax.tree.structure(scopes), _around()))
+        return None if found is None else found.over_nothing
 
 
 class _Prepared(NamedTuple):
@@ -125,16 +174,6 @@ class _Prepared(NamedTuple):
     options: tuple[tuple[str, Any], ...]
     cache: Cache
     key: Hashable
-
-
-def _run_anew(body: Body, fixed: dict[str, Any], *operands: Any) -> Any:
-    """The same, for `explain`."""
-
-    def run(body: Body, variable_groups: Any, rng_groups: Any, dynamic: dict[str, Any]) -> Any:
-        args, kwargs = join_arguments({**fixed, **dynamic})
-        return body(variable_groups, rng_groups, *args, **kwargs)
-
-    return outline(jax.jit, body, *operands, via=run)
 
 
 _SHARED = Cache()

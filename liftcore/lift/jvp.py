@@ -8,12 +8,10 @@ from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.carry import overlay, select
-from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux, zero_tangents
-from ..scopes.lifts import Captured
+from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux, zero_tangents
 from ..typing import Filter, PyTree
 
 __all__ = ["jvp", "linearize"]
@@ -42,7 +40,7 @@ def jvp(
 
     Args:
         fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
-        has_aux: see `jax.jvp`.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
         wrt: a filter of the variables that may have tangents.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
@@ -60,7 +58,7 @@ def jvp(
         body: Body, variable_groups: Any, rng_groups: Any, primals: Any, tangents: Any, given: Any
     ) -> tuple[Any, Any]:
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
-        scoped = Scoped.of(body.use.layout)
+        scoped = TreesByScope.of(body.use.layout)
         along = tuple({} for _ in trees) if given is None else scoped.into(body.where, given, trees)
 
         flat = with_aux(call, has_aux)
@@ -72,8 +70,7 @@ def jvp(
         result, tangent, (aux, groups) = jax.jvp(moving, start, (along, *tangents), has_aux=True)
         return (result, tangent, aux) if has_aux else (result, tangent), finish(groups)
 
-    filters = [wrt, variables]
-    lifted = transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "jvp", advice=ADVICE)(fn)
+    lifted = derivative(transform, "jvp", wrt, variables, rngs)(fn)
 
     @named_like(fn)
     def call(scopes: Any, primals: Sequence[Any], tangents: Sequence[Any], variable_tangents: PyTree = None) -> Any:
@@ -104,11 +101,11 @@ def linearize(
         (Array(12., dtype=float32), Array(12., dtype=float32))
 
     Args:
-        fn: as in `jvp`.
-        has_aux: see `jax.linearize`.
-        wrt: as in `jvp`.
-        variables: as in `jvp`.
-        rngs: as in `jvp`.
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        wrt: a filter of the variables that may have tangents.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *primals)`, which returns `(result, along)` or `(result, along, aux)`; `along(variable_tangents,
@@ -120,16 +117,20 @@ def linearize(
         flat = with_aux(call, has_aux)
         result, linear, (aux, groups) = jax.linearize(flat, trees, *primals, has_aux=True)
         zeros = zero_tangents(trees)
-        move = functools.partial(_along, body.where, Scoped.of(body.use.layout))
+        move = functools.partial(_along, body.where, TreesByScope.of(body.use.layout))
         along = jax.tree_util.Partial(move, linear, zeros)  # type: ignore[no-untyped-call]
         return (result, along, aux) if has_aux else (result, along), finish(groups)
 
-    filters = [wrt, variables]
-    return transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "linearize", advice=ADVICE)(fn)
+    return derivative(transform, "linearize", wrt, variables, rngs)(fn)
 
 
 def _along(
-    where: str, scoped: Scoped, linear: Callable[..., Any], zeros: PyTree, variable_tangents: PyTree, *tangents: Any
+    where: str,
+    scoped: TreesByScope,
+    linear: Callable[..., Any],
+    zeros: PyTree,
+    variable_tangents: PyTree,
+    *tangents: Any,
 ) -> Any:
     if variable_tangents is not None:
         zeros = overlay(zeros, scoped.into(where, variable_tangents, zeros))

@@ -10,7 +10,7 @@ import jax
 from .._compat import tag
 from ..pipeline.splitting import Prologue, trace
 from ..runners.axes import NO_AXES, flatten_axes, replace_mapped, select_mapped, to_axis, to_front
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
 from ..runners.elements import Elements, Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import PyTree
@@ -23,7 +23,7 @@ _ADVICE = Advice(
 )
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def map(
     fn: Callable[..., Any],
     *,
@@ -49,10 +49,11 @@ def map(
 
     Args:
         fn: called as `fn(scopes, x)`.
-        batch_size: see `jax.lax.map`.
-        variable_axes: as in `vmap`.
-        split_rngs: as in `vmap`.
-        metadata_params: as in `vmap`.
+        batch_size: how many elements run at once, by `vmap`; by default one after the other.
+        variable_axes: for each filter of variables their axis, None for one value for all, or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
     Returns:
         `lifted(scopes, xs)`.

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UnliftedCollectionError, no_function
+from ..errors import UnliftedCollectionError, check_function
 from ..filters import Nothing, intersect, subtract
 from ..pipeline.packing import transformation
 from ..pipeline.splitting import Prologue
 from ..pipeline.use import Body
 from ..runners.axes import split_arrays
-from ..runners.changes import names_of
 from ..runners.mapped import make_mapped
 from ..runners.variable_maps import VariableMaps
 from ..scopes.lifts import Advice, Captured
+from ..texts import names_of
 from ..typing import Filter, PyTree, Variables
 
 __all__ = ["map_variables"]
@@ -79,8 +79,7 @@ def map_variables(
             they make from that same value too.
     """
     for function in (map_in, map_out):
-        if not callable(function):
-            raise no_function("map_variables", function)
+        check_function("map_variables", function)
     creates = init or mutable
     outs: list[Filter | Captured] = [
         mapped if creates else Nothing(),

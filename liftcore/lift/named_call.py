@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..errors import name_of, no_function
+from ..errors import check_function, name_of
 
 __all__ = ["named_call"]
 
@@ -25,7 +25,7 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        name: see `jax.named_call`; by default the name of `fn`.
+        name: how its operations are called in profiles; by default the name of `fn`.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
@@ -33,7 +33,6 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
     Raises:
         LiftArgumentError: where `fn` cannot be called.
     """
-    if not callable(fn):
-        raise no_function("named_call", fn)
+    check_function("named_call", fn)
     lifted: Callable[..., Any] = jax.named_call(fn, name=name_of(fn) if name is None else name)
     return lifted

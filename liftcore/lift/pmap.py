@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import LiftArgumentError
 from ..pipeline.splitting import closure_convert
 from ..runners.axes import NO_AXES, flatten_axes
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
 from ..runners.elements import Elements, Mapper, over_elements
 from ..scopes.lifts import Advice
 from ..typing import InOutAxes, PyTree
@@ -32,7 +32,7 @@ def _donated(*args: Any, in_axes: InOutAxes = 0, donate_argnums: int | Iterable[
     return set(numbers) - {number for number, axis in zip(owners, axes, strict=False) if axis is None}
 
 
-@kept(donated=_donated)
+@cached_when_eager(donated=_donated)
 def pmap(
     fn: Callable[..., Any],
     axis_name: Any = None,
@@ -65,19 +65,23 @@ def pmap(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        axis_name: see `jax.pmap`.
-        in_axes: see `jax.pmap`; it counts the arguments after the scopes. What has the axis None may be any Python
-            value and is passed on unchanged, as `static_broadcasted_argnums` do there.
-        out_axes: see `jax.pmap`.
-        devices: see `jax.pmap`.
-        backend: see `jax.pmap`.
-        axis_size: see `jax.pmap`.
-        donate_argnums: see `jax.pmap`; they count in the signature of `fn`, where the scopes are 0. Of arguments with
-            the axis None, and of variables, nothing is donated.
-        kw_axes: as in `vmap`.
-        variable_axes: as in `vmap`.
-        split_rngs: as in `vmap`.
-        metadata_params: as in `vmap`.
+        axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
+        in_axes: for each argument after the scopes the axis to map over, or None for the same value on all devices; a
+            pytree prefix. What has the axis None may be any Python value and is passed on unchanged, as
+            `static_broadcasted_argnums` of `jax.pmap` do.
+        out_axes: the axis of each result; a pytree prefix.
+        devices: the devices to run on; by default all of the backend.
+        backend: the platform to run on, such as `"cpu"`.
+        axis_size: how many elements there are, one for each device; needed only where nothing is mapped.
+        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
+            call. Numbers count in the signature of `fn`, where the scopes are 0. Of arguments with the axis None, and
+            of variables, nothing is donated.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+            on unchanged.
+        variable_axes: for each filter of variables their axis, None for one value for all, or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

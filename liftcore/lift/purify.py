@@ -19,6 +19,7 @@ from ..runners.axes import split_arrays
 from ..scopes.lifts import Advice, Captured
 from ..scopes.scope import Scope
 from ..scopes.tree import Tree
+from ..texts import path_text
 from ..typing import Filter, Path, PyTree, RNGs, Variables
 
 __all__ = ["purify"]
@@ -116,7 +117,7 @@ def _create(
     for path, reads in jax.tree.leaves_with_path(parts.reads()[:-1]):
         if 1 in reads:
             raise LazyInitError(
-                f'"{jax.tree_util.keystr(path[2:], simple=True, separator="/")}" in {body.where}',
+                f'"{path_text(path[2:])}" in {body.where}',
                 "its initial value depends on the numbers of an example that is given as a shape only.",
                 "Give an array for that example.",
             )

@@ -42,10 +42,12 @@ def remat(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        prevent_cse: see `jax.checkpoint`.
-        policy: see `jax.checkpoint`.
-        static_argnums: see `jax.checkpoint`; they count in the signature of `fn`, where the scopes are 0.
-        static_argnames: see `jax.checkpoint`.
+        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
+            a `scan` False is enough, and faster.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        static_argnums: the numbers of arguments that Python has to see, such as flags. Numbers count in the signature
+            of `fn`, where the scopes are 0.
+        static_argnames: the same, by name.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 

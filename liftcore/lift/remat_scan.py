@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import LiftArgumentError, name_of, no_function
+from ..errors import LiftArgumentError, check_function, name_of
 from ..pipeline.use import call_inside
 from ..runners.axes import NO_AXES
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
 from ..typing import Filter
 from .remat import remat
 from .scan import scan
@@ -20,7 +20,7 @@ _FIRST: Mapping[Any, Any] = MappingProxyType({True: 0})
 _ALL: Mapping[Any, bool] = MappingProxyType({True: True})
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def remat_scan(
     fn: Callable[..., Any],
     lengths: Sequence[int],
@@ -49,12 +49,15 @@ def remat_scan(
     Args:
         fn: called as `fn(scopes, carry)`; returns the next carry.
         lengths: the lengths of the loops, the outermost first.
-        policy: what is kept all the same; see `jax.checkpoint`.
-        variable_broadcast: as in `scan`.
-        variable_carry: as in `scan`.
-        variable_axes: as in `scan`; each loop adds an axis. By default all variables are stacked, along axis 0.
-        split_rngs: as in `scan`; by default all streams are split.
-        metadata_params: as in `scan`.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        variable_broadcast: a filter of the variables that all iterations share.
+        variable_carry: a filter of the variables that go from one iteration to the next.
+        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`; each loop adds an axis.
+            By default all variables are stacked, along axis 0.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. By
+            default all streams are split.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
     Returns:
         `lifted(scopes, carry)`, which returns the last carry.
@@ -62,8 +65,7 @@ def remat_scan(
     Raises:
         LiftArgumentError: where `lengths` holds no length, or what is none.
     """
-    if not callable(fn):
-        raise no_function("remat_scan", fn)
+    check_function("remat_scan", fn)
     lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)
     if not lengths or not all(isinstance(length, int) for length in lengths):
         raise LiftArgumentError(

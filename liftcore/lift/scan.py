@@ -25,7 +25,8 @@ from ..runners.axes import (
     to_front,
 )
 from ..runners.boxes import boxes_outside, check_params, sized_inside
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
+from ..runners.invariance import LoopAdvice
 from ..runners.loop import Loop, lax_scan
 from ..scopes.lifts import Advice, Captured
 from ..typing import Filter, InOutAxes
@@ -36,12 +37,15 @@ _ADVICE = Advice(
     '`variable_axes={{"{0}": 0}}`, `variable_broadcast="{0}"` or `variable_carry="{0}"`',
     '`split_rngs={{"{}": True}}`, or False for the same keys in all iterations, as a shared variable needs',
 )
+_LOOP_ADVICE = LoopAdvice(
+    'Stack it, `variable_axes={{"{}": 0}}`', 'Carry it: `variable_carry="{}"`', " (variable_broadcast)"
+)
 _SHARED_AND_CARRIED = ("broadcast, one value for all iterations", "carry, from one iteration to the next")
 
 _LENGTH = "Give it: `length=…`. The first argument is the carry; what is mapped comes after it."
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def scan(
     fn: Callable[..., tuple[Any, Any]],
     length: int | None = None,
@@ -73,10 +77,11 @@ def scan(
 
     Args:
         fn: called as `fn(scopes, carry, *slices, **kwargs)`; returns the next carry and a pytree to stack.
-        length: see `jax.lax.scan`.
-        reverse: see `jax.lax.scan`.
-        unroll: see `jax.lax.scan`.
-        _split_transpose: see `jax.lax.scan`.
+        length: how many iterations there are; needed only where nothing is sliced.
+        reverse: whether to begin with the last slices.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them.
+        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
+            for the rest; experimental in JAX.
         in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
             pytree prefix.
         out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
@@ -86,7 +91,8 @@ def scan(
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
         split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
-        metadata_params: what boxes of stacked variables are told of the axis that they gain; see `liftcore.vmap`.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
     Returns:
         `lifted(scopes, carry, *xs, **kwargs)`, which returns the last carry and what was stacked.
@@ -117,10 +123,10 @@ def scan(
         keys = split_keys(rng_groups, key_axes, size)
 
         def iteration(body: Body, shared: Any, state: Any, slices: Any) -> tuple[Any, Any, Any]:
-            carried, carry = state
-            rngs = replace_mapped(keys, key_axes, slices[1])
-            args, kwargs = arguments.join(slices[2])
-            result, groups = body([shared, carried, *slices[0]], rngs, carry, *args, **kwargs)
+            (carried, carry), (stacked_now, keys_now, arguments_now) = state, slices
+            rngs = replace_mapped(keys, key_axes, keys_now)
+            args, kwargs = arguments.join(arguments_now)
+            result, groups = body([shared, carried, *stacked_now], rngs, carry, *args, **kwargs)
             return *_pair(body.where, result), groups
 
         xs = (
@@ -129,7 +135,7 @@ def scan(
             [to_front(leaf, axis) for leaf, axis in zip(arguments.sliced, arguments.axes, strict=True)],
         )
         run = lax_scan(size, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose)
-        loop = Loop(size, run, axes.out_axes, reverse)
+        loop = Loop(size, run, axes.out_axes, reverse, _LOOP_ADVICE)
         carry, ys, groups = loop.run(body, iteration, shared, (carried, carry), xs, out_axes)
         return (carry, ys), boxes_outside(groups, [None, None, *axes.out_axes], metadata_params)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..errors import LiftArgumentError, no_function
+from ..errors import LiftArgumentError, check_function
 from ..filters import to_predicate
 from ..pipeline.packing import transformation
 from ..pipeline.use import Body
@@ -63,11 +63,13 @@ def shard_map(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)` with the parts of one shard.
-        mesh: see `jax.shard_map`.
-        in_specs: see `jax.shard_map`; for the arguments after the scopes. Keyword arguments are the same on all shards.
-        out_specs: see `jax.shard_map`.
-        axis_names: see `jax.shard_map`.
-        check_vma: see `jax.shard_map`; it holds for variables too.
+        mesh: the mesh of devices; by default that of the context.
+        in_specs: how the arguments after the scopes are partitioned: a pytree prefix of `PartitionSpec`s. Keyword
+            arguments are the same on all shards.
+        out_specs: how what each shard returns is put together: a pytree prefix of `PartitionSpec`s.
+        axis_names: the axes of the mesh that the function runs along; by default all of them.
+        check_vma: whether it is checked that what `out_specs` takes for equal on all shards is so; it holds for
+            variables too.
         variable_specs: for each filter of variables how these are partitioned, going in and coming out.
         split_rngs: for each filter of RNG streams over which axes of the mesh shards draw different keys: True for
             all axes, False for none, or a name, or a tuple of names.
@@ -80,8 +82,7 @@ def shard_map(
         LoopInvarianceError: when called, where a variable gets values that differ along an axis that its spec does not
             name.
     """
-    if not callable(fn):
-        raise no_function("shard_map", fn)
+    check_function("shard_map", fn)
     specs = _check_specs(variable_specs)
     splits = _splits(split_rngs)
     rules = tuple(zip(map(to_predicate, variable_specs), specs, strict=True)) if check_vma else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ..errors import no_function
+from ..errors import check_function
 from ..filters import SubtreePredicate, decide, matches_collection, names_collections, subtract, union
 from ..pipeline.use import call_inside
 from ..scopes.scope import Scope
@@ -47,8 +47,7 @@ def swap_collection(
     Raises:
         LiftArgumentError: where `fn` cannot be called.
     """
-    if not callable(fn):
-        raise no_function("swap_collection", fn)
+    check_function("swap_collection", fn)
     other = {col_a: col_b, col_b: col_a}
 
     def swap(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from typing import Any
 
 import jax
 
-from ..pipeline.packing import transformation
 from ..pipeline.use import Body
-from ..runners.derivative import ADVICE, Scoped, differentiable, with_aux
-from ..scopes.lifts import Captured
+from ..runners.derivative import TreesByScope, derivative, differentiable, with_aux
 from ..typing import Filter
 
 __all__ = ["vjp"]
@@ -41,7 +39,7 @@ def vjp(
 
     Args:
         fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
-        has_aux: see `jax.vjp`.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
         wrt: a filter of the variables that the first cotangent is of.
         variables: a filter of the variables that are lifted beside those.
         rngs: a filter of the RNG streams that are lifted.
@@ -55,14 +53,13 @@ def vjp(
         call, trees, finish = differentiable(body, variable_groups, rng_groups, range(1 + len(primals)), primals, {})
         flat = with_aux(call, has_aux)
         result, pullback, (aux, groups) = jax.vjp(flat, trees, *primals, has_aux=True)
-        back = functools.partial(_pull_back, Scoped.of(body.use.layout))
+        back = functools.partial(_pull_back, TreesByScope.of(body.use.layout))
         pull_back = jax.tree_util.Partial(back, pullback)  # type: ignore[no-untyped-call]
         return (result, pull_back, aux) if has_aux else (result, pull_back), finish(groups)
 
-    filters = [wrt, variables]
-    return transformation(transform, filters, [*filters, Captured(all=True)], [rngs], "vjp", advice=ADVICE)(fn)
+    return derivative(transform, "vjp", wrt, variables, rngs)(fn)
 
 
-def _pull_back(scoped: Scoped, pullback: Callable[..., Any], cotangent: Any) -> Any:
+def _pull_back(scoped: TreesByScope, pullback: Callable[..., Any], cotangent: Any) -> Any:
     trees, *cotangents = pullback(cotangent)
     return scoped.out(trees), *cotangents

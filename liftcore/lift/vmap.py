@@ -45,11 +45,12 @@ def vmap(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        in_axes: see `jax.vmap`; it counts the arguments after the scopes.
-        out_axes: see `jax.vmap`.
-        axis_name: see `jax.vmap`.
-        axis_size: see `jax.vmap`.
-        spmd_axis_name: see `jax.vmap`.
+        in_axes: for each argument after the scopes the axis to map over, or None for the same value in all elements; a
+            pytree prefix.
+        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
+        axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
+        axis_size: how many elements there are; needed only where nothing is mapped.
+        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
             on unchanged.
         variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.

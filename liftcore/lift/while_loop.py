@@ -9,7 +9,7 @@ from ..pipeline.packing import transformation
 from ..pipeline.use import Body
 from ..runners.arguments import named_like
 from ..runners.axes import NO_AXES, split_rules
-from ..runners.eager import kept
+from ..runners.eager import cached_when_eager
 from ..runners.repeat import Repeat, Variables, loop_advice, loop_keys, splits
 from ..runners.scalars import check_condition
 from ..scopes.lifts import Captured
@@ -18,7 +18,7 @@ from ..typing import Filter
 __all__ = ["while_loop"]
 
 
-@kept(numbers=[1])
+@cached_when_eager(numbers=[1])
 def while_loop(
     cond_fun: Callable[..., Any],
     body_fun: Callable[..., Any],

@@ -47,7 +47,7 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
     Raises:
         InvalidRngError: where something in `rngs` is no key.
     """
-    keys = rng.sequences(rngs)
+    keys = rng.streams(rngs)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         group = []

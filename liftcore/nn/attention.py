@@ -62,7 +62,8 @@ def dot_product_attention_weights(
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
         dtype: that of the computation; by default what query and key promote to.
-        precision: see `jax.lax.dot_general`.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         module: a scope or a module, to sow the weights into its `intermediates/attention_weights`, before dropout.
         force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
         einsum_dot_general: multiplies, in place of `jax.lax.dot_general`.
@@ -109,7 +110,7 @@ def dot_product_attention(
     is_causal: bool = False,
     implementation: str | None = None,
 ) -> Array:
-    """The values, averaged with `dot_product_attention_weights`, which explains the arguments that are not below.
+    """The values, averaged with the weights that `dot_product_attention_weights` gives.
 
     Source: Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and
     values than of queries, neighbouring heads of queries share one: grouped queries, https://arxiv.org/abs/2305.13245.
@@ -127,20 +128,21 @@ def dot_product_attention(
         query: what asks.
         key: what is compared with it.
         value: what is averaged.
-        bias: see there, as for what follows.
-        mask: which weights may be other than zero.
+        bias: added to the products, broadcast to the weights.
+        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
-        dropout_rate: the probability to drop a weight.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
-        dtype: that of the computation.
-        precision: of both products.
-        module: where to sow the weights.
-        force_fp32_for_softmax: whether the weights are `float32`.
-        einsum_dot_general: multiplies, in both products.
+        dtype: that of the computation; by default what query and key promote to.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        module: a scope or a module, to sow the weights into its `intermediates/attention_weights`, before dropout.
+        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
+        einsum_dot_general: multiplies, in place of `jax.lax.dot_general`.
         qk_attn_weights_einsum: the `einsum` of query and key; both or none are given.
         attn_weights_value_einsum: that of weights and value.
-        is_causal: whether query `i` sees no key after the `i`-th.
+        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
         implementation: `"xla"` or `"cudnn"` leaves all to `jax.nn.dot_product_attention`, with the softmax in
             `float32`; then without dropout, sown weights, precision and other products than its own.
 

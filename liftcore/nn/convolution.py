@@ -59,21 +59,22 @@ def conv(
         inputs: channels last.
         features: the size of the last dimension of the result.
         kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how far it moves; None means 1, and one int counts for each dimension, as below.
+        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
         padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before),
             an int, or for each dimension an int or a pair `(low, high)`.
         input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
         mask: multiplied with the kernel, of the same shape.
-        use_bias: see `dense`, also for what follows.
-        dtype: that of the computation.
-        param_dtype: that of new parameters.
-        precision: see `jax.lax.conv_general_dilated`.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        promote_dtype: brings inputs, kernel and bias to one dtype.
-        conv_general_dilated: what convolves; by default `jax.lax.conv_general_dilated`.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
 
     Raises:
         LiftArgumentError: where inputs, window, groups and mask do not fit together.
@@ -138,20 +139,22 @@ def conv_local(
     Args:
         scope: where the parameters live.
         inputs: channels last.
-        features: see `conv`, also for what follows.
-        kernel_size: the kernel's size in each spatial dimension.
-        strides: how far it moves.
-        padding: what surrounds the inputs.
-        input_dilation: the spacing of the inputs.
-        kernel_dilation: the spacing of the kernel's elements.
+        features: the size of the last dimension of the result.
+        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
+        strides: how far the window moves; None means 1, and one int counts for each dimension.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
+            int, or for each dimension an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
         mask: multiplied with the kernel, of the same shape.
-        dtype: that of the computation.
-        param_dtype: that of new parameters.
-        precision: see `jax.lax.conv_general_dilated_local`.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        promote_dtype: brings inputs, kernel and bias to one dtype.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
 
     Raises:
         LiftArgumentError: where inputs, window and mask do not fit together.
@@ -222,22 +225,24 @@ def conv_transpose(
     Args:
         scope: where the parameters live.
         inputs: channels last.
-        features: see `conv`, also for what is not explained here.
-        kernel_size: the kernel's size in each spatial dimension.
+        features: the size of the last dimension of the result.
+        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
         strides: how many times as large the result is in each spatial dimension.
         padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
             `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
-        kernel_dilation: the spacing of the kernel's elements.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
         mask: multiplied with the kernel, of the same shape.
-        dtype: that of the computation.
-        param_dtype: that of new parameters.
-        precision: see `jax.lax.conv_transpose`.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         transpose_kernel: whether the kernel is that of the `conv` which this layer is the transpose of.
-        promote_dtype: brings inputs, kernel and bias to one dtype.
-        preferred_element_type: see `jax.lax.conv_transpose`.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
 
     Raises:
         LiftArgumentError: where inputs, window and mask do not fit together, or the padding is another word.

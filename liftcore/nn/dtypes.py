@@ -59,9 +59,9 @@ def promote_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inexact: 
         [Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32)]
 
     Args:
-        *args: see `canonicalize_dtype`.
-        dtype: see `canonicalize_dtype`.
-        inexact: see `canonicalize_dtype`.
+        *args: the arrays; None counts for nothing.
+        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        inexact: whether it must be floating or complex; integers then promote with `float32`.
     """
     dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
     return [None if x is None else jnp.asarray(x, dtype) for x in args]

@@ -84,7 +84,8 @@ def fp8_dot_general(
     Args:
         lhs: an array, which is computed with in the dtype of `rhs`.
         rhs: an array of a floating dtype.
-        dimension_numbers: see `jax.lax.dot_general`.
+        dimension_numbers: which dimensions are summed over, and which are those of batches, as in
+            `jax.lax.dot_general`: `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
         precision: must be None; the numbers have that of their format.
         preferred_element_type: the dtype of the result; by default that of `rhs`.
         lhs_meta: scale and history of `lhs`.
@@ -116,9 +117,10 @@ def fp8_simulated_dot_general(
     """`jax.lax.dot_general` of numbers that are rounded to 8 bits and back; XLA may fuse that into a product of them.
 
     Args:
-        lhs: see `fp8_dot_general`, also for the rest.
+        lhs: an array of a floating dtype.
         rhs: an array of a floating dtype.
-        dimension_numbers: see `jax.lax.dot_general`.
+        dimension_numbers: which dimensions are summed over, and which are those of batches, as in
+            `jax.lax.dot_general`: `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.
         lhs_meta: scale and history of `lhs`.
         rhs_meta: those of `rhs`.
         grad_meta: those of the gradient.
@@ -149,7 +151,7 @@ def fp8_einsum(
 
     Args:
         equation: an explicit one, such as `"...a,ab->...b"`, without a letter twice in one operand.
-        lhs: see `fp8_dot_general`, also for the rest.
+        lhs: an array of a floating dtype.
         rhs: an array of a floating dtype.
         preferred_element_type: the dtype of the result.
         lhs_meta: scale and history of `lhs`, summed over the dimensions that only it has.

@@ -55,13 +55,14 @@ def dense(
         inputs: an array of one or more dimensions.
         features: the size of the last dimension of the result.
         use_bias: whether there is a bias.
-        dtype: the dtype of the computation; by default, what inputs and parameters promote to.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: see `jax.lax.dot_general`.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        dot_general: what multiplies; by default `jax.lax.dot_general`.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
 
     Raises:
         LiftArgumentError: where the inputs are a scalar.
@@ -119,14 +120,15 @@ def dense_general(
         features: the sizes of the new axes, which come last.
         axis: the axes that are summed over.
         batch_dims: the leading axes for which parameters are not shared: `()`, `(0,)`, `(0, 1)` and so on.
-        use_bias: see `dense`, also for what follows.
-        dtype: that of the computation.
-        param_dtype: that of new parameters.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        precision: see `jax.lax.dot_general`.
-        promote_dtype: brings inputs, kernel and bias to one dtype.
-        dot_general: what multiplies.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
 
     Raises:
         LiftArgumentError: where an axis does not exist or is a batch dimension as well, or those do not lead.
@@ -186,14 +188,16 @@ def einsum(
         shape: the shape of the kernel.
         einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`. Dimensions of one letter have
             the same size; those that `...` stands for broadcast.
-        use_bias: see `dense`, also for what follows.
-        dtype: that of the computation.
-        param_dtype: that of new parameters.
-        precision: see `jax.numpy.einsum`.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        promote_dtype: brings inputs, kernel and bias to one dtype.
-        preferred_element_type: see `jax.numpy.einsum`; the dtype of the product, to which the bias is added.
+        promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
 
     Raises:
         LiftArgumentError: where it is no such equation, or inputs and kernel do not fit it.

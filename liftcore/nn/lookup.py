@@ -107,10 +107,11 @@ def embedding(
         scope: where the parameter lives.
         num_embeddings: the number of vectors.
         features: the size of each.
-        dtype: see `Embedding`.
+        dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
         param_dtype: the dtype of a new table.
         embedding_init: makes the table.
-        promote_dtype: see `Embedding`.
+        promote_dtype: brings table and query to that dtype: called as `promote_dtype(table, dtype=dtype)`, or with
+            both.
 
     Returns:
         The table as an `Embedding`, to `lookup` indices or to `attend` to vectors.

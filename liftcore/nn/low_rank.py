@@ -51,7 +51,7 @@ def lora(
     `in * features`. Source: Hu et al., https://arxiv.org/abs/2106.09685.
 
     Shapes: `(..., in)` to `(..., features)`; with several axes, batch dimensions and features those of `dense_general`.
-    Collection `lora`: `a`, `(*batch, *in, rank)`; `b`, `(*batch, rank, *features)`. Sequences: `params`, for `a`.
+    Collection `lora`: `a`, `(*batch, *in, rank)`; `b`, `(*batch, rank, *features)`. RNG streams: `params`, for `a`.
 
     Example:
         >>> import jax, liftcore
@@ -69,7 +69,8 @@ def lora(
         alpha: the factor is `alpha / rank`; by default it is 1.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
         param_dtype: the dtype of a new update.
-        precision: see `jax.lax.dot_general`.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
         a_init: makes `a`; asked for a matrix `(batch * in, rank)`.
         b_init: makes `b`; asked for its shape.
         promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
@@ -151,7 +152,7 @@ def unmerge_lora(variables: Variables, updates: Mapping[str, Any], *, alpha: flo
     Args:
         variables: what `merge_lora` returned.
         updates: the collection `lora` that it was given.
-        alpha: see `merge_lora`.
+        alpha: that of the layers, which is not stored: it must be said again.
 
     Raises:
         LiftArgumentError: where an update has no kernel that it fits.

@@ -67,7 +67,7 @@ def make_causal_mask(x: ArrayLike, extra_batch_dims: int = 0, dtype: Dtype = jnp
 
     Args:
         x: any array of that shape; only its shape counts.
-        extra_batch_dims: see `make_attention_mask`.
+        extra_batch_dims: how many axes of size 1 to put first.
         dtype: that of the mask.
 
     Raises:

@@ -119,18 +119,20 @@ def batch_norm(
         use_running_average: whether to normalise with the running statistics, as when the model is evaluated.
         axis: the axes that are not averaged over.
         momentum: how much of the running statistics stays.
-        epsilon: see `layer_norm`, also for what follows.
-        dtype: that of the result.
-        param_dtype: that of new parameters.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        axis_name: a mapped axis to average over as well.
-        axis_index_groups: see `jax.lax.pmean`.
-        use_fast_variance: whether to read the inputs only once.
-        force_float32_reductions: whether statistics are at least `float32`.
-        mask: which elements count for the statistics.
+        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
     Raises:
         LiftArgumentError: where `use_running_average` is missing, or an axis or the mask does not fit the inputs.
@@ -227,8 +229,10 @@ def layer_norm(
         reduction_axes: the axes that are averaged over.
         feature_axes: the axes for which scale and bias have values of their own.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: see `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, and not `E|x - E x|²`, slower and more exact.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
         force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
         mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
@@ -286,17 +290,18 @@ def rms_norm(
     Args:
         scope: where the parameter lives.
         inputs: the array.
-        epsilon: is added to the mean square; see `layer_norm`, also for what follows.
-        dtype: that of the result.
-        param_dtype: that of a new scale.
+        epsilon: is added to the mean square, so that zeros give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of a new scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
         reduction_axes: the axes that are averaged over.
         feature_axes: the axes for which the scale has values of their own.
-        axis_name: a mapped axis to average over as well.
-        axis_index_groups: see `jax.lax.pmean`.
-        force_float32_reductions: whether the mean square is at least `float32`.
-        mask: which elements count for the mean square.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        force_float32_reductions: whether the mean square is at least `float32`, where inputs or `dtype` are less.
+        mask: which elements count for the mean square, broadcast to the inputs; all are normalised.
 
     Raises:
         LiftArgumentError: where an axis or the mask does not fit the inputs.
@@ -356,19 +361,21 @@ def instance_norm(
     Args:
         scope: where the parameters live.
         inputs: the array.
-        epsilon: see `layer_norm`, also for what follows.
-        dtype: that of the result.
-        param_dtype: that of new parameters.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
         feature_axes: the axes with moments, scale and bias of their own; not the first, which is that of examples.
-        axis_name: a mapped axis to average over as well.
-        axis_index_groups: see `jax.lax.pmean`.
-        use_fast_variance: whether to read the inputs only once.
-        force_float32_reductions: whether statistics are at least `float32`.
-        mask: which elements count for the statistics.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
     Raises:
         LiftArgumentError: where an axis or the mask does not fit the inputs, or the first axis is one of features.
@@ -436,20 +443,22 @@ def group_norm(
         inputs: the array.
         num_groups: the number of groups; None where their size is given.
         group_size: the number of features in a group; None where the number of groups is given.
-        epsilon: see `layer_norm`, also for what follows.
-        dtype: that of the result.
-        param_dtype: that of new parameters.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
         reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
             first. Give them where there may be other than one batch dimension.
-        axis_name: a mapped axis to average over as well.
-        axis_index_groups: see `jax.lax.pmean`.
-        use_fast_variance: whether to read the inputs only once.
-        force_float32_reductions: whether statistics are at least `float32`.
-        mask: which elements count for the statistics.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
     Raises:
         LiftArgumentError: where an axis or the mask does not fit the inputs, the last axis is not averaged over, or the

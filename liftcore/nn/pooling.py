@@ -70,10 +70,10 @@ def max_pool(
         Array([1., 3., 5.], dtype=float32)
 
     Args:
-        inputs: see `pool`, also for the rest.
-        window_shape: the size of the window.
-        strides: how far it moves.
-        padding: what is added at the borders.
+        inputs: an array, channels last.
+        window_shape: the size of the window in each spatial dimension.
+        strides: how far the window moves in each spatial dimension; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
     """
     return pool(inputs, -jnp.inf, lax.max, window_shape, strides, padding)
 
@@ -88,10 +88,10 @@ def min_pool(
         Array([0., 2., 4.], dtype=float32)
 
     Args:
-        inputs: see `pool`, also for the rest.
-        window_shape: the size of the window.
-        strides: how far it moves.
-        padding: what is added at the borders.
+        inputs: an array, channels last.
+        window_shape: the size of the window in each spatial dimension.
+        strides: how far the window moves in each spatial dimension; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
     """
     return pool(inputs, jnp.inf, lax.min, window_shape, strides, padding)
 
@@ -113,10 +113,10 @@ def avg_pool(
         Array([1., 1., 1.], dtype=float32)
 
     Args:
-        inputs: see `pool`, also for the rest.
-        window_shape: the size of the window.
-        strides: how far it moves.
-        padding: what is added at the borders.
+        inputs: an array, channels last.
+        window_shape: the size of the window in each spatial dimension.
+        strides: how far the window moves in each spatial dimension; by default 1.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, or a pair `(low, high)` for each spatial dimension.
         count_include_pad: whether the mean is over the padding too, which counts as zeros.
     """
     total = pool(inputs, 0.0, lax.add, window_shape, strides, padding)

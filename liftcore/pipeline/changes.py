@@ -33,7 +33,8 @@ class Record:
         draws: how many keys were drawn, as `((index of the scope, relative path, stream), count)`.
         names: the names of each given scope afterwards.
         sown: the captured values of each outermost scope.
-        unsplit: the variables that a lift created without telling the first value from what the body made of it.
+        unsplit: the variables that a lift created without telling the first value from what the body made of it, as one
+            that `pack` wrote around a raw transformation. A loop outside cannot carry them: `carry.check_separate`.
         rewound: where scopes were rewound together with their draws, as `(index of the scope, relative path, for each
             time the streams that went on as they were)`: `draws` count since then.
     """

@@ -81,6 +81,7 @@ def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> 
     if not use.layout.lift.captures or not use.records:
         return []
     found = []
+    # The last record is that of the group: of the one body that ran, or what `Body.capture` said of several.
     for change, sown, values in zip(changes, use.records[-1].sown, groups[-1], strict=True):
         now = {**change.created, **change.written}  # what will be there when a value is sown
         for one, value in zip(sown, values, strict=True):

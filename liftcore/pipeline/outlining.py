@@ -26,15 +26,16 @@ def outline(
         transformation: such as `jax.checkpoint`: from a pure function to another one of the same arguments.
         body: the body.
         *operands: what it is called with: the groups of variables, those of streams, and arguments; pytrees of arrays.
-        via: see `Body.split`.
+        via: called as `via(body, *operands)` instead of the body, where the operands are others; returns the result and
+            the output groups.
 
     Returns:
         The result and the output groups.
     """
     run = body if via is None else functools.partial(via, body)
-    if not body.writes:
+    if not body.writes:  # the usual `apply`: groups that tell of no change would be outputs of the equation
         return transformation(lambda *operands: run(*operands)[0])(*operands), body.unchanged
-    if not body.creates:
+    if not body.creates:  # variables may be written, and there are no initial values to hoist
         output: tuple[Any, tuple[Any, ...]] = jax.tree.map(as_array, transformation(run)(*operands))
         return output
     split = body.split(*operands, via=via)

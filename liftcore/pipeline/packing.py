@@ -7,12 +7,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
-from ..errors import LiftArgumentError, name_of, no_function
+from ..errors import check_function, name_of
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
-from .changes import Changes
+from .checks import check_filters, checked_output
 from .committing import commit
 from .stages import Layout, dedupe, filter_
 from .use import Body, Use
@@ -25,6 +23,8 @@ Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A lifted transformation with its options: from a function of scopes to the lifted one."""
 
+_REPACKED = "Write `return result, repack_fn(scope)`."
+_FROM_BODY = "Return the groups that `body(…)`, `outline(…)` or `Loop.run` gave, or those of `split.join(…)`."
 _ADVICE = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
 
 
@@ -71,20 +71,19 @@ def transformation(
     Raises:
         LiftArgumentError: where `transform`, or later the function, cannot be called.
     """
-    if not callable(transform):
-        raise no_function("transformation", transform)
+    check_function("transformation", transform)
     name = name or name_of(transform)
+    _check(name, in_variable_filters, out_variable_filters, rng_filters)
     lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, advice, shown)
 
     def lift_any(fn: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(fn):
-            raise no_function(name, fn)
+        check_function(name, fn)
         prepared = None if prepare is None else prepare(fn)
 
         def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
             return transform(Body(fn, use, prepared), variable_groups, rng_groups, *args, **kwargs)
 
-        lifted = _lifted(run, lift._replace(name=f"{name}({name_of(fn)})"))
+        lifted = _lifted(run, lift._replace(name=f"{name}({name_of(fn)})"), _FROM_BODY)
         lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # a scope below is called after it
         return lifted
 
@@ -127,10 +126,11 @@ def pack(
             the output groups. `scope_fn(variable_groups, rng_groups, mutable=True)` makes scopes from groups, of
             the structure that the lifted function was given; `repack_fn(scopes)` returns their output groups, one
             `Changes` for each output filter.
-        in_variable_filters: as in `transformation`.
-        out_variable_filters: as in `transformation`.
-        rng_filters: as in `transformation`.
-        name: as in `transformation`.
+        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
+        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
+            other filter takes come out in a last group.
+        rng_filters: the filters of the groups of RNG streams.
+        name: how the lift shows in the paths of errors; by default the name of `fn`.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
@@ -138,14 +138,19 @@ def pack(
     Raises:
         LiftArgumentError: where `fn` cannot be called.
     """
-    if not callable(fn):
-        raise no_function("pack", fn)
+    check_function("pack", fn)
 
     def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         return fn(use.scope_fn, use.repack_fn, variable_groups, rng_groups, *args, **kwargs)
 
-    lift = Lift.of(name or name_of(fn), in_variable_filters, out_variable_filters, rng_filters, _ADVICE)
-    return _lifted(run, lift)
+    name = name or name_of(fn)
+    _check(name, in_variable_filters, out_variable_filters, rng_filters)
+    lift = Lift.of(name, in_variable_filters, out_variable_filters, rng_filters, _ADVICE)
+    return _lifted(run, lift, _REPACKED)
+
+
+def _check(name: str, into: Sequence[Filter], out: Sequence[Filter | Captured], rngs: Sequence[Filter]) -> None:
+    check_filters(name, in_variable_filters=into, out_variable_filters=out, rng_filters=rngs)
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
@@ -200,21 +205,29 @@ class _Origin:
         return _Origin, ()
 
 
-def _lifted(run: Callable[..., Any], lift: Lift) -> Callable[..., Any]:
-    """The lifted function, from `run(use, variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`."""
+def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]:
+    """The lifted function, from `run(use, variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+
+    Args:
+        run: the transformation.
+        lift: its name and filters.
+        fix: what to write where it returns something else, for the text of an error.
+    """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
+        # The stages dedupe and filter: all that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
         surroundings = tuple([outer.tree.surroundings(type(outer)) for outer in outers])
         names = tuple([scope.names() for scope in given])
         use = Use(Layout(lift, structure, routes, surroundings, names, unlifted), outers, given)
-        use.enter()
+        use.enter()  # so that an error of a scope outside can say which lift is running
         try:
-            result, groups = _checked(use, run(use, variable_groups, rng_groups, *args, **kwargs))
+            # The stage transform. The bodies in it, which are `Body`s, reconstruct scopes and repack what they changed.
+            result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
         finally:
             use.leave()
-        commit(use, groups)
+        commit(use, groups)  # the last stage; where the body raised, nothing outside has changed
         use.forget()
         if use.observer is not None:
             use.observer.close(use)
@@ -222,18 +235,3 @@ def _lifted(run: Callable[..., Any], lift: Lift) -> Callable[..., Any]:
 
     lifted.__name__ = lifted.__qualname__ = lift.name
     return lifted
-
-
-def _checked(use: Use, output: Any) -> tuple[Any, Sequence[PyTree]]:
-    """What a transformation returned."""
-    wanted, captures = len(use.layout.lift.out), use.layout.lift.captures is not None
-    result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
-    right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
-    if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
-        return result, groups
-    raise LiftArgumentError(
-        use.where,
-        f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
-        f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
-        "Write `return result, repack_fn(scope)`.",
-    )

@@ -13,6 +13,7 @@ which operands each of them reads, and `earlier` which other ones; a prologue ma
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copy
 import functools
 import itertools
@@ -23,10 +24,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core as jex
 
-from .._compat import has_effect
+from .._compat import has_effect, is_tag
+from ..errors import LiftArgumentError
+from ..texts import path_text
 from ..typing import PyTree
 from .changes import Changes
 from .equations import Step, batches, cut, evaluate, needed, opened, pick, steps_of, variables_of
+from .previews import given_previews, previews_in
 
 if TYPE_CHECKING:
     from .use import Use
@@ -36,6 +40,9 @@ __all__ = ["Part", "Prologue", "Split", "closure_convert", "trace", "with_create
 
 class Split:
     """One run of `fn(*operands) -> (created, outputs)`, as a jaxpr that is cut.
+
+    The initial values are the leaves of `created`. In what follows a *number* is that of one among them, *picks* say
+    for each of them whether it is chosen, and a *place* is the number of a leaf of the operands.
 
     That of a body (`Body.split`) has as `created` one pytree for each output group, and as `outputs` the result and the
     last values of variables, one pytree for each output group.
@@ -51,6 +58,7 @@ class Split:
         steps: its equations.
         created: the types of the initial values, in their pytree.
         outputs: those of what else the body returns.
+        previews: the variables of the jaxpr that are previews of initial values, with the numbers of these.
         earlier: for each initial value the numbers of those that it reads, itself or through one of them.
     """
 
@@ -63,6 +71,8 @@ class Split:
         self._treedef: Any = jax.tree.structure(self.created)
         self._count = len(jax.tree.leaves(self.created))
         self.steps = steps_of(self.jaxpr)
+        places = [] if use is None else [outer.path for outer in use.outers]
+        self.previews = previews_in(self.steps, self.created, places)
         self._sources, self.earlier = self._read_by()
 
     @property
@@ -91,6 +101,13 @@ class Split:
     def depends(self) -> list[frozenset[int]]:
         """For each initial value the (indices of the) operands that it depends on."""
         return self._operands(self._sources)
+
+    @property
+    def earlier_if_given(self) -> list[frozenset[int]]:
+        """As `earlier`, with those of which it reads previews: in a loop that carries these it reads them."""
+        if not self.previews:
+            return self.earlier
+        return self._numbers(self._masks(through_previews=True)[1])
 
     def reads(self) -> PyTree:
         """The same, as a pytree like `created`."""
@@ -151,7 +168,7 @@ class Split:
     def names(self) -> list[str]:
         """For each initial value the name of its variable, for the text of errors: `created` holds groups."""
         paths = [path for path, _ in jax.tree.leaves_with_path(self.created)]
-        return [jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths]
+        return [path_text(path[2:]) for path in paths]
 
     def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
         """A pytree like `created` with the chosen initial values, and None for the others."""
@@ -164,9 +181,10 @@ class Split:
         chosen = pick(self.jaxpr.outvars, picks)
         outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
         made = set(chosen)
-        steps = [step for step in self.steps if made.isdisjoint(step.eqn.outvars)]
+        given = {var: self.outvars[number] for var, number in self.previews.items() if picks[number]}
+        steps = [step for step in given_previews(self.steps, given) if made.isdisjoint(step.eqn.outvars)]
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
-        if effects:
+        if effects:  # those that a chosen value needed ran when it was made, and must not run again
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
@@ -181,7 +199,7 @@ class Split:
 
         Args:
             *operands: what the body is called with; None for one that no initial value reads.
-            form: see `Prologue.make`.
+            form: from the number of an initial value, and that value, to what it is outside.
 
         Returns:
             One pytree for each output group, and what effects gave.
@@ -194,7 +212,7 @@ class Split:
         """The same for all elements of a batch.
 
         Args:
-            batch: see `Prologue`.
+            batch: runs equations for a batch: `batch(part, in_axes, out_axes) -> callable`, such as `jax.vmap`.
             operands: what the body is called with, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
             group_axes: for each part of `created` the axis along which its values are stacked, or None.
@@ -300,13 +318,15 @@ class Split:
         masks = self._masks()[1]
         return self._places(masks), self._numbers(masks)
 
-    def _masks(self) -> tuple[dict[Any, int], list[int]]:
+    def _masks(self, through_previews: bool = False) -> tuple[dict[Any, int], list[int]]:
         """What each variable, and each initial value, depends on, as bits.
 
-        Each leaf has a bit of its own, and each initial value has from the equation on that makes it.
+        Each leaf has a bit of its own, and each initial value has from the equation on that makes it; with
+        `through_previews`, from those on that preview it.
         """
         invars, size = self.jaxpr.invars, len(self.jaxpr.invars)
         numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
+        # Bits of one number: a body may have thousands of equations, and sets that grow along them take far longer.
         masks = {var: 1 << place for place, var in enumerate(invars)}
         found = [masks.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in self.outvars]
         for step in self.steps:
@@ -314,7 +334,9 @@ class Split:
             if mask:
                 masks |= dict.fromkeys(step.eqn.outvars, mask)
             for var in step.eqn.outvars:
-                if var in numbers:
+                if through_previews and var in self.previews:
+                    masks[var] = mask | 1 << size + self.previews[var]
+                if var in numbers:  # it reads what made it, and who reads it reads it too
                     found[numbers[var]] = mask
                     masks[var] = mask | 1 << size + numbers[var]
         return masks, found
@@ -337,6 +359,9 @@ class Split:
 
 class Prologue:
     """What makes the initial values of a body, each after those that it reads.
+
+    It evaluates the jaxpr bit by bit: it knows the values of some of its variables, and for more of them it runs the
+    equations that these still need.
 
     Args:
         split: the body.
@@ -365,12 +390,17 @@ class Prologue:
 
     def know(self, number: int, value: Any, axis: Any = None) -> None:
         """Takes an initial value that was made elsewhere, for those that read it."""
-        self._known[self.split.outvars[number]] = (value, axis)
+        self._known |= dict.fromkeys([self.split.outvars[number], *self._previews(number)], (value, axis))
+
+    def _previews(self, number: int) -> list[Any]:
+        """The variables of the jaxpr that are previews of an initial value."""
+        return [var for var, of in self.split.previews.items() if of == number]
 
     def forget(self, picks: Sequence[bool]) -> None:
         """Lets the chosen initial values be made again."""
-        for var in pick(self.split.outvars, picks):
-            self._known.pop(var, None)
+        for number in itertools.compress(range(len(self.values)), picks):
+            for var in (self.split.outvars[number], *self._previews(number)):
+                self._known.pop(var, None)
 
     def replace(self, number: int, value: Any) -> None:
         """Takes what stands for an initial value from now on, here and outside."""
@@ -399,21 +429,22 @@ class Prologue:
         picks = split.all(picks)
         nested = use is not None and use.nested
         if not nested and not split.mixes(axes):
-            self.make_at_once(picks, axes, form)
+            self.evaluate(picks, axes, form)
             return
 
         def bind(number: int, value: Any) -> Any:
             value = value if form is None else form(number, value)
             return value if use is None else use.bind(value)
 
-        # The lift outside cuts as well. To it, what one equation makes depends on all that the equation reads, so those
-        # that depend on the same are made by themselves; and what reads another one has to read its bound form. In a
-        # batch, too, what is shared by all elements must read a mapped one as it will be there in `apply`: batched.
+        # A split outside sees equations. If one of them, a `vmap` of a call say, made two initial values, both would
+        # seem to depend on all that it reads: so those that depend on different operands are made apart, and each is
+        # bound before another one reads it. In a batch, too, what all elements share must read a mapped one as it will
+        # be there in `apply`: batched.
         for level in split.levels(picks):
             for part in split.alike(level):
-                self.make_at_once(part, axes, bind)
+                self.evaluate(part, axes, bind)
 
-    def make_at_once(
+    def evaluate(
         self,
         picks: Sequence[bool],
         axes: Sequence[Any] | None = None,
@@ -440,7 +471,7 @@ class Prologue:
         for number, var, value, axis in zip(numbers, outvars, made, out_axes, strict=False):
             self.values[number] = value if bind is None else bind(number, value)
             if not isinstance(var, jex.Literal):
-                self._known[var] = self.values[number], axis
+                self.know(number, self.values[number], axis)
         self._known |= dict(zip(effects, zip(made[len(numbers) :], along, strict=True), strict=True))
 
     def _given_by_effects(self, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Any]:
@@ -455,6 +486,7 @@ class Prologue:
 
     def _run(self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any]) -> list[Any]:
         """The values of some variables, by the equations that make them."""
+        # Dicts, not sets: their order is that of the equations, so equal bodies give equal programs.
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
         run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars), [], [])
@@ -508,10 +540,25 @@ def trace(
         fn: a pure function.
         *operands: pytrees of arrays, or of what stands for their types.
         axes: the names and sizes of the mapped axes that it may ask for.
-        use: see `Split`.
+        use: the use of a lift that it belongs to: its scopes outside will hold the initial values.
     """
-    closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
+    with contextlib.nullcontext() if use is None else use.being_split():
+        closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
+    if use is not None:
+        _check_marked(closed.jaxpr, len(jax.tree.leaves(shapes[0])), use)
     return Split(closed, [len(jax.tree.leaves(operand)) for operand in operands], shapes, use)
+
+
+def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
+    """Checks that initial values are marked; only then can they be told from what is computed from them."""
+    marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
+    if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
+        return
+    raise LiftArgumentError(
+        use.where,
+        "a transformation ran another body than the one that it was given to trace: what that made is not marked.",
+        "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
+    )
 
 
 def closure_convert(
@@ -522,7 +569,7 @@ def closure_convert(
     Args:
         fn: a pure function.
         *operands: pytrees of arrays, or of what stands for their types.
-        axes: see `trace`.
+        axes: the names and sizes of the mapped axes that it may ask for.
 
     Returns:
         `converted(consts, *operands)`, the arrays that `fn` closed over, and the types of what it returns.
@@ -544,6 +591,7 @@ def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tupl
 
 def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """The inverse of `without_created`."""
+    # A group of captured values has the empty list for its initial values; one of variables has a tuple of trees.
     groups = (value if made == [] else Changes(value, made) for value, made in zip(values, created, strict=True))
     return result, tuple(groups)
 

@@ -1,4 +1,4 @@
-"""Five of the six stages that a use of a lift goes through, each a function of plain values.
+"""The stages that a use of a lift goes through; four of the six are here, each a function of plain values.
 
     dedupe       the given scopes -> the outermost distinct ones, and the route from these to each given scope
     filter_      their variables and RNG streams -> groups; the first filter that matches takes one
@@ -26,13 +26,15 @@ from ..scopes.scope import Scope
 from ..scopes.tree import Names, Sown, Surroundings, Tree
 from ..typing import Filter, Path, Predicate, PyTree
 from .changes import Changes
-from .streams import group_sequences, inner_sequences
+from .streams import group_streams, inner_streams
 
 __all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
 
 
 class Layout(NamedTuple):
-    """All that is static about one use of a lift, without paths and counts: equal layouts give equal traces.
+    """All that is static about one use of a lift, but for where its scopes are and what was drawn.
+
+    Equal layouts give equal traces.
 
     Attributes:
         lift: the lift.
@@ -94,7 +96,7 @@ def filter_(
         The groups of variables, those of streams, and for each scope the paths of the variables in no group.
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
-    keys = [[dict(group_sequences(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
+    keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
     left = tuple([tuple(path for path, _ in filters.leaves_of(rest)) if rest else () for _, rest in parts])
     return _transposed([taken for taken, _ in parts], in_filters), _transposed(keys, rng_filters), left
 
@@ -118,7 +120,7 @@ def reconstruct(
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
-        rngs, fallbacks = inner_sequences(outer.tree, layout.lift.rngs, keys, restarted)
+        rngs, fallbacks = inner_streams(outer.tree, layout.lift.rngs, keys, restarted)
         writable, taken = outer.tree.mutable, layout.lift.taken
         if (type(writable), writable) != (type(taken), taken):  # inside an equal lift they are the same already
             writable = filters.intersect(writable, taken)
@@ -133,7 +135,7 @@ def reconstruct(
             lift=layout.lift,
             outer=outer,
             marks=marks,
-            left=(*layout.unlifted[index], *outer.tree.left),
+            unlifted=(*layout.unlifted[index], *outer.tree.unlifted),
             fold_in_data=functools.partial(_restarted_data, outer, restarted) if restarted else outer.tree.fold_in_data,
         )
         roots.append(outer.at(tree, tree.root, outer.path, None))

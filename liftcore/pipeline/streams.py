@@ -14,12 +14,12 @@ from .. import filters, rng
 from ..scopes.tree import Tree
 from ..typing import Predicate
 
-__all__ = ["group_sequences", "inner_sequences"]
+__all__ = ["group_streams", "inner_streams"]
 
 _ALIAS = "params of rule "
 
 
-def group_sequences(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
+def group_streams(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
     """The root keys of one group, aliases included."""
     if not tree.rngs and not tree.fallbacks:
         return
@@ -42,11 +42,11 @@ def _rule(rng_filters: Sequence[Predicate], name: str) -> int | None:
     return next((index for index, matches in enumerate(rng_filters) if matches((name,), None)), None)
 
 
-def inner_sequences(
+def inner_streams(
     tree: Tree,
     rng_filters: Sequence[Predicate],
     groups: Sequence[Mapping[str, Any]],
-    fresh: Container[str] = (),
+    restarted: Container[str] = (),
 ) -> tuple[dict[str, Any], list[tuple[Predicate, Any]]]:
     """The streams inside, from the root keys of the groups, and what names that were never given draw from.
 
@@ -54,7 +54,7 @@ def inner_sequences(
         tree: that of the scope outside.
         rng_filters: the filters of the groups.
         groups: for each filter, the root keys of its streams.
-        fresh: the names of streams that begin anew; some of them may be given here for the first time.
+        restarted: the names of streams that begin anew; some of them may be given here for the first time.
     """
     if not any(groups):
         return {}, []
@@ -66,7 +66,7 @@ def inner_sequences(
     for group in groups:
         if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
             fallbacks += _fallbacks(tree, group)
-    if rng.DEFAULT in fresh and rng.DEFAULT in rngs:
+    if rng.DEFAULT in restarted and rng.DEFAULT in rngs:
         fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
     fallbacks = _without_given(tree, fallbacks)
     return rngs, _reachable(tree, fallbacks) if len(fallbacks) > 1 else fallbacks

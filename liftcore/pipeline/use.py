@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,10 +19,30 @@ from ..scopes.tree import Sown
 from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
 from .changes import Changes, Record, record_of
+from .checks import check_given, checked_output
+from .previews import tag_previews
 from .splitting import Split, trace, without_created
 from .stages import Layout, is_scope, reconstruct, repack
 
 __all__ = ["Body", "Use", "Via", "call_inside"]
+
+
+class Run(NamedTuple):
+    """One run of a body, on scopes that were made for it.
+
+    Attributes:
+        roots: the outermost of these.
+        given: those that stand for the scopes that the lifted function was given.
+        packed: the same in the structure that it was given; what the body is called with.
+        restarted: the streams that began anew.
+        inline: whether what it creates is bound as it is made.
+    """
+
+    roots: Sequence[Scope]
+    given: Sequence[Scope]
+    packed: PyTree
+    restarted: frozenset[str]
+    inline: bool
 
 
 class Use:
@@ -31,21 +52,21 @@ class Use:
         layout: all that is static about it.
         outers: the outermost distinct scopes outside.
         given: the scopes that the lifted function was given.
-        records: what each body that ran drew, named and sown, the last one last.
+        records: what each body that ran did beside computing, see `Record`; the last one last.
         observer: what looks on, if anything does (see `explain`).
     """
 
     def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
+        # By id, and with the array itself: an id is given out again once its array is gone.
         self._bound: dict[int, Any] = {}
-        self._inline: list[Scope] = []
+        self._splits = 0
         watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
         self.observer = watches[0].lift(self) if watches else None
         self._live = self._at_level_outside()
-        self._made: list[tuple[list[Scope], list[Scope], PyTree]] = []
+        self._runs: list[Run] = []
         self._unchanged: tuple[Any, ...] | None = None
-        self._restarted: frozenset[str] = frozenset()
 
     @functools.cached_property
     def where(self) -> str:
@@ -81,8 +102,20 @@ class Use:
 
     @property
     def nested(self) -> bool:
-        """Whether the lift is used inside another one that cuts initial values out of its body."""
-        return True in [outer.tree.marks for outer in self.outers]
+        """Whether a trace around is split too: of a lift outside (`Tree.marks`), or of this use (`being_split`).
+
+        What is made here must then be marked there, see `bind`.
+        """
+        return self._splits > 0 or True in [outer.tree.marks for outer in self.outers]
+
+    @contextlib.contextmanager
+    def being_split(self) -> Iterator[None]:
+        """While a body is traced to be split: what another split of it makes meanwhile is bound in that trace."""
+        self._splits += 1
+        try:
+            yield
+        finally:
+            self._splits -= 1
 
     def bind(self, value: PyTree) -> PyTree:
         """An initial value as the scopes outside will hold it; what is computed from it must use this one."""
@@ -91,6 +124,15 @@ class Use:
         value = tag(value)
         self._note_bound(value)
         return value
+
+    def preview(self, group: PyTree) -> PyTree:
+        """Initial values that are read before they are bound; see `previews`.
+
+        Args:
+            group: one tree of variables for each outermost scope; None in place of the others.
+        """
+        trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
+        return tuple(trees)
 
     def _note_bound(self, value: PyTree) -> None:
         self._bound |= {id(leaf): leaf for leaf in jax.tree.leaves(value)}
@@ -128,15 +170,14 @@ class Use:
                 outermost scope only, and their draws are not counted outside.
             redrawn: variables, by their paths from the root, that exist and whose initializers run all the same: for
                 the keys that these draw, so that the draws that follow are those of a body that creates them.
-            casts: see `Tree`.
+            casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers, see `Tree`.
         """
-        # What a body creates at the level of the scopes outside is bound as it is made: no one has to cut it out.
+        check_given(self, variable_groups, rng_groups)
+        # Where the body runs in the trace around, without a JAX transformation between, nothing has to be hoisted: what
+        # it creates is bound as it is made, for the split of that trace.
         inline = self.nested and not marked and self._at_level_outside()
         marks = marked or inline
         roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted)
-        if inline:
-            self._inline += roots
-        self._restarted = restarted
         watch = None if self.observer is None else self.observer.body()
         for index, (root, outer) in enumerate(zip(roots, self.outers, strict=True)):
             root.tree.watch = watch
@@ -150,7 +191,7 @@ class Use:
         for scope, names in zip(scopes, self.layout.names, strict=True):
             scope.enter_names(names)
         packed = jax.tree.unflatten(self.layout.scopes, scopes)
-        self._made.append((roots, scopes, packed))
+        self._runs.append(Run(roots, scopes, packed, restarted, inline))
         return packed
 
     def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -163,39 +204,34 @@ class Use:
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The output groups of scopes that `scope_fn` made."""
-        roots, given = self._made_as(scopes)
-        return self._end(roots, given, *repack(self.layout, roots))
+        # Never `unchanged`, of which there is one for all: who calls this may change the groups in place.
+        run = self._run_on(scopes)
+        return self._end(run, *repack(self.layout, run.roots))
 
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
         """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
-        roots, given = self._made_as(scopes)
-        if True in [root.tree.changed for root in roots]:
-            return self._end(roots, given, *repack(self.layout, roots))
-        return self._end(roots, given, self.unchanged, ((),) * len(roots))
+        run = self._run_on(scopes)
+        if True in [root.tree.changed for root in run.roots]:
+            return self._end(run, *repack(self.layout, run.roots))
+        return self._end(run, self.unchanged, ((),) * len(run.roots))
 
-    def _made_as(self, scopes: PyTree) -> tuple[list[Scope], list[Scope]]:
-        """The outermost scopes and the given ones, of what `scope_fn` returned."""
-        for roots, given, packed in self._made:
-            if packed is scopes:
-                for root in roots:
+    def _run_on(self, scopes: PyTree) -> Run:
+        """The run on what `scope_fn` returned."""
+        for run in self._runs:
+            if run.packed is scopes:
+                for root in run.roots:
                     root.check_valid()
-                return roots, given
+                return run
         raise LiftArgumentError(
             f"repack_fn of {self.where}",
             f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
             "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
         )
 
-    def _end(
-        self,
-        roots: Sequence[Scope],
-        scopes: Sequence[Scope],
-        groups: tuple[PyTree, ...],
-        sown: tuple[tuple[Sown, ...], ...],
-    ) -> tuple[PyTree, ...]:
-        self.records.append(record_of(roots, scopes, sown, self._restarted))
-        for root in roots:
-            if root in self._inline:
+    def _end(self, run: Run, groups: tuple[PyTree, ...], sown: tuple[tuple[Sown, ...], ...]) -> tuple[PyTree, ...]:
+        self.records.append(record_of(run.roots, run.given, sown, run.restarted))
+        for root in run.roots:
+            if run.inline:
                 self._note_bound(list(root.tree.created.values()))
             root.invalidate()
         return groups
@@ -215,7 +251,7 @@ class Use:
 
     def forget(self) -> None:
         """Lets go of the values that were bound, which must not outlive their trace."""
-        self._bound, self._inline = {}, []
+        self._bound = {}
 
     def enter(self) -> None:
         """Tells the scopes outside that the body begins to run."""
@@ -226,8 +262,8 @@ class Use:
         """Tells them that it ended; the scopes that were made inside end too."""
         for outer in self.outers:
             outer.tree.leave_lift()
-        for roots, _, _ in self._made:
-            for root in roots:
+        for run in self._runs:
+            for root in run.roots:
                 if root.tree.alive:
                     root.invalidate()
 
@@ -259,7 +295,11 @@ class Body:
         self._marked, self._redrawn, self._casts = marked, redrawn, casts
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Runs the function on scopes that are made of the groups."""
+        """Runs the function on scopes that are made of the groups.
+
+        What it drew, named and sown is appended to `use.records` while it is traced, since it can go through no JAX
+        transformation; `commit` reads it there.
+        """
         scopes = self.use.scope_fn(
             variable_groups, rng_groups, marked=self._marked, redrawn=self._redrawn, casts=self._casts
         )
@@ -288,7 +328,7 @@ class Body:
 
     @property
     def nested(self) -> bool:
-        """Whether the lift is used inside another one that cuts initial values out of its body."""
+        """See `Use.nested`."""
         return self.use.nested
 
     @property
@@ -314,7 +354,8 @@ class Body:
         marked = self.marked()
 
         def run(*operands: PyTree) -> Any:
-            return without_created(*(marked(*operands) if via is None else via(marked, *operands)))
+            output = marked(*operands) if via is None else via(marked, *operands)
+            return without_created(*checked_output(self.use, output, "Return the groups that the body gave."))
 
         return trace(run, *operands, axes=axes, use=self.use).with_effects()
 

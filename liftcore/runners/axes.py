@@ -186,7 +186,7 @@ class Arguments:
         self, body: Body, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
     ) -> None:
         """Of a call of a function whose first `skip` parameters are others."""
-        self._pure, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
+        self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
         self._leaves, self._treedef = jax.tree.flatten((self._args, self._kwargs))
@@ -212,7 +212,7 @@ class Arguments:
             found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
             if len(found) == 1:
                 return int(found.pop())
-        where, sizes = self._pure.where, [] if given is None else [("the size given", given)]
+        where, sizes = self._body.where, [] if given is None else [("the size given", given)]
         for name, tree, along in (*self._named(), *_named_groups(groups, axes)):
             sizes += _sizes(where, name, tree, along)
         if not sizes:
@@ -222,7 +222,7 @@ class Arguments:
 
     def _named(self) -> Iterator[Named]:
         """The arguments with their names in the signature of the function."""
-        names = parameter_names(self._pure.fn)[self._skip :]
+        names = parameter_names(self._body.fn)[self._skip :]
         names += [f"args[{index}]" for index in range(len(names), len(self._args))]
         left = iter(self._arg_axes)
         for name, arg in zip(names, self._args, strict=False):

@@ -10,6 +10,7 @@ import jax
 from ..errors import LiftArgumentError, LiftError
 from ..meta import add_axis, has_boxes, is_box, remove_axis
 from ..pipeline.changes import Changes
+from ..texts import path_text
 from ..typing import Axis, PyTree
 
 __all__ = ["boxes_inside", "boxes_outside", "check_params", "sized_inside"]
@@ -71,7 +72,7 @@ def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) ->
         try:
             return remove_axis(leaf, axis, params)
         except LiftError as error:
-            name = jax.tree_util.keystr(path[1:], simple=True, separator="/")
+            name = path_text(path[1:])
             raise type(error)(f'"{name}" in {where}', error.what, error.fix) from error
 
     return jax.tree.map_with_path(change, group, is_leaf=is_box) if has_boxes(group) else group

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.core import ShapedArray
 
 from .._compat import zeros
 from ..errors import LiftArgumentError
@@ -21,12 +20,12 @@ from ..pipeline.changes import Changes
 from ..pipeline.splitting import Prologue, Split, trace, without_created
 from ..pipeline.use import Body
 from ..scopes.tree import Sown
+from ..texts import path_text, types_text
 from ..typing import PyTree
 from ..values import rewrapped
 from .carry import check_separate, overlay, select
-from .changes import path_text
 
-__all__ = ["Slots", "run_one", "types_text"]
+__all__ = ["Slots", "run_one"]
 
 
 def run_one(
@@ -55,10 +54,10 @@ def run_one(
     if not body.writes:
         result: tuple[Any, tuple[Any, ...]] = choose([functools.partial(run, body.of(branch)) for branch in branches])
         return result
-    hoisted, traced = body.marked(), []
+    marked, traced = body.marked(), []
     slots = Slots()
     for branch in branches:
-        body = hoisted.of(branch)
+        body = marked.of(branch)
         traced.append(trace(lambda body=body: without_created(*run(body)), use=body.use))
         slots.add(body.use.record.sown, traced[-1].outputs[1][1])
         for one in traced[:-1]:
@@ -203,13 +202,3 @@ def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyT
                     f"branch {number} {does} it as {types_text(value)}, elsewhere it is {types_text(held[path])}.",
                     "Give it one type in all branches, or a name of its own in each.",
                 )
-
-
-def types_text(value: PyTree) -> str:
-    """The types of a pytree, such as `float32[3]`."""
-    leaves, treedef = jax.tree.flatten(value)
-    return str(jax.tree.unflatten(treedef, [f"{leaf.dtype}{list(leaf.shape)}" for leaf in map(_aval, leaves)]))
-
-
-def _aval(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, ShapedArray) else jax.typeof(leaf)

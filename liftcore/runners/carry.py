@@ -7,16 +7,76 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import ShapedArray
 
 from ..errors import CarryTypeError, LiftArgumentError
-from ..filters import leaves_of
+from ..filters import leaves_of, merge
 from ..pipeline.use import Body
+from ..texts import ArrayType, path_text
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
-from .changes import path_text
 
-__all__ = ["casts_of", "check_carry", "check_separate", "fix_for", "overlay", "promoted", "select"]
+__all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "merged", "overlay", "select"]
+
+
+class LoopState(NamedTuple):
+    """What goes from one iteration to the next.
+
+    Attributes:
+        carried: the group of carried variables.
+        carry: what the user's function carries.
+    """
+
+    carried: PyTree
+    carry: PyTree
+
+    def with_created(self, created: PyTree) -> LoopState:
+        """The same with more variables, those that a body creates."""
+        return self._replace(carried=merged(self.carried, created))
+
+    def updated(self, newer: LoopState) -> LoopState:
+        """The same, with what is newer in place of what it has."""
+        return LoopState(overlay(self.carried, newer.carried), newer.carry)
+
+    def begin(self, body: Body, after: LoopState) -> LoopState:
+        """What a loop begins with, checked: the variables that come out of the body, and the carry.
+
+        Args:
+            body: the body.
+            after: what comes out of it.
+
+        Raises:
+            CarryTypeError: where a type does not stay the same.
+            LiftArgumentError: where a variable was created in a lift that does not tell what it begins with.
+        """
+        carried = select(self.carried, after.carried)
+        check_carry(body.where, "carried variable ", carried, after.carried)
+        check_carry(body.where, "carry", self.carry, after.carry)
+        check_separate(body, carried)
+        return LoopState(carried, self.carry)
+
+    def cast(
+        self, body: Body, created: PyTree, after: LoopState, casts: dict[Path, tuple[Any, ...]]
+    ) -> LoopState | None:
+        """The same with its weakly typed numbers as the body writes them; None where nothing is to cast.
+
+        Args:
+            body: the body.
+            created: the carried variables that it creates.
+            after: what comes out of it.
+            casts: takes the casts of those, see `Tree.casts`.
+        """
+        found = _casts_of(body, created, after.carried)
+        before = select(self.carried, after.carried), self.carry
+        cast = _promoted(before, (select(after.carried, self.carried), after.carry))
+        if cast is None and not found:
+            return None
+        casts |= found
+        return self if cast is None else self.updated(LoopState(*cast))
+
+
+def merged(group: PyTree, other: PyTree) -> PyTree:
+    """The variables of two groups as one."""
+    return tuple(map(merge, group, other))
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
@@ -45,7 +105,7 @@ def _overlay(tree: Any, update: Any) -> Any:
     return {name: _overlay(below, update[name]) if name in update else below for name, below in tree.items()}
 
 
-def promoted(before: PyTree, after: PyTree) -> PyTree | None:
+def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
     """The carry with its weakly typed leaves cast to what the body made of them, or None where nothing is to cast.
 
     JAX does so too: a Python number that goes into a loop as a weak `int32` may come out as a `float32`.
@@ -70,10 +130,10 @@ def _promote(leaf: Any, new: Any) -> Any:
     return jax.lax.convert_element_type(leaf, jnp.result_type(leaf, new))
 
 
-def casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
+def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
     """The casts of carried variables that a body creates as weakly typed numbers, and writes as something else.
 
-    They are what `promoted` does to those that were given: see `Tree.casts`.
+    They are what `_promoted` does to those that were given: see `Tree.casts`.
     """
     found = {}
     before, after = select(created, written), select(written, created)
@@ -108,18 +168,17 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
             "Return a carry of the structure that the function was given.",
         )
-    if [*map(_type, olds)] == [*map(_type, news)]:
-        return
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
-    pairs = [(path, old, new) for path, old, new in zip(paths, olds, news, strict=True) if _type(old) != _type(new)]
-    changed = "; ".join(
-        f"{what}{jax.tree_util.keystr(path)}: {_type_text(old)} in, {_type_text(new)} out" for path, old, new in pairs
-    )
-    what = f"the type must stay the same from one iteration to the next ({changed})."
-    raise CarryTypeError(where, what, _advice([(_type(old), _type(new)) for _, old, new in pairs]))
+    types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
+    changed = [(path, old, new) for path, old, new in types if old != new]
+    if not changed:
+        return
+    told = "; ".join(f"{what}{jax.tree_util.keystr(path)}: {old} in, {new} out" for path, old, new in changed)
+    what = f"the type must stay the same from one iteration to the next ({told})."
+    raise CarryTypeError(where, what, _advice([(old, new) for _, old, new in changed]))
 
 
-def _advice(pairs: Sequence[tuple[_Type, _Type]]) -> str:
+def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
     """How to make types the same."""
     if any(old.shape != new.shape for old, new in pairs):
         return "Return a carry of the shape that the function was given; what grows is stacked as an output."
@@ -148,26 +207,6 @@ def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
 
 
 _HOIST = (
-    "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline`, which make initial values "
-    "outside of it, or create it before that lift."
+    "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, or "
+    "`body.split`), which make initial values outside of it, or create it before that lift."
 )
-
-
-class _Type(NamedTuple):
-    """What must stay the same: `spec` is how each dimension is partitioned over axes of a mesh that are explicit."""
-
-    dtype: Any
-    shape: tuple[int, ...]
-    spec: tuple[Any, ...]
-
-
-def _type(value: Any) -> _Type:
-    aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
-    spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
-    return _Type(aval.dtype, aval.shape, (*spec, *[None] * (len(aval.shape) - len(spec))))
-
-
-def _type_text(value: Any) -> str:
-    dtype, shape, spec = _type(value)
-    sizes = [str(size) if axes is None else f"{size}@{axes}" for size, axes in zip(shape, spec, strict=True)]
-    return f"{dtype}[{', '.join(sizes)}]"

@@ -11,7 +11,6 @@ A compiled function knows nothing of the call that traces it but through `_calls
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -19,35 +18,35 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import closed_over
-from ..diagnostics.retrace import Counted, Known, note, recording
+from .._compat import closed_over, forget_calls
 from ..errors import name_of
 from ..pipeline.changes import Record
 from ..pipeline.splitting import Split, with_created, without_created
 from ..pipeline.stages import Layout
 from ..pipeline.use import Use
+from ..scopes.observers import observers
 from ..statics import snapshot
-from ..typing import Path
+from ..typing import Path, PyTree
 from .arguments import join_arguments
+from .donation import NOTHING, Donated
 from .shardings import Shardings
-from .signature import Signature, facts_of
 
-__all__ = ["DONATED", "Cache", "Compiled", "Options", "Program", "is_shareable"]
+__all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature", "is_shareable"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
 """Arguments of `jax.jit` by name."""
 
-DONATED = "gone"
-"""The argument of all compiled functions that holds what is donated."""
-
 _CACHED = 256
 """How many compiled functions of different configurations are kept."""
+
+_NOTHING: PyTree = ((),)
+"""One group of no scopes."""
 
 _FEW = 256
 """How many draws a body is traced with room for at first."""
@@ -56,22 +55,22 @@ _TRACES = 256
 """How many traces that create variables a compiled function keeps."""
 
 
-class Call:
+class CompiledCall:
     """A call of a compiled function.
 
     Attributes:
-        use: the use of a lift that it belongs to.
+        use: the use of a lift that it belongs to; None over no scopes, where the body is taken to have been traced.
         traced: whether the body ran.
         steady: whether the body is taken to have been traced.
     """
 
     __slots__ = ("steady", "traced", "use")
 
-    def __init__(self, use: Use) -> None:
-        self.use, self.traced, self.steady = use, False, False
+    def __init__(self, use: Use | None) -> None:
+        self.use, self.traced, self.steady = use, False, use is None
 
 
-_calls: contextvars.ContextVar[Call] = contextvars.ContextVar("calls of compiled functions")
+_calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of compiled functions")
 """The innermost call that runs now."""
 
 
@@ -198,16 +197,20 @@ class Program:
     def __repr__(self) -> str:
         return self.__name__  # JAX's errors show it
 
-    def __call__(self, fold_in_data: Any, gone: Any, operands: Any) -> Any:
+    def __call__(self, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
         """Runs while it is traced, and never again."""
         call = _calls.get()
         use = call.use
-        if call.steady:
+        if call.steady or use is None:
             raise NewTrace
         variable_groups, rng_groups, kept = operands
-        args, kwargs = join_arguments({**{name: value for name, _, value in self.fixed}, **gone, **kept})
+        fixed = {name: value for name, _, value in self.fixed}
+        args, kwargs = join_arguments({**fixed, **gone.arguments, **kept})
         source = FoldInData(fold_in_data, use)
+        variable_groups = gone.joined(variable_groups)
+        # Always marked: one trace serves calls inside other lifts, which split it, and calls outside of all.
         scopes = use.scope_fn(variable_groups, rng_groups, marked=True, fold_in_data=source.to)
+        gone.write(use, scopes)
         result = use.run(self.fn, scopes, args, kwargs)
         groups = use.repacked(scopes)
         created, (result, values) = without_created(result, groups)
@@ -240,6 +243,27 @@ class Cache:
         self.find = functools.lru_cache(_CACHED)(functools.partial(Compiled, known))
 
 
+class Signature(NamedTuple):
+    """What the arguments of one trace were.
+
+    Attributes:
+        path: the place of the call, with the name of the lift.
+        treedef: the structure of what is donated, the groups of variables and of streams, and the arguments.
+        types: the types of their leaves.
+    """
+
+    path: str
+    treedef: Any
+    types: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, use: Use, gone: Donated, operands: PyTree) -> Signature:
+        """That of a call."""
+        leaves, treedef = jax.tree.flatten((gone, operands))
+        path = f"{use.place.rstrip('/')}/{use.layout.lift.name}"
+        return cls(path, treedef, tuple(map(jax.typeof, leaves)))
+
+
 class Compiled:
     """A body under `jax.jit`.
 
@@ -249,6 +273,7 @@ class Compiled:
         options: arguments of `jax.jit`.
 
     Attributes:
+        known: all that are in its cache, the oldest first.
         traces: what the last traces were made for.
     """
 
@@ -264,17 +289,43 @@ class Compiled:
         whole, rest = ({}, {}) if program.shardings is None else (program.shardings.whole(), program.shardings.rest())
         self._whole = self._jit(self.program, **whole)
         self._jit_rest = functools.partial(self._jit, **rest)
-        self._rest = functools.lru_cache(_TRACES)(self._without_created)
+        self._rest = functools.lru_cache(_TRACES)(self._split_off)
         self._steady = _STEADY.setdefault(program, Steady())
-        self._known = known
+        self.known = known
         known[id(self)] = self
 
-    def __call__(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The result of the body and its output groups; `gone` are the donated arguments."""
-        call = Call(use)
+    def __call__(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The result of the body and its output groups; `gone` is what is donated."""
+        output: tuple[Any, tuple[Any, ...]] = self._in_call(self._call, use, gone, operands)
+        return output
+
+    def over_nothing(self, arguments: dict[str, Any]) -> Any:
+        """The result over no scopes, without the stages of a lift: those have nothing to do then.
+
+        Args:
+            arguments: those of the function, as `name_arguments` calls them.
+
+        Raises:
+            NewTrace: where there is no trace for them yet.
+        """
+        before = _calls.set(CompiledCall(None))
+        try:
+            return self._whole(None, NOTHING, (_NOTHING, _NOTHING, arguments))[1][0]
+        except NewTrace:
+            forget_calls(self._whole)
+            raise
+        finally:
+            _calls.reset(before)
+
+    def lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Itself, what the body does, for how many draws it has room, and a stage of JAX; nothing changes outside."""
+        return self._in_call(self._lower, use, gone, operands), use.unchanged
+
+    def _in_call(self, run: Callable[..., Any], use: Use, gone: Donated, operands: Any) -> Any:
+        call = CompiledCall(use)
         before = _calls.set(call)
         try:
-            return self._call(use, gone, operands)
+            return run(use, gone, operands)
         finally:
             _calls.reset(before)
             del call.use  # a copy of the context would keep it alive
@@ -282,43 +333,44 @@ class Compiled:
                 self._remember(Signature.of(use, gone, operands))
 
     def _remember(self, now: Signature) -> None:
-        """Keeps what a trace was made for, and tells those who ask what differs from the others in the cache."""
-        if recording():
-            name, cache = self.program.layout.lift.name, self._known
-            others = [other for other in reversed(list(cache.values())) if other.program.layout.lift.name == name]
-            before = [
-                Known(one.path, facts_of(other.program, one), cache)
-                for other in others
-                for one in reversed(other.traces)
-            ]
-            note(name, Known(now.path, facts_of(self.program, now), cache), before)
+        """Keeps what a trace was made for, and tells those who look on."""
+        for observer in observers():
+            observer.compiled(self, now)
         self.traces.append(now)
 
-    def _call(self, use: Use, gone: Any, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        if self._steady.kept is not None and not gone:  # asking for a trace takes longer than a call of few operations
-            with contextlib.suppress(NewTrace):
+    def _lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Compiled, Kept, int, Any]:
+        traced = self._trace(gone, operands)
+        return self, traced.out_info[1][2], self._steady.room, traced.lower()
+
+    def _call(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        # Asking for a trace takes longer than a call of few operations.
+        if self._steady.kept is not None and not any(gone):
+            try:
                 return self._steadily(self._steady.kept, use, operands)
+            except NewTrace:
+                forget_calls(self._whole)
         fold_in_data: Any = None  # where there is nothing to draw from
         creates = False
+        # A body that neither writes nor draws is called as it is: nothing has to be known of it before it runs.
         if use.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
-            fold_in_data = self._fold_in_data(kept, use)
+            fold_in_data = self.fold_in_data(kept, use)
             creates = bool(jax.tree.leaves(created))
             self._steady.note(None if creates else kept)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, fold_in_data, gone, operands))
-            hoisted, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
-            parts, shardings = hoisted.within(use), self.program.shardings
-            form = None if shardings is None else shardings.placement.form(hoisted.created, use)
+            split, run = self._rest(traced.jaxpr, sizes, jax.tree.structure(traced.out_info))
+            parts, shardings = split.within(use), self.program.shardings
+            form = None if shardings is None else shardings.placement.form(split.created, use)
             created = parts.prologue(held, fold_in_data, gone, operands, form=form)
             result, values, kept = run(created, held, fold_in_data, gone, operands)
         else:
             created, (result, values, kept) = self._whole(fold_in_data, gone, operands)
-        return self._output(use, created, (result, values, kept))
+        return self.output(use, created, (result, values, kept))
 
-    def _output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
+    def output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
         """The result and the output groups of a call, whose record counts outside from now on."""
         result, values, kept = output
         use.replay(kept.record)
@@ -335,18 +387,22 @@ class Compiled:
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self._fold_in_data(kept, use), {}, operands)
+            created, output = self._whole(self.fold_in_data(kept, use), NOTHING, operands)
         finally:
             call.steady = False
         if output[2] != kept:  # an equal program traced it since
             raise NewTrace
-        return self._output(use, created, output)
+        return self.output(use, created, output)
 
-    def _fold_in_data(self, kept: Kept, use: Use) -> Any:
-        """The fold-in data of the draws of a body, in this call."""
-        return self._filled([draw.fold_in_data(use) for draw in kept.draws])
+    def fold_in_data(self, kept: Kept, use: Use, room: int | None = None) -> Any:
+        """The fold-in data of the draws of a body, in this call: a vector of as many numbers as there is room for."""
+        data = [draw.fold_in_data(use) for draw in kept.draws]
+        rest = np.zeros((room or self._steady.room) - len(data), np.uint32)
+        if any(isinstance(one, jax.Array) for one in data):
+            return jnp.concatenate([jnp.stack(data), rest])
+        return np.concatenate([np.array(data, np.uint32), rest])
 
-    def _trace(self, gone: Any, operands: Any) -> Any:
+    def _trace(self, gone: Donated, operands: Any) -> Any:
         """What is known of the body without running it; it is traced if no equal call was before."""
         while True:
             try:
@@ -354,22 +410,15 @@ class Compiled:
             except TooManyDraws:
                 self._steady.room *= 4
 
-    def _filled(self, data: list[Any]) -> Any:
-        """A vector of as many numbers as there is room for."""
-        rest = np.zeros(self._steady.room - len(data), np.uint32)
-        if any(isinstance(one, jax.Array) for one in data):
-            return jnp.concatenate([jnp.stack(data), rest])
-        return np.concatenate([np.array(data, np.uint32), rest])
-
-    def _without_created(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
+    def _split_off(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
         """The body as traced, and the compiled function of it without what makes its initial values."""
-        hoisted = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
+        split = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
 
-        def rest(created: Any, held: Any, fold_in_data: Any, gone: Any, operands: Any) -> Any:
-            return hoisted.rest(None, created, held, fold_in_data, gone, operands)[1]
+        def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
+            return split.rest(None, created, held, fold_in_data, gone, operands)[1]
 
         rest.__name__ = self.program.__name__
-        return hoisted, self._jit_rest(rest)
+        return split, self._jit_rest(rest)
 
 
 Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
@@ -378,8 +427,7 @@ Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
 
 def is_shareable(fn: Callable[..., Any]) -> bool:
     """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
-    if isinstance(fn, Counted):
-        return is_shareable(fn.__wrapped__)
+    fn = getattr(fn, "shared_as", fn)  # a wrapper that is shared as what it wraps says so
     if isinstance(fn, types.FunctionType):
         defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
         return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)

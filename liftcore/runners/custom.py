@@ -23,17 +23,51 @@ from ..filters import leaves_of, merge
 from ..pipeline.splitting import Split, trace, without_created
 from ..pipeline.use import Body
 from ..scopes.problems import wrong_function
-from ..typing import PyTree
+from ..texts import path_text, types_text
+from ..typing import Filter, PyTree
 from .arguments import parameter_names
-from .branches import Slots, types_text
+from .branches import Slots
 from .carry import select
-from .changes import path_text
-from .derivative import positive
+from .derivative import derivative, positive
 
-__all__ = ["Arguments", "Operands", "Ruled", "bind", "by_number", "pair", "with_defaults"]
+__all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "bind", "by_number", "pair", "with_defaults"]
 
 
-class Arguments:
+class WithRule:
+    """A function of scopes with a rule for its derivative, lifted; a subclass says how JAX is given the rule.
+
+    Attributes:
+        identity: what is the same for all copies of it.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+        *,
+        wrt: Filter = "params",
+        variables: Filter = True,
+        rngs: Filter = True,
+    ) -> None:
+        self._fn, self._nondiff = fn, by_number(fn, nondiff_argnums, nondiff_argnames)
+        self.identity: object = self
+        self._lifted = derivative(self._transform, type(self).__name__, wrt, variables, rngs)(fn)
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        """The function, as it is or as its rule has it where it is differentiated."""
+        return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, args, kwargs))
+
+    @property
+    def _where(self) -> str:
+        return f"{type(self).__name__}({name_of(self._fn)})"
+
+    def _transform(self, body: Body, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+
+class RuleArguments:
     """The arguments of a call: those that JAX sees, and those that only Python does (`nondiff_argnums`).
 
     Attributes:
@@ -81,7 +115,7 @@ class Ruled:
         function: `operands -> (result, output values)`, which like the rule keeps no arrays.
     """
 
-    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: Arguments) -> None:
+    def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: RuleArguments) -> None:
         self._function, self._arguments = body.marked(), arguments
         given = Operands(variable_groups[0], variable_groups[1], rng_groups, arguments.seen)
         self._rule: Callable[..., tuple[Any, Any]] | None = None

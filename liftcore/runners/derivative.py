@@ -18,20 +18,21 @@ import numpy as np
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
+from ..pipeline.packing import Lifter, Transform, transformation
 from ..pipeline.stages import Layout
 from ..pipeline.use import Body
-from ..scopes.lifts import Advice
-from ..typing import Path, PyTree
+from ..scopes.lifts import Advice, Captured
+from ..texts import path_text
+from ..typing import Filter, Path, PyTree
 from ..values import copied, rewrapped
 from .axes import split_arrays
 from .carry import check_separate, select
-from .changes import path_text
 
 __all__ = [
-    "ADVICE",
-    "Scoped",
+    "TreesByScope",
     "by_argument",
     "check_wrt",
+    "derivative",
     "differentiable",
     "positive",
     "with_aux",
@@ -40,10 +41,24 @@ __all__ = [
 ]
 
 _GROUPS = ("differentiated", "as it is")
-ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("as it is",))
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("as it is",))
 
 
-class Scoped(NamedTuple):
+def derivative(transform: Transform, name: str, wrt: Filter, variables: Filter, rngs: Filter) -> Lifter:
+    """A lift with two groups of variables: those to differentiate with respect to, and the others.
+
+    Args:
+        transform: see `transformation`.
+        name: that of the lift.
+        wrt: a filter of the variables of the first group.
+        variables: a filter of the others that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+    """
+    filters = [wrt, variables]
+    return transformation(transform, filters, [*filters, Captured(all=True)], [rngs], name, advice=_ADVICE)
+
+
+class TreesByScope(NamedTuple):
     """Trees of the outermost scopes, and what they are of each scope that was given: the values a user sees.
 
     Attributes:
@@ -55,7 +70,7 @@ class Scoped(NamedTuple):
     scopes: Any
 
     @classmethod
-    def of(cls, layout: Layout) -> Scoped:
+    def of(cls, layout: Layout) -> TreesByScope:
         """That of one use of a lift."""
         return cls(layout.routes, layout.scopes)
 
@@ -169,7 +184,7 @@ def with_aux(call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any
     return flat
 
 
-def by_argument(scoped: Scoped, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
+def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
     """What JAX gives for several arguments, that for number 0 as the user sees it; alone, where one was asked for."""
     seen = tuple(one if num else scoped.out(one) for num, one in zip(nums, derivatives, strict=True))
     return seen if isinstance(argnums, Sequence) else seen[0]

@@ -23,9 +23,10 @@ from ..statics import snapshot, static_key, surroundings
 from ..typing import PyTree
 from .arguments import join_arguments, name_arguments
 from .axes import replace_mapped, select_mapped
-from .compiled import DONATED, Cache, Program, is_shareable
+from .compiled import Cache, Program, is_shareable
+from .donation import DONATED, Donated
 
-__all__ = ["kept"]
+__all__ = ["cached_when_eager"]
 
 Lift = TypeVar("Lift", bound=Callable[..., Any])
 
@@ -49,7 +50,7 @@ class AsItIs(BaseException):
     """The loop is to run as it is: a signal, which no `except Exception` of code around a body takes."""
 
 
-def kept(
+def cached_when_eager(
     numbers: Collection[int] = (),
     known: Collection[int] = (),
     donated: Callable[..., Collection[int]] | None = None,
@@ -63,7 +64,7 @@ def kept(
         donated: called as `donated(*args, **options)`, with the options of the lift; returns which arguments are
             donated.
     """
-    kinds = Kinds([*map(str, numbers)], [*map(str, known)], donated)
+    kinds = Treatment([*map(str, numbers)], [*map(str, known)], donated)
 
     def decorate(lift: Lift) -> Lift:
         @functools.wraps(lift)
@@ -75,7 +76,7 @@ def kept(
     return decorate
 
 
-class Kinds(NamedTuple):
+class Treatment(NamedTuple):
     """How arguments go in, by their names: of those that are given by position the texts of their numbers."""
 
     numbers: Sequence[str]
@@ -121,7 +122,7 @@ class Made(NamedTuple):
         return Made.by(self.lift, snapshot(self.args), snapshot(self.options))
 
 
-def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
+def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
     """The lifted function, under a `jit` where it is called eagerly."""
     cache = functools.cache(made.cache)
 
@@ -133,7 +134,7 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
         found = cache().find(program, (("donate_argnames", DONATED),) if gone else ())
         if found.program.fn.needs_values:  # type: ignore[attr-defined]
             raise AsItIs
-        return found(body.use, gone, (variable_groups, rng_groups, arrays))
+        return found(body.use, Donated((), gone), (variable_groups, rng_groups, arrays))
 
     run = transformation(transform, [True], [True, Captured(all=True)], [True], made.lift.__name__, shown=False)
 
@@ -152,7 +153,7 @@ def _kept(made: Made, kinds: Kinds) -> Callable[..., Any]:
 
 
 class Argument(NamedTuple):
-    """What is static about an argument: its structure, for each leaf 0 or None (see `Kinds`), and static leaves."""
+    """What is static about an argument: its structure, for each leaf 0 or None (see `Treatment`), and static leaves."""
 
     treedef: Any
     traced: list[int | None]
@@ -184,7 +185,7 @@ class EagerCall:
 
     @classmethod
     def of(
-        cls, made: Made, kinds: Kinds, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        cls, made: Made, kinds: Treatment, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[EagerCall, Arrays, Arrays] | None:
         """That of a call, and its arrays, those that are donated first; None where no key stands for what is static."""
         arguments: dict[str, Argument] = {}

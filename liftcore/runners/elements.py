@@ -17,6 +17,7 @@ from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice, Captured
+from ..texts import path_text
 from ..typing import Axis, InOutAxes, PyTree
 from .axes import (
     NO_AXES,
@@ -231,7 +232,7 @@ def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper
         reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)
         differ = jax.tree.map(lambda read, made: _SLICES in read or not mapped.isdisjoint(made), reads, earlier)
         paths = [path for path, one in jax.tree.leaves_with_path(differ) if one]
-        names = sorted({jax.tree_util.keystr(path[2:], simple=True, separator="/") for path in paths})
+        names = sorted({path_text(path[2:]) for path in paths})
         if names:
             raise LoopInvarianceError(
                 body.where,

@@ -52,7 +52,7 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
             return _by_parts(maps, prologue, before, seen)
         return _InOrder(maps, prologue, views).run()
     prologue.make(read)
-    prologue.make_at_once(mapped)
+    prologue.evaluate(mapped)
     stored = maps.body.use.bind(maps.stored(prologue.tree(mapped)[0]))
     if jax.tree.leaves(stored):
         fitting, seen = views(stored)
@@ -71,7 +71,7 @@ def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) ->
         prologue.make([chosen and not one for chosen, one in zip(level, mapped, strict=True)])
         now = [chosen and one for chosen, one in zip(level, mapped, strict=True)]
         if True in now:
-            prologue.make_at_once(now)
+            prologue.evaluate(now)
             made, types = (_without_none(tree[0]) for tree in (prologue.tree(now), traced.tree(now, traced.types(now))))
             parts.append(maps.body.use.bind(maps.stored(made)))
             values = jax.tree.leaves(maps.fitting(maps.view(parts[-1]), types))
@@ -132,15 +132,15 @@ class _InOrder:
         count, first = len(self._made), self._first
         others = {number for number in ready if number >= count}
         self._body.make(self._body.split.picks(others))
-        self._body.make_at_once(self._body.split.picks(ready - others))
+        self._body.evaluate(self._body.split.picks(ready - others))
         self._seen |= others
         for number in ready - others:
             self._made[number] = self._body.values[number]
         self._maps.see(self._made)
         now = {number for number, value in enumerate(self._maps.values) if value is None and not self._wants(number)}
         stored = {number for number in now if number < first}
-        self._maps.make_at_once(self._traced.picks(stored), bind=lambda _, value: self._variables.body.use.bind(value))
-        self._maps.make_at_once(self._traced.picks(now - stored))
+        self._maps.evaluate(self._traced.picks(stored), bind=lambda _, value: self._variables.body.use.bind(value))
+        self._maps.evaluate(self._traced.picks(now - stored))
         for number in now & set(range(first, first + count)):
             self._body.replace(number - first, self._maps.values[number])
             self._seen.add(number - first)

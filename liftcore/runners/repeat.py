@@ -1,7 +1,7 @@
 """A loop that ends on a condition, over bodies that are traced once and may create variables.
 
 Variables are *shared* by all iterations or *carried* from one to the next. Both the condition and the body may create
-them, the condition first. Initial values are made before the loop, as `hoist` cuts them out: shared ones may depend on
+them, the condition first. Initial values are made before the loop, split off from it: shared ones may depend on
 nothing of it, carried ones are made as iteration 0 would make them.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..filters import leaves_of, merge
+from ..filters import leaves_of
 from ..pipeline.changes import Changes
 from ..pipeline.splitting import Prologue, Split, trace, without_created
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice
+from ..texts import names_of, path_text
 from ..typing import Path, PyTree
-from .carry import casts_of, check_carry, check_separate, fix_for, overlay, promoted, select
-from .changes import names_of, path_text
+from .carry import LoopState, check_carry, fix_for, merged, overlay
 
 __all__ = ["Repeat", "Variables", "loop_advice", "loop_keys", "splits"]
 
@@ -33,14 +33,6 @@ _ADVICE = Advice(
     _GROUPS,
     _GROUPS,
 )
-
-
-class State(NamedTuple):
-    """What goes from one iteration to the next: how many there were, carried variables, the carry of the user."""
-
-    index: Any
-    carried: PyTree
-    value: PyTree
 
 
 class Variables(NamedTuple):
@@ -68,7 +60,7 @@ class Repeat(NamedTuple):
     def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs the loop; returns the last value and the output groups."""
         if self.body.writes:
-            return self._run_hoisted(variables, value)
+            return self._run_split(variables, value)
 
         runs: list[None] = []
 
@@ -97,34 +89,27 @@ class Repeat(NamedTuple):
     def _next(self, index: Any) -> Any:
         return index + 1 if self.counts else ()
 
-    def _run_hoisted(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
-        state = State(self._first, variables.carried, value)
-        condition, iteration, state = self._trace(state, variables.shared)
+    def _run_split(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
+        condition, iteration, state = self._trace(LoopState(variables.carried, value), variables.shared)
         _check_constant(self.body, condition, iteration)
 
-        early = self._made(condition, state, None)
-        known = state._replace(carried=_merged(state.carried, early.carried))
-        late = self._made(iteration, known, early.shared)
-        written = iteration.outputs[0].carried
-        begin = select(_merged(known.carried, late.carried), written)
-        check_carry(self.body.where, "carried variable ", begin, written)
-        check_carry(self.body.where, "carry", state.value, iteration.outputs[0].value)
-        check_separate(self.body, begin)
+        early = self._made(condition, (self._first, state), None)
+        known = state.with_created(early.carried)
+        late = self._made(iteration, (self._first, known), early.shared)
+        begin = known.with_created(late.carried).begin(self.body, iteration.outputs[0][1])
 
-        def proceed(now: State) -> Any:
-            given = [overlay(early.carried, now.carried), early.shared, []]
-            return condition.rest(None, given, now._replace(carried=overlay(state.carried, now.carried)), None)[1][0]
+        def proceed(now: tuple[Any, LoopState]) -> Any:
+            given = [overlay(early.carried, now[1].carried), early.shared, []]
+            return condition.rest(None, given, (now[0], state.updated(now[1])), None)[1][0]
 
-        def step(now: State) -> State:
-            given = [overlay(late.carried, now.carried), late.shared, []]
-            before = now._replace(carried=overlay(known.carried, now.carried))
-            after: State = iteration.rest(None, given, before, early.shared)[1][0]
-            return after
+        def step(now: tuple[Any, LoopState]) -> Any:
+            given = [overlay(late.carried, now[1].carried), late.shared, []]
+            return iteration.rest(None, given, (now[0], known.updated(now[1])), early.shared)[1][0]
 
-        last: State = jax.lax.while_loop(proceed, step, state._replace(carried=begin))
-        carried, shared = map(_merged, early, late)
+        _, last = jax.lax.while_loop(proceed, step, (self._first, begin))
+        carried, shared = map(merged, early, late)
         _, unwritten, captured = self.body.unchanged
-        return last.value, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
+        return last.carry, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
     def _made(self, traced: Split, *operands: Any) -> Variables:
         """The initial values that the condition or the body makes."""
@@ -134,42 +119,38 @@ class Repeat(NamedTuple):
         self.body.use.made(created)
         return created
 
-    def _trace(self, state: State, shared: PyTree) -> tuple[Split, Split, State]:
+    def _trace(self, state: LoopState, shared: PyTree) -> tuple[Split, Split, LoopState]:
         """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
 
-        def condition(body: Body, state: State, _: Any) -> Any:
-            variables = Variables(state.carried, shared)
-            created, (pred, values) = without_created(*self.condition(body, variables, state.index, state.value))
+        def condition(body: Body, now: tuple[Any, LoopState], _: Any) -> Any:
+            variables = Variables(now[1].carried, shared)
+            created, (pred, values) = without_created(*self.condition(body, variables, now[0], now[1].carry))
             self._check_captured()
             self._check_unwritten(values[0], "the condition writes it", "Write it in the body.")
             self._check_unwritten(values[1], "the condition writes it", "Write it in the body.")
             return created, (pred, ())
 
-        def iteration(body: Body, state: State, early: PyTree) -> Any:
-            variables = Variables(state.carried, _merged(shared, early))
-            created, (value, values) = without_created(*self.iteration(body, variables, state.index, state.value))
+        def iteration(body: Body, now: tuple[Any, LoopState], early: PyTree) -> Any:
+            variables = Variables(now[1].carried, merged(shared, early))
+            created, (value, values) = without_created(*self.iteration(body, variables, now[0], now[1].carry))
             self._check_captured()
             names = names_of(values[1])
             collection = names[0].split("/")[0] if names else ""
-            fix = f'Carry it: `variable_carry="{collection}"` (of modules: `carry_variables`).'
+            fix = f'Carry it: `variable_carry="{collection}"`.'
             self._check_unwritten(values[1], "it is shared by all iterations (variable_broadcast), but written", fix)
-            return created, (State(self._next(state.index), values[0], value), ())
+            return created, ((self._next(now[0]), LoopState(values[0], value)), ())
 
         casts: dict[Path, tuple[Any, ...]] = {}
         while True:
             body = self.body.marked(casts)
-            first = trace(functools.partial(condition, body), state, None, use=body.use)
-            known = state._replace(carried=_merged(state.carried, first.created[0]))
+            first = trace(functools.partial(condition, body), (self._first, state), None, use=body.use)
+            known = self._first, state.with_created(first.created[0])
             second = trace(functools.partial(iteration, body), known, first.created[1], use=body.use)
-            after = second.outputs[0]
-            both = (select(state.carried, after.carried), state.value)
-            cast = promoted(both, (select(after.carried, state.carried), after.value))
-            created = casts_of(self.body, _merged(first.created[0], second.created[0]), after.carried)
-            if cast is None and not created:
+            created = merged(first.created[0], second.created[0])
+            cast = state.cast(self.body, created, second.outputs[0][1], casts)
+            if cast is None:
                 return first, second, state
-            casts |= created
-            if cast is not None:
-                state = state._replace(carried=overlay(state.carried, cast[0]), value=cast[1])
+            state = cast
 
     def _check_captured(self) -> None:
         for record in self.body.use.records:
@@ -207,10 +188,6 @@ def _depends(read: PyTree) -> bool:
 
 _STATE = 0
 """The operand of a traced body that is the state, as `Split.reads` numbers them."""
-
-
-def _merged(group: PyTree, other: PyTree) -> PyTree:
-    return tuple(map(merge, group, other))
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:

@@ -16,6 +16,7 @@ from ..errors import LiftArgumentError
 from ..filters import to_predicate
 from ..pipeline.use import Use
 from ..typing import Path, PyTree
+from .donation import Donated
 
 __all__ = ["Placement", "Shardings"]
 
@@ -44,7 +45,7 @@ class Shardings:
     """The shardings of one compiled function.
 
     Attributes:
-        gone: those of the donated arguments.
+        gone: those of what is donated.
         operands: those of the groups of variables, of the groups of streams and of the other arguments.
         placement: what was told of the lifted function.
     """
@@ -104,14 +105,14 @@ class Placement:
         return cls(Frozen.of(in_shardings), Frozen.of(out_shardings), rules)
 
     def arrange(
-        self, where: str, use: Use, gone: Mapping[str, Any], variable_groups: PyTree, kept: Mapping[str, Any]
+        self, where: str, use: Use, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
     ) -> Shardings:
         """The shardings of one call, from its arguments as `name_arguments` calls them and its variables.
 
         Raises:
             LiftArgumentError: where `in_shardings` is no prefix of the arguments, or there are some by name.
         """
-        arguments = {**gone, **kept}
+        arguments = {**gone.arguments, **kept}
         named = sorted(name for name in arguments if not name.isdecimal())
         if named and self.in_shardings.leaves != (None,):
             raise LiftArgumentError(
@@ -122,9 +123,9 @@ class Placement:
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)
         each = dict(zip(positional, _spread(f"{where}, in_shardings", self.in_shardings.tree, values), strict=True))
-        groups = tuple(self._of_group(group, use) for group in variable_groups) if self.rules else None
         rest = {name: each.get(name) for name in kept}
-        return Shardings(Frozen.of({name: each[name] for name in gone}), Frozen.of((groups, None, rest)), self)
+        lost = Donated(self._of_groups(gone.variables, use), {name: each[name] for name in gone.arguments})
+        return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, use), None, rest)), self)
 
     def check_result(self, where: str, result: PyTree) -> None:
         """Checks that `out_shardings` is a prefix of the result.
@@ -160,6 +161,9 @@ class Placement:
             return _constrained(shardings[number], value) if number < len(shardings) else value
 
         return form
+
+    def _of_groups(self, groups: Sequence[PyTree], use: Use) -> Any:
+        return tuple(self._of_group(group, use) for group in groups) if self.rules else None
 
     def _of_group(self, group: PyTree, use: Use) -> tuple[PyTree, ...]:
         """The shardings of a group of variables, in its structure."""

@@ -20,6 +20,7 @@ from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..pipeline.splitting import Split, trace, without_created
 from ..pipeline.use import Body
+from ..texts import path_text
 from ..typing import PyTree
 from .varying import spec_axes
 
@@ -134,7 +135,7 @@ class Shards(NamedTuple):
                 shape = np.shape(value)
                 if len(shape) < len(sizes) or any(dim % size for dim, size in zip(shape, sizes, strict=False)):
                     raise LiftArgumentError(
-                        f'"{_name(path)}" in {self.where}',
+                        f'"{path_text(path[1:])}" in {self.where}',
                         f"its spec {spec} cannot partition shape {shape} (axes of the mesh: {self.axes}).",
                         "Give it a filter and a spec of its own in `variable_specs`.",
                     )
@@ -143,7 +144,7 @@ class Shards(NamedTuple):
         """Checks that the new values of variables can be put together as their specs say."""
         for group, spec in zip(groups, specs, strict=True):
             for path, value in jax.tree.leaves_with_path(group):
-                where = f'"{_name(path)}" in {self.where}'
+                where = f'"{path_text(path[1:])}" in {self.where}'
                 if value.ndim < len(spec):
                     raise LiftArgumentError(
                         where,
@@ -153,14 +154,9 @@ class Shards(NamedTuple):
                 extra = [axis for axis in self.axes if axis in varying_axes(value) - spec_axes(spec)]
                 if extra:
                     both = tuple(axis for axis in self.axes if axis in spec_axes(spec) or axis in extra)
-                    fix = f'`variable_specs={{"{_name(path[:2])}": P({both if len(both) > 1 else both[0]!r})}}`'
+                    fix = f'`variable_specs={{"{path_text(path[1:2])}": P({both if len(both) > 1 else both[0]!r})}}`'
                     raise LoopInvarianceError(
                         where,
                         f"by its spec, {spec}, it is the same along {extra}, but its new value differs there.",
                         f"Partition it there too, such as {fix}, or {advice}.",
                     )
-
-
-def _name(path: Any) -> str:
-    """The name of a variable, from its place in a group."""
-    return jax.tree_util.keystr(path[1:], simple=True, separator="/")

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, partition
 from ..pipeline.use import Body
+from ..texts import path_text, type_text
 from ..typing import Filter, PyTree, Variables
 from ..values import Whole, rewrapped, unwrapped
 from .carry import select
-from .changes import path_text
 
 __all__ = ["VariableMaps"]
 
@@ -58,7 +58,7 @@ class VariableMaps(NamedTuple):
         for tree, pattern in zip(chosen, like, strict=True):
             found = dict(leaves_of(tree))
             for path, aval in leaves_of(pattern):
-                before, now = (jax.tree.map(_type, unwrapped(value)) for value in (aval, found.get(path)))
+                before, now = (jax.tree.map(type_text, unwrapped(value)) for value in (aval, found.get(path)))
                 if before != now:
                     raise LiftArgumentError(
                         f'"{path_text(path)}" in {self.body.where}',
@@ -78,11 +78,6 @@ class VariableMaps(NamedTuple):
                 "Return `{collection: {…}}`; `jax.tree.map` over what is given does.",
             )
         return rewrapped(found, tree)
-
-
-def _type(leaf: Any) -> str:
-    aval = leaf if hasattr(leaf, "dtype") else jax.typeof(leaf)
-    return f"{aval.dtype}{list(aval.shape)}"
 
 
 def _as_traced(leaf: Any, like: Any) -> Any:

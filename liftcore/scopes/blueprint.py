@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -123,6 +123,37 @@ class Blueprint:
         values = {path: get(source, path) for path in dict.fromkeys(self.paths)}
         return self.rest.unflatten([values[path] for path in self.paths])
 
+    def create(self, scope: Scope, make: Callable[[], PyTree]) -> None:
+        """Makes those variables that do not exist in a scope.
+
+        Example:
+            >>> import liftcore
+            >>> import jax.numpy as jnp
+            >>> blueprint = Blueprint.of({"w": jnp.zeros(2)})
+            >>> def model(scope):
+            ...     blueprint.create(scope, lambda: {"w": jnp.ones(2)})
+            ...     return blueprint.read(scope)
+            >>> liftcore.init(model)({})[1]
+            {'params': {'w': Array([1., 1.], dtype=float32)}}
+
+        Args:
+            scope: the scope; one of its own, such as `scope.push("mlp")`, keeps its names apart.
+            make: gives a pytree of this blueprint; called where a variable is missing.
+
+        Raises:
+            ScopeVariableNotFoundError: where one is missing and may not be made, or another error that says so.
+            LiftArgumentError: where the pytree differs from the blueprint in more than its arrays.
+        """
+        missing = []
+        for collection, *names, name in dict.fromkeys(self.paths):
+            below = scope.below(tuple(names))
+            if not below.has_variable(collection, name):
+                check_creatable(below, collection, name)
+                missing.append((collection, *names, name))
+        arrays = self._arrays(make()) if missing else {}
+        for collection, *names, name in missing:
+            scope.below(tuple(names)).create_variable(collection, name, arrays[collection, *names, name])
+
     def write(self, scope: Scope, tree: PyTree) -> None:
         """Makes the variables that do not exist in a scope, and writes those that hold another array.
 
@@ -209,14 +240,11 @@ def _from_variables(variables: Any, path: Path) -> Any:
     found: Any = variables
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
+            available = sorted(map(str, found)) if isinstance(found, Mapping) else []
             raise LiftArgumentError(
                 "Blueprint.read",
-                f"there is no variable {'/'.join(path)} (available: {_available(found)}).",
+                f"there is no variable {'/'.join(path)} (available: {available}).",
                 "Pass what `variables` gave, or what `init` returned for this pytree.",
             )
         found = found[name]
     return meta.unbox(found)
-
-
-def _available(found: Any) -> Sequence[str]:
-    return sorted(map(str, found)) if isinstance(found, Mapping) else []

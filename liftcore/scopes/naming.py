@@ -79,8 +79,7 @@ class Naming:
 
     def free(self, name: str, collection: str | None = None) -> None:
         """Gives a name back that `reserve` took."""
-        if self._adopted:
-            self._unpack()
+        self._unpack()
         self._first_free = None
         self._reserved.get(name, set()).discard(collection)
         self._outside.discard((name, collection))
@@ -89,8 +88,7 @@ class Naming:
 
     def free_all(self, numbers: bool = True) -> None:
         """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
-        if self._adopted:
-            self._unpack()
+        self._unpack()
         self._reserved, self._outside = {}, set()
         self._first_free = None
         if numbers:

@@ -70,10 +70,8 @@ class Scope(Naming):
     def __init__(
         self, variables: Variables, rngs: RNGs | None = None, mutable: Filter = False, *, initializing: bool = False
     ) -> None:
-        problem = problems.wrong_variables(variables)
-        if problem is not None:
-            raise problem
-        tree = Tree(variables, rng.sequences(rngs), to_predicate(mutable), initializing=initializing).open()
+        problems.check_variables(variables)
+        tree = Tree(dict(variables), rng.streams(rngs), to_predicate(mutable), initializing=initializing).open()
         self._place(tree, tree.root, (), None)
 
     @classmethod
@@ -164,14 +162,9 @@ class Scope(Naming):
         taken = self._take_name(name, f"{fn_name}_" if prefix is None else prefix)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._ended or not self.tree.alive:
-                raise problems.ended(self)
-            if partial_kwargs:
-                kwargs = {**partial_kwargs, **kwargs}
-            if not named_call:
-                return fn(self._inner(taken), *args, **kwargs)
-            with jax.named_scope(taken):
-                return fn(self._inner(taken), *args, **kwargs)
+            self.check_valid()
+            with jax.named_scope(taken) if named_call else contextlib.nullcontext():
+                return fn(self._inner(taken), *args, **{**partial_kwargs, **kwargs})
 
         call.__name__ = fn_name
         return call
@@ -327,6 +320,8 @@ class Scope(Naming):
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
+        # Cast first: the mark is on the very value that the scopes outside will hold. `sight` comes last, and what it
+        # makes of the value is kept here only; `created` has the value as it goes outside.
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         if self.tree.marks and not bound:
@@ -488,7 +483,7 @@ class Scope(Naming):
 
         Raises:
             InvalidRngError: where neither was given.
-            UnliftedSequenceError: inside a lift that does not pass the stream in.
+            UnliftedStreamError: inside a lift that does not pass the stream in.
             JaxTransformError: under a raw JAX transformation.
         """
         root, counted, count = self.count_draw(name)
@@ -498,9 +493,9 @@ class Scope(Naming):
     def count_draw(self, name: str) -> tuple[Any, str, int]:
         """Counts a draw without making its key: the root of the stream, what the draw counts for, and its number."""
         self.check_live("drawing from", name)
-        found = self.tree.sequence(name)
+        found = self.tree.stream(name)
         if found is None:
-            raise problems.no_sequence(self, name)
+            raise problems.no_stream(self, name)
         counted, root = found
         counts = self.node.counts
         count = counts[counted] = counts.get(counted, 0) + 1

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import rng
@@ -15,7 +16,7 @@ from ..typing import Path, Predicate
 from .lifts import Lift
 
 if TYPE_CHECKING:
-    from ..diagnostics.explanation import Watch
+    from .observers import BodyObserver
     from .scope import Scope
 
 __all__ = ["Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
@@ -68,10 +69,13 @@ class Node:
         """How often the draws from a stream began to count anew: what was counted before counts no more."""
         return sum(name not in kept for kept in self.rewinds)
 
-    def copy_counts(self, fresh: Container[str] = ()) -> Node:
-        """A new node, and new nodes below it, that go on counting where these stand; `fresh` streams begin anew."""
-        copy = Node({name: count for name, count in self.counts.items() if name not in fresh}, self.rewinds)
-        copy.children = {name: child.copy_counts(fresh) for name, child in self.children.items()}
+    def copy_counts(self, restarted: Container[str] = ()) -> Node:
+        """A new node, and new nodes below it, that go on counting where these stand; `restarted` streams begin anew.
+
+        Another thread may draw meanwhile: a dict is copied in one go, and the copy is gone through.
+        """
+        copy = Node({name: count for name, count in dict(self.counts).items() if name not in restarted}, self.rewinds)
+        copy.children = {name: child.copy_counts(restarted) for name, child in dict(self.children).items()}
         return copy
 
     def forget(self, collection: str | None = None) -> None:
@@ -143,11 +147,12 @@ def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
     return rng.fold_in_data((*path, count))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tree:
     """What every scope of one `init`, `apply` or lift shares.
 
     `given` are the names of the streams that `init` or `apply` were given, lifted here or not; `marks` says whether
-    values created here are marked, so that a split can tell them; `left` are the paths of variables that
+    values created here are marked, so that a split can tell them; `unlifted` are the paths of variables that
     the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
     variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
     they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
@@ -161,93 +166,50 @@ class Tree:
     `lifts` has for each thread the names of the lifts of the tree that run.
     """
 
-    __slots__ = (
-        "_above",
-        "_resolved",
-        "_writable",
-        "alive",
-        "base",
-        "casts",
-        "created",
-        "creates",
-        "fallbacks",
-        "fold_in_data",
-        "given",
-        "initializing",
-        "left",
-        "lift",
-        "lifts",
-        "marks",
-        "mutable",
-        "outer",
-        "reads",
-        "redrawn",
-        "rewound",
-        "rngs",
-        "root",
-        "sight",
-        "sown",
-        "thread",
-        "trace",
-        "unsplit",
-        "variables",
-        "watch",
-        "writer",
-        "writes",
-        "written",
-    )  # fmt: skip
+    variables: dict[str, Any]
+    rngs: Mapping[str, Any]
+    mutable: Predicate
+    _: KW_ONLY
+    base: Path = ()
+    root: Node = field(default_factory=Node)
+    fallbacks: Sequence[tuple[Predicate, Any]] = ()
+    initializing: bool = False
+    lift: Lift | None = None
+    outer: Scope | None = None
+    marks: bool = False
+    unlifted: tuple[Path, ...] = ()
+    fold_in_data: Callable[[Path, str, int, int], Any] = plain_data
+    given: tuple[str, ...] = ()
+    watch: BodyObserver | None = None
+    redrawn: frozenset[Path] = frozenset()
+    casts: Mapping[Path, tuple[Any, ...]] = field(default_factory=dict)
+    sight: Callable[[Path, Any], Any] | None = None
+    rewound: bool = False
+    trace: Any = field(default_factory=trace_state)
+    alive: bool = True
+    created: dict[Path, Any] = field(default_factory=dict)
+    written: dict[Path, None] = field(default_factory=dict)
+    sown: list[tuple[Sown, Any]] = field(default_factory=list)
+    unsplit: set[Path] = field(default_factory=set)
+    lifts: dict[int, list[str]] = field(default_factory=dict)
+    thread: int = field(default_factory=threading.get_ident)
+    writer: int = _ANYBODY
+    reads: bool = False
+    creates: bool = True
+    writes: bool = False
+    _above: str | None = None
+    _resolved: dict[str, tuple[str, Any] | None] = field(default_factory=dict)
+    _writable: dict[str, bool | None] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        variables: Mapping[str, Any],
-        rngs: Mapping[str, Any],
-        mutable: Predicate,
-        *,
-        base: Path = (),
-        root: Node | None = None,
-        fallbacks: Sequence[tuple[Predicate, Any]] | None = None,
-        initializing: bool = False,
-        lift: Lift | None = None,
-        outer: Scope | None = None,
-        marks: bool = False,
-        left: tuple[Path, ...] = (),
-        fold_in_data: Callable[[Path, str, int, int], Any] = plain_data,
-    ) -> None:
-        self.variables = dict(variables)
-        self.rngs = rngs
-        self.given: tuple[str, ...] = tuple(rngs) if outer is None else outer.tree.given
-        self.mutable = mutable
-        self.base = base
-        self.root = Node() if root is None else root
-        if fallbacks is None:
-            fallbacks = [(Everything(), rngs[rng.DEFAULT])] if rng.DEFAULT in rngs else []
-        self.fallbacks = fallbacks
-        self.initializing = initializing
-        self.lift, self.outer, self.marks = lift, outer, marks
-        self.left = left
-        self.fold_in_data = fold_in_data
-        self.watch: Watch | None = None
-        self.redrawn: frozenset[Path] = frozenset()
-        self.casts: Mapping[Path, tuple[Any, ...]] = {}
-        self.sight: Callable[[Path, Any], Any] | None = None if outer is None else outer.tree.sight
-        self.rewound = False
-        self.trace = trace_state()
-        self.alive = True
-        self.created: dict[Path, Any] = {}
-        self.written: dict[Path, None] = {}
-        self.sown: list[tuple[Sown, Any]] = []
-        self.unsplit: set[Path] = set()
-        self.lifts: dict[int, list[str]] = {}
-        self.thread = threading.get_ident()
-        self.writer = _ANYBODY
-        self.reads: bool = outer is not None and outer.tree.reads
-        self.creates: bool = outer is None or outer.tree.creates
-        self.writes: bool = type(mutable) is not Nothing or (
-            lift is not None and lift.captures is not None and outer is not None and outer.tree.writes
-        )
-        self._above: str | None = None
-        self._resolved: dict[str, tuple[str, Any] | None] = {}
-        self._writable: dict[str, bool | None] = {}
+    def __post_init__(self) -> None:
+        self.writes = type(self.mutable) is not Nothing
+        if self.outer is None:
+            self.given = tuple(self.rngs)
+            self.fallbacks = [(Everything(), self.rngs[rng.DEFAULT])] if rng.DEFAULT in self.rngs else []
+        else:
+            outer = self.outer.tree
+            self.given, self.sight, self.reads, self.creates = outer.given, outer.sight, outer.reads, outer.creates
+            self.writes |= outer.writes and self.lift is not None and self.lift.captures is not None
 
     def end(self) -> None:
         """Ends all scopes of the tree, and lets go of what they held: values of a trace must not outlive it."""
@@ -326,7 +288,7 @@ class Tree:
             self._writable[collection] = matches_collection(self.mutable, collection)
         return self._writable[collection]
 
-    def sequence(self, name: str) -> tuple[str, Any] | None:
+    def stream(self, name: str) -> tuple[str, Any] | None:
         """The name that draws under a name are counted under, and the root key of the stream that they come from."""
         if name not in self._resolved:
             self._resolved[name] = self._resolve(name)
@@ -350,7 +312,7 @@ class Tree:
             tuple([rule for rule, _ in self.fallbacks]),
             self.given,
             (self.redrawn, tuple(self.casts.items()), self.sight),
-            self.left,
+            self.unlifted,
             tuple([name for name, found in self.outermost().variables.items() if not found]),
         )
 
@@ -372,7 +334,7 @@ class Tree:
             tree = tree.outer.tree
         return tree.mutable(path, value)
 
-    def without_sequence(self, name: str) -> Tree | None:
+    def without_stream(self, name: str) -> Tree | None:
         """The tree inside the lift that keeps a stream out, of this tree and those around it; None if none does.
 
         Lifts further in cannot pass in what does not reach them, whatever their rules say.
@@ -380,7 +342,7 @@ class Tree:
         tree = self
         while tree.outer is not None:
             outer = tree.outer.tree
-            if outer.sequence(name) is not None:
+            if outer.stream(name) is not None:
                 return tree
             tree = outer
         return None

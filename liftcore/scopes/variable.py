@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import meta
@@ -41,9 +43,25 @@ class Variable:
         put = self.scope.put_unboxed if self.unbox else self.scope.put_variable
         put(self.collection, self.name, value)
 
+    def __scopes__(self) -> tuple[list[Scope], Callable[[Sequence[Scope]], Variable]]:
+        """See `liftcore.Scoped`."""
+        return [self.scope], _Named(self.collection, self.name, self.unbox)
+
     def is_mutable(self) -> bool:
         """Whether the value may be written."""
         return self.scope.is_mutable_collection(self.collection)
 
     def __repr__(self) -> str:
         return f"Variable({self.collection}/{'/'.join((*self.scope.path, self.name))})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    """Makes a variable again, in another scope."""
+
+    collection: str
+    name: str
+    unbox: bool
+
+    def __call__(self, scopes: Sequence[Scope]) -> Variable:
+        return Variable(scopes[0], self.collection, self.name, self.unbox)

@@ -90,11 +90,10 @@ _OPTIONS = {
 _LINES = {
     r"`liftcore\.bind\(": "`module.bind(",
     r"`liftcore\.apply\(fn\)\(": "`module.apply(",
-    r"`liftcore\.(?!outline)(?=\w+`)": "`nn.",  # which has all but that one
+    r"`liftcore\.(?!(?:outline|Loop)\b)(?=\w+`)": "`nn.",  # which has all but those two
     r"`(?=with_partitioning\()": "`nn.",
     r"\bscope\.(?=(param|variable|get_variable|make_rng)\()": "self.",
     r"`lifted\(scope(?=[,)])": "`lifted(module",
-    r" \(of modules: [^)]*\)": "",
 }
 """What one writes of scopes, and of modules."""
 

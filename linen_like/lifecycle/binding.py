@@ -1,8 +1,9 @@
 """Binding: how a module gets its place in the tree, adopts its submodules, is set up, and is cloned elsewhere.
 
 A module is *unbound* (a description, `scope` is None) or *bound* to a scope. It becomes bound when it is constructed
-inside a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is cloned onto a
-scope, as `init` and `apply` do with the module they are called on. `setup` runs at the first use after that.
+inside a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is made again on a
+scope: `init` and `apply` do that with the module they are called on, and lifts with those inside. `setup` runs at the
+first use after that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..errors import (
 )
 from .context import context
 from .fields import Base, check_plain
-from .naming import PLAIN, map_modules, named_modules
+from .naming import PLAIN, map_instances, named_modules
 
 Adopted: TypeAlias = "dict[int, tuple[weakref.ref[Base], weakref.ref[Base]]]"
 
@@ -60,23 +61,23 @@ class State:
         children: the bound submodules by name, if there are any.
         home: where new submodules go while a method with a name scope of its own is running.
         counts: how many keys had been drawn at its scope when `setup` began.
-        inside: the lifts of its class that it is inside of.
-        keeps: whether one of these may keep arrays alive.
+        lifts: the lifts of its class that it is inside of.
+        may_keep_arrays: whether one of these may keep arrays alive.
         adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
     """
 
     # Defaults live in the class, so that the state of a module costs nothing until something is put there.
-    in_setup = in_compact = ready = reuse = begins = keeps = False
+    in_setup = in_compact = ready = reuse = begins = may_keep_arrays = False
     open = True
     children: dict[str, Base] | None = None
     home: Scope | None = None
     adopted: Adopted
     counts: Mapping[str, int] = MappingProxyType({})
-    inside: frozenset[Any] = frozenset()
+    lifts: frozenset[Any] = frozenset()
 
     @functools.cached_property
     def methods(self) -> dict[str, Any]:
-        """The bound methods that were hashed last, by name: see `methods.kept`."""
+        """The bound methods that were hashed last, by name: see `cached_method`."""
         return {}
 
     @property
@@ -84,12 +85,12 @@ class State:
         """Whether `setup` or a compact method is running, which may define submodules and variables."""
         return self.in_setup or self.in_compact
 
-    def follow(self, other: State, inside: Iterable[Any] = ()) -> None:
+    def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
         """Goes on where another module stands, for a clone of it inside a lift, or inside more of them."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse, self.begins = other.reuse or other.ready, other.begins
-        self.inside = other.inside.union(inside)
-        self.keeps = other.keeps or True in [lift.keeps for lift in inside]
+        self.lifts = other.lifts.union(lifts)
+        self.may_keep_arrays = other.may_keep_arrays or True in [lift.may_keep_arrays for lift in lifts]
 
 
 NEW = State()
@@ -99,7 +100,7 @@ NEW = State()
 class Parent:
     """The attribute `parent`: a module, a scope or None. A module is held weakly, since it holds its children."""
 
-    def __get__(self, module: Any, cls: type | None = None) -> Any:
+    def __get__(self, module: Base, cls: type | None = None) -> Any:
         if module is None:
             return self
         held = module.__dict__.get("_parent")
@@ -150,7 +151,7 @@ def check_constructed(module: Base) -> None:
 # --- unbound to bound -------------------------------------------------------------------------------------------------
 
 
-def attach(module: Any) -> None:
+def attach(module: Base) -> None:
     """Gives a constructed module its place: below its parent module, on the scope given as parent, or none yet."""
     cls, held = type(module), module.__dict__
     check_plain(module)
@@ -181,7 +182,7 @@ def attach(module: Any) -> None:
     state.open = False
 
 
-def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
+def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
     """The scope of a new submodule; None for one that is still to be named by an attribute."""
     above = parent._state
     if above.in_setup and module.name is None:
@@ -198,7 +199,8 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
         )
     name = module.name
     if name is None:
-        name = module.__dict__["name"] = _automatic_name(module, home)
+        prefix = type(module)._name_prefix
+        name = module.__dict__["name"] = f"{prefix}_{home.number(prefix)}"
     scope: Scope = home.push(name)
     if above.children is None:
         above.children = {}
@@ -207,16 +209,11 @@ def _scope_below(module: Any, parent: Any, state: State) -> Scope | None:
     return scope
 
 
-def _automatic_name(module: Any, scope: Scope) -> str:
-    prefix = type(module)._name_prefix
-    return f"{prefix}_{scope.number(prefix)}"
-
-
-def adopt(owner: Any, name: str, value: Any) -> None:
+def adopt(owner: Base, name: str, value: Any) -> None:
     """Sets an attribute of a bound module, and makes the unattached modules in its value submodules of that name."""
     queue: list[Base] = []
 
-    def take(module: Any, name: str) -> Base:
+    def take(module: Base, name: str) -> Base:
         if module is owner:
             raise contains_itself(module)
         kept = None
@@ -235,16 +232,17 @@ def adopt(owner: Any, name: str, value: Any) -> None:
             "Use a list: its order gives the names.",
         )
     value = named_modules(value, take, name)
+    # Only now, so that a module that lies in the value itself and inside another one there is named by the value; and
+    # before the attribute is set, since other threads may read it from then on.
+    for module in queue:
+        attach(module)
     if hasattr(type(owner), name):  # a property may have a setter
         object.__setattr__(owner, name, value)
     else:
         owner.__dict__[name] = value
-    # Only now, so that a module that lies in the value itself and inside another one there is named by the value.
-    for module in queue:
-        attach(module)
 
 
-def _clone_in_tree(module: Any, adopted: Adopted) -> Any:
+def _clone_in_tree(module: Base, adopted: Adopted) -> Any:
     """The one clone that stands for an unbound module in a tree, wherever it is passed."""
     source, clone = adopted.get(id(module), (None, None))
     known = clone() if source is not None and source() is module and clone is not None else None
@@ -257,7 +255,7 @@ def _clone_in_tree(module: Any, adopted: Adopted) -> Any:
 # --- setup and attributes ---------------------------------------------------------------------------------------------
 
 
-def ensure_setup(module: Any) -> None:
+def ensure_setup(module: Base) -> None:
     """Runs `setup` of a bound module, unless it ran or is running; one that raised will run again."""
     state = module._state
     if state.open or state.ready or state.in_setup:
@@ -277,7 +275,7 @@ def ensure_setup(module: Any) -> None:
         state.in_setup = False
 
 
-def set_attribute(module: Any, name: str, value: Any) -> None:
+def set_attribute(module: Base, name: str, value: Any) -> None:
     """What `module.name = value` does once the module is bound: adoption in `setup`, else an error."""
     if not module._state.in_setup:
         raise SetAttributeFrozenModuleError(
@@ -297,12 +295,12 @@ def set_attribute(module: Any, name: str, value: Any) -> None:
 # --- clones -----------------------------------------------------------------------------------------------------------
 
 
-def constructor_arguments(module: Any) -> dict[str, Any]:
+def constructor_arguments(module: Base) -> dict[str, Any]:
     """The fields that make an equal module, `name` among them and `parent` not."""
     return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
 
 
-def contains_itself(module: Any) -> LiftArgumentError:
+def contains_itself(module: Base) -> LiftArgumentError:
     """The error for a module that is found within its own fields or attributes."""
     return LiftArgumentError(
         place(module),
@@ -311,7 +309,7 @@ def contains_itself(module: Any) -> LiftArgumentError:
     )
 
 
-def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
+def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
     """A clone with clones of all modules in its fields; those that are the same stay the same.
 
     Args:
@@ -322,7 +320,7 @@ def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, A
         known: the modules cloned already: `{id(module): clone}`.
     """
 
-    def below(inner: Any) -> Any:
+    def below(inner: Base) -> Any:
         if inner is module or known.get(id(inner), module) is None:
             raise contains_itself(inner)
         if id(inner) not in known:
@@ -331,7 +329,7 @@ def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, A
         return known[id(inner)]
 
     arguments = {**constructor_arguments(module), **updates}
-    fields = {name: map_modules(value, below) for name, value in arguments.items()}
+    fields = {name: map_instances(value, Base, below) for name, value in arguments.items()}
     return type(module)(parent=parent, **fields)
 
 
@@ -339,7 +337,7 @@ def deep_clone(module: Any, parent: Any, reset_names: bool, updates: dict[str, A
 
 
 @contextlib.contextmanager
-def entered(module: Any) -> Iterator[Any]:
+def entered(module: Base) -> Iterator[Any]:
     """The module, which this thread has to itself within the `with` block; or its twin, where another thread has it.
 
     While a call runs it notes down, with the modules of a tree, which methods are running, the names that are taken and
@@ -357,7 +355,7 @@ def entered(module: Any) -> Iterator[Any]:
         tree.open()
 
 
-def _twin(module: Any) -> tuple[Any, Any]:
+def _twin(module: Base) -> tuple[Any, Any]:
     """The twin of the root that a module lies below, and that of the module itself."""
     tree, root, below = module.scope.tree, module, []
     while isinstance(root.parent, Base) and root.parent.scope is not None and root.parent.scope.tree is tree:
@@ -373,7 +371,7 @@ def _twin(module: Any) -> tuple[Any, Any]:
     return twins, twin
 
 
-def _child(twin: Any, module: Any) -> Any:
+def _child(twin: Base, module: Base) -> Any:
     """The submodule of a twin that stands at the place of another module."""
     ensure_setup(twin)
     children = (twin._state.children or {}).values()

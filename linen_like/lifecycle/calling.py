@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from liftcore.errors import LiftArgumentError, shown
+from liftcore.errors import LiftArgumentError, name_of, shown
 
 from ..errors import CallCompactUnboundModuleError, CallSetupUnboundModuleError, DescriptorAttributeError
 from .advice import check_arrays, note_mistake
@@ -119,7 +119,7 @@ def wrap_methods(cls: type[Base]) -> None:
             value.func = _guard(value.func)
     setup = vars(cls).get("setup")
     if setup is not None and not getattr(setup, "is_module_method", False):
-        cls.setup = _wrap_setup(setup)  # type: ignore[attr-defined]
+        cls.setup = _wrap_setup(setup)
 
 
 def _is_method(value: Any) -> bool:
@@ -131,7 +131,7 @@ def _is_method(value: Any) -> bool:
 
 def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
     is_compact, is_lifted = getattr(fun, "compact", False), getattr(fun, "is_lifted", False)
-    name = function_name(fun)
+    name = name_of(fun)
     suffix = "" if name == "__call__" else f".{name}"
     fun = _in_name_scope(fun, name)
 
@@ -155,8 +155,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
             with named(self, suffix):
                 run = intercepted(fun, name) if context.interceptors else fun
                 y = run(self, *args, **kwargs)
-            if context.captures[-1] is not None:
-                _keep(self, name, y)
+            _keep(self, name, y)
             return y
         except (TypeError, AttributeError, ValueError) as error:
             note_mistake(error)
@@ -173,7 +172,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _begin(module: Any, is_lifted: bool) -> None:
+def _begin(module: Base, is_lifted: bool) -> None:
     """Runs `setup`, or lets it run inside the lift, where the method that is called is lifted."""
     if not is_lifted:
         ensure_setup(module)
@@ -212,8 +211,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
             with named(self, ".setup"):
                 run = intercepted(fun, "setup") if context.interceptors else fun
                 run(self)
-            if context.captures[-1] is not None:
-                _keep(self, "setup", None)
+            _keep(self, "setup", None)
         except (TypeError, AttributeError) as error:
             note_mistake(error)
             raise
@@ -225,14 +223,14 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
-def named(module: Any, suffix: str) -> AbstractContextManager[None]:
+def named(module: Base, suffix: str) -> AbstractContextManager[None]:
     """Lets the operations within the `with` block carry the name of a module in profiles, unless that is off."""
     if not context.names_calls:
         return nullcontext()
     return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")
 
 
-def _keep(module: Any, name: str, y: Any) -> None:
+def _keep(module: Base, name: str, y: Any) -> None:
     capture = context.captures[-1]
     if capture is not None and capture(module, name):
         module.sow("intermediates", name, y)
@@ -246,12 +244,12 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return getter(self)
         except AttributeError as error:
-            raise _in_descriptor(self, "property", function_name(getter), error) from error
+            raise _in_descriptor(self, "property", name_of(getter), error) from error
 
     return guarded
 
 
-def check_descriptor(module: Any, name: str) -> None:
+def check_descriptor(module: Base, name: str) -> None:
     """Raises what a descriptor raised, where Python takes its AttributeError to say that it is not there itself."""
     for cls in type(module).__mro__:
         getter = vars(cls).get(name)
@@ -266,7 +264,7 @@ def check_descriptor(module: Any, name: str) -> None:
         return
 
 
-def _in_descriptor(module: Any, kind: str, name: str, error: AttributeError) -> DescriptorAttributeError:
+def _in_descriptor(module: Base, kind: str, name: str, error: AttributeError) -> DescriptorAttributeError:
     return DescriptorAttributeError(
         f'{kind} "{name}" of {place(module)}',
         f"it raised AttributeError: {error}",
@@ -290,10 +288,3 @@ def _check_bound(module: Base, name: str) -> None:
         what = f"it was called in {place(running)}, of which the module is no submodule: it was made elsewhere."
         fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
     raise CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)
-
-
-def function_name(fun: Any) -> str:
-    """The name of a function, or of the one inside a `functools.partial`."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return getattr(fun, "__name__", type(fun).__name__)

@@ -44,15 +44,15 @@ def apply(
     Args:
         fn: called as `fn(bound_module, *args, **kwargs)`.
         module: the module; a clone of it is bound for each call.
-        mutable: see `liftcore.apply`.
+        mutable: a filter of the variables that may be written, such as `["batch_stats"]`. Unless it takes nothing, the
+            result is a pair, with those variables second.
         capture_intermediates: whether to keep the output of every `__call__`, or a function
             `(module, method_name) -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
 
     Returns:
         `applied(variables, *args, rngs=None, **kwargs)`.
     """
-    run, mutable = _on_scope(fn, module, mutable, capture_intermediates)
-    return liftcore.apply(run, mutable)
+    return liftcore.apply(*on_scope(fn, module, mutable, capture_intermediates))
 
 
 def init_with_output(
@@ -62,8 +62,7 @@ def init_with_output(
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
     """The pure function `(rngs, *args, **kwargs) -> (output, variables)` for when nothing exists yet; see `apply`."""
-    run, mutable = _on_scope(fn, module, mutable, capture_intermediates)
-    return liftcore.init(run, mutable)
+    return liftcore.init(*on_scope(fn, module, mutable, capture_intermediates))
 
 
 def init(
@@ -84,18 +83,17 @@ def init(
 
 def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERMEDIATES) -> Callable[..., Any]:
     """`init` that computes nothing but the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
-    run, mutable = _on_scope(fn, module, mutable, False)
-    return liftcore.lazy_init(run, mutable)
+    return liftcore.lazy_init(*on_scope(fn, module, mutable))
 
 
-def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
+def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
     """The function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
 
     Raises:
         ApplyModuleInvalidMethodError: where it cannot be called with a module.
     """
     if isinstance(method, str):
-        found = getattr(module, method, None)
+        found: Any = getattr(module, method, None)
         if found is None:
             raise ModuleAttributeError(
                 f'method="{method}" of {place(module)}',
@@ -106,12 +104,10 @@ def resolve_method(module: Any, method: Callable[..., Any] | str | None) -> Call
             return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
     else:
         found = module.__call__ if method is None else method
-    if inspect.ismethod(found) and isinstance(found.__self__, Base):
-        given, own = type(found.__self__), type(module)
-        if issubclass(own, given) or issubclass(given, own):
-            return found.__func__
-    of_another = inspect.ismethod(found) and isinstance(found.__self__, Base)
-    if not callable(found) or isinstance(found, type) or of_another or not _takes_argument(found):
+    owner = found.__self__ if inspect.ismethod(found) and isinstance(found.__self__, Base) else None
+    if owner is not None and (isinstance(module, type(owner)) or isinstance(owner, type(module))):
+        return found.__func__
+    if not callable(found) or isinstance(found, type) or owner is not None or not _takes_argument(found):
         raise ApplyModuleInvalidMethodError(
             f"method of {place(module)}",
             f"expected the name of a method or a function whose first argument is the module, given {shown(found)}.",
@@ -132,8 +128,8 @@ def _takes_argument(fn: Callable[..., Any]) -> bool:
     return bool(inspect.signature(fn).parameters)
 
 
-def _on_scope(
-    fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter
+def on_scope(
+    fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter = False
 ) -> tuple[Callable[..., Any], Filter]:
     """The function of a scope that runs a function of a module on a clone there, and what it may write."""
     if not isinstance(module, Base) or isinstance(fn, Base) or not callable(fn):
@@ -162,5 +158,5 @@ def _on_scope(
     return run, mutable
 
 
-def _is_call(module: Any, method_name: str) -> bool:
+def _is_call(module: Base, method_name: str) -> bool:
     return method_name == "__call__"

@@ -7,12 +7,14 @@ has the keyword-only fields `parent` and `name`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, dataclass_transform
 
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.statics import Undescribed
+from liftcore.typing import Path
 
 from ..errors import ReservedModuleAttributeError, UnhashableModuleError
 
@@ -51,12 +53,26 @@ class Base:
 
     if TYPE_CHECKING:
         name: str | None
+        parent: Any
+        setup: Callable[[], None]
+        clone: Callable[..., Any]
+        init: Callable[..., Any]
+        apply: Callable[..., Any]
+        __call__: Callable[..., Any]
+        sow: Callable[..., bool]
         _state: State
         _field_names: ClassVar[tuple[str, ...]]
         _frozen_names: ClassVar[frozenset[str]]
         _compared_names: ClassVar[tuple[str, ...]]
         _name_prefix: ClassVar[str]
         _plain_fields: ClassVar[Mapping[str, str]]
+        _option_names: ClassVar[frozenset[str]]
+
+        def __init__(self, **fields: Any) -> None: ...
+
+        @property
+        def path(self) -> Path: ...  # noqa: D102
+
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
@@ -78,6 +94,8 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     cls._frozen_names = frozenset((*cls._field_names, "parent", "name"))
     cls._compared_names = tuple(field.name for field in given if field.compare)
     cls._plain_fields = _plain_fields(cls)
+    if _is_ours(cls):
+        cls._option_names = frozenset(cls._field_names)
     if "_name_prefix" not in cls.__dict__:
         cls._name_prefix = cls.__name__
 
@@ -85,9 +103,8 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
 def _plain_fields(cls: type[Base]) -> dict[str, str]:
     """The fields of layers of this package that are numbers, each with its kind; a user's own may hold anything."""
     known: dict[str, str] = dict(getattr(cls, "_plain_fields", {}))
-    ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
     for name, annotation in inspect.get_annotations(cls).items():
-        kind = annotation.removesuffix(" | None") if ours and isinstance(annotation, str) else ""
+        kind = annotation.removesuffix(" | None") if _is_ours(cls) and isinstance(annotation, str) else ""
         if kind in _KINDS:
             known[name] = kind
         else:
@@ -95,11 +112,15 @@ def _plain_fields(cls: type[Base]) -> dict[str, str]:
     return known
 
 
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 _KINDS = {"bool": "a bool", "int": "an int", "float": "a number", "int | Sequence[int]": "an int, or several"}
 """The kinds of fields that are checked, as errors call them."""
 
 
-def check_plain(module: Any) -> None:
+def check_plain(module: Base) -> None:
     """Checks the fields of a new module that are numbers: what is none of them fails late, or not at all.
 
     Raises:
@@ -119,6 +140,19 @@ def check_plain(module: Any) -> None:
                 if is_array
                 else f"Give a number: `{cls.__name__}({name}=…)`.",
             )
+
+
+def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any]:
+    """The arguments of a function that a layer of this package has as fields, and others, which come first.
+
+    What a user's subclass of the layer adds is not among them.
+    """
+    return {name: getattr(layer, name) for name in _shared(fn, layer._option_names)} | others
+
+
+@functools.lru_cache(256)
+def _shared(fn: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in inspect.signature(fn).parameters if name in names)
 
 
 def _takes(fn: Any, *names: str) -> bool:
@@ -158,7 +192,7 @@ def check_annotations(cls: type[Base]) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def equal(module: Any, other: Any) -> bool:
+def equal(module: Base, other: Any) -> bool:
     """Whether two modules of one class have equal fields and stand in the same place."""
     return (
         module.name == other.name
@@ -167,7 +201,7 @@ def equal(module: Any, other: Any) -> bool:
     )
 
 
-def hashed(module: Any) -> int:
+def hashed(module: Base) -> int:
     """The hash of a module's class and fields.
 
     Raises:
@@ -194,7 +228,7 @@ def hashed(module: Any) -> int:
         ) from error
 
 
-def represented(module: Any, children: Mapping[str, Any]) -> str:
+def represented(module: Base, children: Mapping[str, Any]) -> str:
     """A module as its constructor call, without fields that have their default; its submodules follow as `+ name`.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from liftcore.errors import LiftArgumentError
 
 from .context import Context, context
+from .fields import Base
 
 __all__ = [
     "Interceptor",
@@ -34,7 +35,7 @@ class InterceptorContext(NamedTuple):
         orig_method: the method, bound to the module, without interceptors.
     """
 
-    module: Any
+    module: Base
     method_name: str
     orig_method: Callable[..., Any]
 
@@ -83,7 +84,7 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
 def intercepted(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A method inside of the interceptors of the moment."""
 
-    def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(module: Base, *args: Any, **kwargs: Any) -> Any:
         call: Callable[..., Any] = types.MethodType(fun, module)
         known = InterceptorContext(module, name, call)
         for interceptor in reversed(context.interceptors):

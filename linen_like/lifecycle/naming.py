@@ -41,8 +41,6 @@ def _members(value: Any) -> _Members | None:
         return None
     if kind is tuple or isinstance(value, list):
         return _Members(list(range(len(value))), list(value), kind)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _Members(list(value._fields), list(value), lambda values: kind(*values))
     if isinstance(value, dict | FrozenDict):
         keys = list(value)
         return _Members(keys, list(value.values()), lambda values: FrozenDict(zip(keys, values, strict=True)))
@@ -76,33 +74,33 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
 
 
 def modules_in(tree: Any) -> list[Any]:
-    """The outermost modules in a tree, one for each place, as `map_modules` visits them."""
+    """The outermost modules in a tree, one for each place, as `map_instances` visits them."""
     found: list[Any] = []
 
-    def note(module: Any) -> Any:
+    def note(module: Base) -> Any:
         found.append(module)
         return module
 
-    map_modules(tree, note)
+    map_instances(tree, Base, note)
     return found
 
 
-def map_modules(tree: Any, fn: Callable[[Any], Any], kinds: type | tuple[type, ...] = Base) -> Any:
-    """A module or container with each module in it replaced; all else, and a tree without modules, is passed on as is.
+def map_instances(tree: Any, kinds: type | tuple[type, ...], fn: Callable[[Any], Any]) -> Any:
+    """A container with all that is of some types replaced; all else, and a tree without any, is passed on as is.
 
-    Modules within modules are not visited: `fn` is given the outermost ones.
+    The fields of modules are not visited: `fn` is given the outermost ones.
 
     Example:
         >>> import linen_like as nn
         >>> class Scale(nn.Module):
         ...     by: float
-        >>> map_modules({"a": Scale(2.0), "b": [1]}, lambda module: module.by)
+        >>> map_instances({"a": Scale(2.0), "b": [1]}, nn.Module, lambda module: module.by)
         {'a': 2.0, 'b': [1]}
 
     Args:
-        tree: a module, or any nesting of lists, tuples, dicts and other pytree nodes.
-        fn: given each module.
-        kinds: the types of what is replaced, where that is not modules only.
+        tree: one of these, or any nesting of lists, tuples, dicts and other pytree nodes.
+        kinds: the types of what is replaced.
+        fn: given each of these; returns what is put in its place.
     """
     if type(tree) in _ATOMS:
         return tree
@@ -111,7 +109,7 @@ def map_modules(tree: Any, fn: Callable[[Any], Any], kinds: type | tuple[type, .
     members = _members(tree)
     if members is None:
         return tree
-    values = [map_modules(member, fn, kinds) for member in members.values]
+    values = [map_instances(member, kinds, fn) for member in members.values]
     if all(new is old for new, old in zip(values, members.values, strict=True)):
         return tree
     if isinstance(tree, dict):

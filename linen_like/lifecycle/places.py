@@ -16,7 +16,7 @@ __all__ = ["name_scope", "share_scope"]
 
 
 @contextlib.contextmanager
-def name_scope(module: Any, name: str) -> Iterator[None]:
+def name_scope(module: Base, name: str) -> Iterator[None]:
     """While a method with a name scope of its own is running: submodules that it makes are put below that name."""
     state, scope = module._state, module.scope
     if scope.number(f"{name}()") == 0:  # counted as automatic names are, which pass through lifts
@@ -28,7 +28,7 @@ def name_scope(module: Any, name: str) -> Iterator[None]:
         state.home = before
 
 
-def share_scope(module: Any, other: Any, /) -> None:
+def share_scope(module: Base, other: Any, /) -> None:
     """Puts two bound modules in one place: variables and submodules of both lie side by side, under one name.
 
     The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. The
@@ -78,7 +78,7 @@ def share_scope(module: Any, other: Any, /) -> None:
     _move(moved, scope.beside())
 
 
-def _move(module: Any, scope: Any) -> None:
+def _move(module: Base, scope: Any) -> None:
     """Puts a module on another scope, and the submodules that it holds already below that one."""
     left = module.scope
     module.__dict__["scope"] = scope

@@ -45,9 +45,10 @@ def one_by_one(
         fn: called as `fn(scopes, carry, slices, *args)`; returns the next carry and None.
         length: how many layers there are.
         variable_broadcast: see `liftcore.scan`; these variables must exist.
-        variable_carry: see `liftcore.scan`.
-        split_rngs: see `liftcore.scan`.
-        metadata_params: see `liftcore.scan`.
+        variable_carry: a filter of the carried variables.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 
     Returns:
         `lifted(scopes, carry, xs, *args)`, which returns the last carry and None.
@@ -63,7 +64,8 @@ def one_by_one(
 
     def lifted(scopes: PyTree, carry: PyTree, xs: PyTree, *args: Any) -> tuple[PyTree, None]:
         name = f"loop({getattr(fn, '__name__', type(fn).__name__)})"
-        where = f"{name} at {_first(scopes).path_text}"
+        first: Scope = jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope))[0]
+        where = f"{name} at {first.path_text}"
 
         def transform(scope_fn: Any, repack_fn: Any, variables: Any, rngs: Any, carry: PyTree) -> Any:
             shared, carried, stacked = variables
@@ -84,11 +86,6 @@ def one_by_one(
         return filled(scopes, carry)
 
     return lifted
-
-
-def _first(scopes: PyTree) -> Scope:
-    found: Scope = jax.tree.leaves(scopes, is_leaf=lambda value: isinstance(value, Scope))[0]
-    return found
 
 
 def _slice(tree: PyTree, index: int) -> PyTree:
@@ -124,11 +121,8 @@ def _together(where: str, layers: Sequence[Any], params: Mapping[Any, Any]) -> t
                 f"{names} is shared by all layers (variable_broadcast), but a layer makes or writes it.",
                 f'Carry it from one layer to the next: `variable_carry="{names[0].split("/")[0]}"`.',
             )
-    whole = Changes(
-        tuple(merge(*trees) for trees in zip(*(changes.values for changes in carried), strict=True)),
-        tuple(merge(*trees) for trees in zip(*(changes.created for changes in carried), strict=True)),
-    )
-    return shared[0], whole, add_axis(_stacked(where, stacked), 0, params), _stacked(where, captured)
+    whole = [tuple(merge(*trees) for trees in zip(*part, strict=True)) for part in zip(*carried, strict=True)]
+    return shared[0], Changes(*whole), add_axis(_stacked(where, stacked), 0, params), _stacked(where, captured)
 
 
 def _stacked(where: str, trees: Sequence[PyTree]) -> PyTree:
@@ -180,7 +174,7 @@ def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
 
 def _type(value: Any) -> str:
     aval = jax.typeof(value)
-    return f"{aval.dtype}{list(aval.shape)}"
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
 def _is_promoted(old: Any, new: Any) -> bool:

@@ -23,7 +23,7 @@ from ..errors import UnboundModuleError
 from ..lifecycle.binding import bound_scope, place
 from ..lifecycle.calling import nowrap
 from ..lifecycle.fields import Base
-from ..lifting.lifting import run_lifted
+from ..lifting import lift_functions
 from ..module import Module
 from .one_by_one import one_by_one
 
@@ -121,7 +121,7 @@ class Stack(Module):
         bound_scope(self, "call")
         layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
         given = x, layered, *_apart((args, kwargs))
-        return run_lifted(f"call of {place(self)}", self._lifted, [layer], self.block, given, compared=True)[0]
+        return lift_functions(self._lifted, layer, name=f"call of {place(self)}", compared=True)(self.block, *given)[0]
 
     @overload
     def __getitem__(self, index: int) -> Module: ...
@@ -211,7 +211,7 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
             f"expected a mapping from names of arguments to arrays, given {type(per_layer).__name__}.",
             f'Write `per_layer={{"scale": jnp.ones({length})}}`.',
         )
-    layered: dict[str, PyTree] = jax.tree.map(_as_array, dict(per_layer))
+    layered: dict[str, PyTree] = jax.tree.map(jnp.asarray, dict(per_layer))
     for path, leaf in jax.tree.leaves_with_path(layered):
         if leaf.shape[:1] != (length,):
             raise AxisSizeError(
@@ -220,10 +220,6 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
                 "Give an array with one entry for each layer; what is the same for all is given as an argument.",
             )
     return layered
-
-
-def _as_array(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def _shown(index: Any) -> str:

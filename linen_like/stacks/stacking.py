@@ -300,4 +300,4 @@ def _check_shared(where: str, layers: str, each: Sequence[PyTree]) -> None:
 
 
 def _type(leaf: Any) -> str:
-    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}[{','.join(map(str, np.shape(leaf)))}]"

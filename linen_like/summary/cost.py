@@ -9,29 +9,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from liftcore.typing import Filter, RNGs
+from liftcore.typing import Filter, PyTree, RNGs
 
+from ..lifecycle.fields import Base
 from .loops import Count, counted
 
-__all__ = ["Alone", "Arguments", "flops", "vjp_flops"]
+__all__ = ["Alone", "chosen", "flops", "is_type", "joined", "vjp_flops"]
 
 
-class Arguments:
-    """Arguments of which some are types only.
+def chosen(tree: PyTree, choose: Callable[[Any], bool]) -> PyTree:
+    """A pytree with None in the place of each leaf that is not chosen."""
+    return jax.tree.map(lambda leaf: leaf if choose(leaf) else None, tree)
 
-    Attributes:
-        types: the leaves that are `jax.ShapeDtypeStruct`, by their numbers.
-    """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._leaves, self._treedef = jax.tree.flatten((args, kwargs))
-        self.types = {n: leaf for n, leaf in enumerate(self._leaves) if isinstance(leaf, jax.ShapeDtypeStruct)}
+def joined(tree: PyTree, part: PyTree) -> PyTree:
+    """A pytree in which what was `chosen` of it, or is now in the place of that, takes the place of its own leaves."""
+    return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
-    def joined(self, arrays: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments, with arrays in place of the types."""
-        leaves = [arrays.get(number, leaf) for number, leaf in enumerate(self._leaves)]
-        args, kwargs = jax.tree.unflatten(self._treedef, leaves)
-        return args, kwargs
+
+def is_type(leaf: Any) -> bool:
+    """Whether a leaf is the type of an array, and no array."""
+    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 class Alone(NamedTuple):
@@ -45,7 +43,7 @@ class Alone(NamedTuple):
         kwargs: the keyword arguments.
     """
 
-    module: Any
+    module: Base
     method: Callable[..., Any] | str
     mutable: Filter
     args: tuple[Any, ...]
@@ -65,35 +63,32 @@ def vjp_flops(alone: Alone | None, rngs: RNGs) -> Count | None:
 def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> Count | None:
     if alone is None:
         return None
-    arguments = Arguments(alone.args, alone.kwargs)
+    types = chosen((alone.args, alone.kwargs), is_type)
 
-    def init(rngs: RNGs, arrays: dict[int, Any]) -> Any:
-        args, kwargs = arguments.joined(arrays)
+    def init(rngs: RNGs, arrays: PyTree) -> Any:
+        args, kwargs = joined((alone.args, alone.kwargs), arrays)
         return alone.module.init(rngs, *args, method=alone.method, mutable=alone.mutable, **kwargs)
 
     try:
-        variables = jax.eval_shape(init, rngs, arguments.types)
-        return counted(jax.jit(functools.partial(run, alone, arguments)).trace(variables, rngs, arguments.types))
+        variables = jax.eval_shape(init, rngs, types)
+        return counted(jax.jit(functools.partial(run, alone)).trace(variables, rngs, types))
     except Exception:  # whatever it needs from around it, such as the name of an axis
         return None
 
 
-def _apply(alone: Alone, arguments: Arguments, variables: Any, rngs: RNGs, arrays: dict[int, Any]) -> Any:
-    args, kwargs = arguments.joined(arrays)
+def _apply(alone: Alone, variables: Any, rngs: RNGs, arrays: PyTree) -> Any:
+    args, kwargs = joined((alone.args, alone.kwargs), arrays)
     return alone.module.apply(variables, *args, rngs=rngs, method=alone.method, mutable=alone.mutable, **kwargs)
 
 
-def _pullback(alone: Alone, arguments: Arguments, variables: Any, rngs: RNGs, arrays: dict[int, Any]) -> Any:
-    leaves, treedef = jax.tree.flatten((variables, arrays))
-    numbers = {number: leaf for number, leaf in enumerate(leaves) if _is_inexact(leaf)}
+def _pullback(alone: Alone, variables: Any, rngs: RNGs, arrays: PyTree) -> Any:
+    given = variables, arrays
 
-    def outputs(numbers: dict[int, Any]) -> Any:
-        values = [numbers.get(number, leaf) for number, leaf in enumerate(leaves)]
-        variables, arrays = jax.tree.unflatten(treedef, values)
-        y = _apply(alone, arguments, variables, rngs, arrays)
-        return [leaf for leaf in jax.tree.leaves(y) if _is_inexact(leaf)]
+    def outputs(numbers: PyTree) -> Any:
+        variables, arrays = joined(given, numbers)
+        return chosen(_apply(alone, variables, rngs, arrays), _is_inexact)
 
-    y, pull = jax.vjp(outputs, numbers)
+    y, pull = jax.vjp(outputs, chosen(given, _is_inexact))
     return pull(y)
 
 

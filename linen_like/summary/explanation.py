@@ -9,9 +9,7 @@ import liftcore
 from liftcore import Explanation
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifecycle.binding import deep_clone
-from ..lifecycle.context import capturing
-from ..lifecycle.entry import NO_INTERMEDIATES, resolve_method
+from ..lifecycle.entry import NO_INTERMEDIATES, on_scope, resolve_method
 from ..lifecycle.fields import Base
 
 __all__ = ["explain"]
@@ -41,10 +39,10 @@ def explain(
 
     Args:
         module: an unbound module.
-        rngs: see `Module.init`.
+        rngs: a key, which is the stream `params`, or a mapping from names to keys.
         variables: what `init` returned, to have `apply` explained; by default it is `init`.
         mutable: which variables may be written; by default what `init` makes, or nothing.
-        method: see `Module.init`.
+        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:
         `explained(*args, **kwargs)`, which returns an `Explanation`. Arrays may be `jax.ShapeDtypeStruct`.
@@ -53,11 +51,7 @@ def explain(
     if mutable is None and initializing:
         mutable = NO_INTERMEDIATES
     fn = resolve_method(module, method)
-
-    def run(scope: Any, *args: Any, **kwargs: Any) -> Any:
-        with capturing(None):
-            return fn(deep_clone(module, scope, False, {}, {}), *args, **kwargs)
-
+    run, _ = on_scope(fn, module, mutable)
     run.__name__ = getattr(fn, "__qualname__", type(module).__name__).rpartition("<locals>.")[2]
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:

@@ -15,22 +15,21 @@ import numpy as np
 
 import liftcore
 from liftcore import ExplainedLift, Variable
-from liftcore.typing import Filter, Path, RNGs
+from liftcore.errors import name_of
+from liftcore.typing import Filter, Path, PyTree, RNGs
 
 from ..lifecycle.binding import constructor_arguments, deep_clone
-from ..lifecycle.calling import function_name
-from ..lifecycle.closures import HELD
 from ..lifecycle.context import capturing
 from ..lifecycle.fields import Base
 from ..lifecycle.interception import InterceptorContext, intercept_methods
-from ..lifecycle.naming import map_modules
+from ..lifecycle.naming import map_instances
 from . import cost
 
-__all__ = ["Call", "Notes", "record"]
+__all__ = ["Notes", "RecordedCall", "record"]
 
 
 @dataclasses.dataclass
-class Call:
+class RecordedCall:
     """One call while it is noted; see `Row`.
 
     Attributes:
@@ -41,7 +40,7 @@ class Call:
 
     path: Path
     place: str
-    module: Any
+    module: Base
     bare: bool
     method: str
     run: Any
@@ -63,7 +62,7 @@ class Notes:
     """
 
     whole: cost.Alone
-    calls: Sequence[Call]
+    calls: Sequence[RecordedCall]
     variables: Mapping[str, Any]
     lifts: Sequence[ExplainedLift]
 
@@ -72,11 +71,11 @@ def record(
     module: Base, fn: Callable[..., Any], rngs: RNGs, mutable: Filter, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Notes:
     """Runs a function of a module as `init` does, and notes what it does."""
-    calls: list[Call] = []
+    calls: list[RecordedCall] = []
     made: dict[str, Any] = {}
-    arguments = cost.Arguments(args, kwargs)
+    given = args, kwargs
 
-    def run(scope: Any, types: dict[int, Any]) -> None:
+    def run(scope: Any, types: PyTree) -> None:
         above = scope.path_text
 
         def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, context: InterceptorContext) -> Any:
@@ -90,30 +89,30 @@ def record(
             call.outputs = _described(y)
             return y
 
-        args, kwargs = arguments.joined(types)
+        args, kwargs = cost.joined(given, types)
         with capturing(None), intercept_methods(note):
             bound = deep_clone(module, scope, False, {}, {})
             if getattr(fn, "is_module_method", False):
                 fn(bound, *args, **kwargs)
             else:  # a function of the module, which no interceptor sees
-                call = InterceptorContext(bound, function_name(fn), fn)
+                call = InterceptorContext(bound, name_of(fn), fn)
                 note(lambda *args, **kwargs: fn(bound, *args, **kwargs), args, kwargs, call)
         made.update(jax.tree.map(_type, scope.variables()))
 
     run.__name__ = type(module).__name__
     root = liftcore.bind({}, rngs, mutable, initializing=True)
     with root.temporary():
-        explanation = liftcore.explain(run)(root, arguments.types)
+        explanation = liftcore.explain(run)(root, cost.chosen(given, cost.is_type))
     return Notes(cost.Alone(module, fn, mutable, *_described((args, kwargs))), calls, made, explanation.lifts)
 
 
-def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> Call:
+def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> RecordedCall:
     module, name = context.module, context.method_name
     copy = _unbound(module)
-    bare = type(copy) is not type(module) or not module._state.inside
+    bare = type(copy) is not type(module) or not module._state.lifts
     is_method = getattr(context.orig_method, "__self__", None) is module
     run = name if is_method else context.orig_method
-    return Call(module.path, place, copy, bare, name, run, *_described((args, kwargs)))
+    return RecordedCall(module.path, place, copy, bare, name, run, *_described((args, kwargs)))
 
 
 def _unbound(module: Base) -> Any:
@@ -127,16 +126,15 @@ def _unbound(module: Base) -> Any:
 def _described(tree: Any) -> Any:
     """A value as it can be kept: types of arrays and variables, unbound modules, and all else as it is."""
 
-    def apart(held: Any) -> Any:
-        return held.value if isinstance(held, Variable) else _unbound(held)
+    def unbound(one: Base | Variable) -> Any:
+        return one.value if isinstance(one, Variable) else _unbound(one)
 
-    return jax.tree.map(lambda leaf: _type(leaf) if _is_array(leaf) else leaf, map_modules(tree, apart, HELD))
+    tree = map_instances(tree, (Base, Variable), unbound)
+    return jax.tree.map(lambda leaf: _type(leaf) if _is_array(leaf) else leaf, tree)
 
 
 def _is_array(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray | np.generic):
-        return leaf.dtype.kind not in "MOSUm"  # times, objects and texts, which JAX has no types for
-    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return liftcore.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _type(leaf: Any) -> Any:

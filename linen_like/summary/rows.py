@@ -12,7 +12,8 @@ from liftcore import ExplainedLift
 from liftcore.filters import leaves_of
 from liftcore.typing import Path
 
-from .recording import Call, Notes
+from ..lifecycle.fields import Base
+from .recording import Notes, RecordedCall
 
 __all__ = ["Row", "Size", "rows_of"]
 
@@ -58,7 +59,7 @@ class Row:
     """
 
     path: Path
-    module: Any
+    module: Base
     method: str
     inputs: Any
     outputs: Any
@@ -71,13 +72,13 @@ class Row:
     at_least: bool = False
 
 
-def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[Call, Row]]:
+def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[RecordedCall, Row]]:
     """The calls that are shown, each with its row.
 
     Args:
         notes: what was recorded.
-        depth: see `tabulate`.
-        show_repeated: see `tabulate`.
+        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
+        show_repeated: whether to show each call, and not only the first one of each module.
     """
     called = {call.path for call in notes.calls}
     shown = {path for path in called if depth is None or len(path) <= depth}
@@ -112,7 +113,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _lifts_round(call: Call, variables: Named, lifts: Sequence[ExplainedLift]) -> dict[str, tuple[str, ...]]:
+def _lifts_round(call: RecordedCall, variables: Named, lifts: Sequence[ExplainedLift]) -> dict[str, tuple[str, ...]]:
     """The lifts that a call is inside of, and what each of them does with the variables of its module."""
     names = [part for part in call.place.split("/") if part.endswith(")")]
     paths = {(collection, *call.path, *name.split("/")) for collection, named in variables.items() for name in named}

@@ -78,10 +78,10 @@ def tabulate(
 
     Args:
         module: an unbound module.
-        rngs: see `Module.init`.
+        rngs: a key, which is the stream `params`, or a mapping from names to keys.
         depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
         show_repeated: whether to show each call, and not only the first one of each module.
-        mutable: see `Module.init`.
+        mutable: which collections are made.
         console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter": False}`.
         table_kwargs: for `rich.table.Table`.
         column_kwargs: for `rich.table.Table.add_column`. The plain table, without `rich`, follows none of the three.
@@ -128,14 +128,17 @@ def summarize(
         [('', (16, 2), 0), ('layers_0', (16, 4), 40), ('layers_2', (16, 2), 10)]
 
     Args:
-        module: see `tabulate`.
-        rngs: see `tabulate`.
-        depth: see `tabulate`.
-        show_repeated: see `tabulate`.
-        mutable: see `tabulate`.
-        compute_flops: see `tabulate`.
-        compute_vjp_flops: see `tabulate`.
-        method: see `Module.init`.
+        module: an unbound module.
+        rngs: a key, which is the stream `params`, or a mapping from names to keys.
+        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
+        show_repeated: whether to show each call, and not only the first one of each module.
+        mutable: which collections are made.
+        compute_flops: whether to count the floating-point operations of each call; in the first row those of the whole
+            model, in others inside a lift those of one call there. It is lowered alone, which takes time. A loop counts
+            with all its iterations; one of unknown length, such as a `while_loop`, as one iteration, and the number has
+            a `+`. A call that cannot be run alone has a `?`.
+        compute_vjp_flops: whether to count those of its pullback, the call itself included.
+        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:
         `summarized(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
@@ -190,11 +193,11 @@ def module_paths(
 
     Args:
         module: an unbound module.
-        rngs: see `Module.init`.
+        rngs: a key, which is the stream `params`, or a mapping from names to keys.
         *args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
         show_repeated: whether of a module that is called again it is the copy at the last call.
-        mutable: see `Module.init`.
-        method: see `Module.init`.
+        mutable: which collections are made.
+        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of the method.
 
     Returns:

@@ -10,7 +10,7 @@ import liftcore
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Filter
 
-from ..lifting.lifting import run_lifted
+from ..lifting import lift_functions
 
 __all__ = ["cond", "switch"]
 
@@ -40,19 +40,19 @@ def cond(
         ['deep']
 
     Args:
-        pred: see `jax.lax.cond`.
+        pred: a scalar: whether the first function runs.
         true_fun: called as `true_fun(mdl, *operands)` where `pred` is true.
         false_fun: called likewise where it is false.
         mdl: the module, or a pytree of modules.
         *operands: pytrees of arrays; modules and variables in them are lifted too.
-        variables: see `liftcore.cond`.
-        rngs: see `liftcore.cond`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         What the function returns.
     """
     lift = functools.partial(liftcore.cond, variables=variables, rngs=rngs)
-    return run_lifted("nn.cond", lift, [true_fun, false_fun], mdl, (pred, *operands))
+    return lift_functions(lift, true_fun, false_fun, name="nn.cond")(mdl, pred, *operands)
 
 
 def switch(
@@ -77,12 +77,12 @@ def switch(
         ['a', 'b']
 
     Args:
-        index: see `jax.lax.switch`.
+        index: an integer: the number of the function that runs, from 0; one out of range is clamped.
         branches: called as `branches[index](mdl, *operands)`.
-        mdl: as in `cond`.
-        *operands: as in `cond`.
-        variables: see `liftcore.switch`.
-        rngs: see `liftcore.switch`.
+        mdl: the module, or a pytree of modules.
+        *operands: pytrees of arrays; modules and variables in them are lifted too.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         What the function returns.
@@ -98,4 +98,4 @@ def switch(
     def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:
         return liftcore.switch(calls, variables=variables, rngs=rngs)
 
-    return run_lifted("nn.switch", lift, functions, mdl, (index, *operands))
+    return lift_functions(lift, *functions, name="nn.switch")(mdl, index, *operands)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, Variables
 
-from ..lifting.lifting import Methods, lift_with, run_lifted
+from ..lifting import Methods, lift_functions, lift_with
 from .options import refuse
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "jit", "named_call", "purify", "remat"]
@@ -41,18 +41,21 @@ def remat(
         True
 
     Args:
-        target: see `nn.vmap`.
-        variables: see `liftcore.remat`.
-        rngs: see `liftcore.remat`.
+        target: a Module class, or a function whose first argument is a module.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
         concrete: must be False; JAX has no such option any more.
-        prevent_cse: see `jax.checkpoint`.
-        static_argnums: see `jax.checkpoint`; the module is number 0.
-        policy: see `jax.checkpoint`.
-        methods: see `nn.vmap`.
-        static_argnames: see `jax.checkpoint`.
+        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
+            a `scan` False is enough, and faster.
+        static_argnums: the numbers of arguments that Python has to see, such as flags. Numbers count in the signature
+            of `fn`, where the module is 0.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
+        static_argnames: the same, by name.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     refuse("remat", concrete=concrete)
     lift = functools.partial(
@@ -89,6 +92,7 @@ def jit(
     in_shardings: Any = None,
     out_shardings: Any = None,
     variable_shardings: Mapping[Any, Any] = liftcore.NO_AXES,
+    donate_variables: Filter = False,
 ) -> Target:
     """`liftcore.jit` for a module class, a method or a function of a module.
 
@@ -106,25 +110,34 @@ def jit(
         ['Dense_0', 'Dense_1', 'Dense_2']
 
     Args:
-        target: see `nn.vmap`.
-        variables: see `liftcore.jit`.
-        rngs: see `liftcore.jit`.
-        static_argnums: see `jax.jit`; the module is number 0.
-        static_argnames: see `jax.jit`.
-        donate_argnums: see `jax.jit`; the module is number 0.
-        device: see `jax.jit`.
-        backend: see `jax.jit`.
-        methods: see `nn.vmap`.
-        donate_argnames: see `jax.jit`.
-        inline: see `jax.jit`.
-        keep_unused: see `jax.jit`.
-        compiler_options: see `jax.jit`.
-        in_shardings: see `liftcore.jit`.
-        out_shardings: see `liftcore.jit`.
-        variable_shardings: see `liftcore.jit`.
+        target: a Module class, or a function whose first argument is a module.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+        static_argnums: the numbers of arguments that Python has to see, such as flags: they are part of what is
+            compiled, and each new value compiles anew. They must be hashable. Numbers count in the signature of `fn`,
+            where the module is 0.
+        static_argnames: the same, by name.
+        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
+            call. They count as `static_argnums` do.
+        device: the device to run on; by default that of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
+        donate_argnames: the same, by name.
+        inline: whether the body becomes part of the program around it, rather than a function that this calls.
+        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
+        compiler_options: options of XLA, by name.
+        in_shardings: how the arguments lie on devices: a pytree prefix of the tuple of arguments after the module,
+            static ones left out. None leaves it to JAX.
+        out_shardings: how the result lies on devices: a pytree prefix of it. None leaves it to the compiler.
+        variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
+            Those that no filter takes are left to JAX.
+        donate_variables: a filter of variables whose buffers the results may take, as in `jax.jit`: the arrays that the
+            scope was given are gone afterwards, and it holds the new values. One that may not be written here is not
+            donated. Such a variable counts as written by the body.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.jit,
@@ -140,6 +153,7 @@ def jit(
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         variable_shardings=variable_shardings,
+        donate_variables=donate_variables,
         variables=variables,
         rngs=rngs,
     )
@@ -169,7 +183,7 @@ def named_call(class_fn: Target, force: bool = True) -> Target:
         force: without a use here, since there is no switch that turns names off.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     return lift_with(liftcore.named_call, class_fn, name="nn.named_call")
 
@@ -195,11 +209,13 @@ def checkify(
         '-1.0 has no root (`check` failed)'
 
     Args:
-        target: see `nn.vmap`.
-        errors: see `jax.experimental.checkify.checkify`.
-        variables: see `liftcore.checkify`.
-        rngs: see `liftcore.checkify`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        errors: which checks are made: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
+            `user_checks`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments; either returns the error and the
@@ -227,17 +243,17 @@ def eval_shape(
 
     Args:
         fn: called as `fn(mdl, *args, **kwargs)`.
-        mdl: as in `nn.cond`.
+        mdl: the module, or a pytree of modules.
         *args: pytrees of arrays, or of `jax.ShapeDtypeStruct`.
-        variables: see `liftcore.eval_shape`.
-        rngs: see `liftcore.eval_shape`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
         **kwargs: likewise.
 
     Returns:
         A pytree of `jax.ShapeDtypeStruct`.
     """
     lift = functools.partial(liftcore.eval_shape, variables=variables, rngs=rngs)
-    return run_lifted("nn.eval_shape", lift, [fn], mdl, args, kwargs)
+    return lift_functions(lift, fn, name="nn.eval_shape")(mdl, *args, **kwargs)
 
 
 def purify(
@@ -258,12 +274,15 @@ def purify(
 
     Args:
         fn: called as `fn(mdl, *args, **kwargs)`.
-        mdl: as in `nn.cond`.
-        *example_args: see `liftcore.purify`.
+        mdl: the module, or a pytree of modules.
+        *example_args: arguments that `fn` can be called on. Where they are given and variables may be made, `fn` is
+            traced once, and those that it makes are made in the scope. An array that no initial value depends on may be
+            a `jax.ShapeDtypeStruct`.
         **example_kwargs: likewise.
 
     Returns:
-        See `liftcore.purify`.
+        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which does what `apply` does with variables and
+        keys; and the variables below the module, or of several modules, those below the scope that holds them all.
     """
     lift = functools.partial(functools.partial, liftcore.purify)
-    return run_lifted("nn.purify", lift, [fn], mdl, example_args, example_kwargs)
+    return lift_functions(lift, fn, name="nn.purify")(mdl, *example_args, **example_kwargs)

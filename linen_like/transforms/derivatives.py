@@ -12,10 +12,10 @@ import liftcore
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Filter, PyTree
 
-from ..lifting.crossing import cross
-from ..lifting.template import Place
+from ..lifting import lift_functions
+from ..rebuilding.template import ArgumentAt
 from .options import refuse
-from .trees import Scopes, Trees, without_modules
+from .trees import Trees, run_arranged, without_modules
 
 __all__ = ["by_argument", "grad", "jvp", "linearize", "value_and_grad", "vjp"]
 
@@ -52,15 +52,16 @@ def value_and_grad(
         fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` that and something else.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: see `jax.value_and_grad`.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
         reduce_axes: must be empty; JAX has no such option any more.
-        variables: see `liftcore.value_and_grad`.
-        rngs: see `liftcore.value_and_grad`.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
         wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: see `jax.value_and_grad`; the module is number 0. By default it is that number where `wrt` is given,
-            else those of all primals, integers included.
-        holomorphic: see `jax.grad`.
-        allow_int: see `jax.grad`.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
+            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
+            primals, integers included.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
 
     Returns:
         The value and the gradient. By default that is a tuple with one for each primal; with respect to a module it is
@@ -101,17 +102,19 @@ def grad(
         (2, 3)
 
     Args:
-        fn: as in `value_and_grad`.
-        mdl: as in `value_and_grad`.
-        *primals: as in `value_and_grad`.
-        has_aux: see `jax.grad`.
-        reduce_axes: as in `value_and_grad`.
-        variables: as in `value_and_grad`.
-        rngs: as in `value_and_grad`.
-        wrt: as in `value_and_grad`.
-        argnums: as in `value_and_grad`.
-        holomorphic: see `jax.grad`.
-        allow_int: see `jax.grad`.
+        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` that and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        reduce_axes: must be empty; JAX has no such option any more.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
+        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
+            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
+            primals, integers included.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
 
     Returns:
         The gradient, or with `has_aux` the gradient and the rest.
@@ -150,11 +153,11 @@ def vjp(
         fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their cotangent is None.
-        has_aux: see `jax.vjp`.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
         reduce_axes: must be empty; JAX has no such option any more.
-        vjp_variables: see `wrt` of `liftcore.vjp`.
-        variables: see `liftcore.vjp`.
-        rngs: see `liftcore.vjp`.
+        vjp_variables: a filter of the variables that the first cotangent is of.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
         multi_scope: whether the cotangent of variables is a list, with one for each module that comes along as a field
             or argument and lies elsewhere, and at last that of `mdl`.
 
@@ -167,12 +170,17 @@ def vjp(
         LiftArgumentError: where modules come along whose cotangent would be left out.
     """
     refuse("vjp", reduce_axes=reduce_axes)
-    crossing = cross("nn.vjp", mdl, [fn], primals)
-    trees = Trees.of("nn.vjp", crossing, several=multi_scope)
-    lifted = liftcore.vjp(crossing.calls[0], has_aux, wrt=vjp_variables, variables=variables, rngs=rngs)
-    result, pullback, *aux = lifted(Scopes(crossing.scopes), *crossing.args)
-    back = functools.partial(_pull_back, trees)
-    return result, jax.tree_util.Partial(back, pullback), *aux
+
+    def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = liftcore.vjp(call, has_aux, wrt=vjp_variables, variables=variables, rngs=rngs)
+
+        def run(*args: Any) -> tuple[Any, ...]:
+            result, pullback, *aux = lifted(*args)
+            return result, jax.tree_util.Partial(functools.partial(_pull_back, trees), pullback), *aux
+
+        return run
+
+    return run_arranged("nn.vjp", lift, [fn], mdl, primals, several=multi_scope)
 
 
 def _pull_back(trees: Trees, pullback: Callable[..., Any], cotangent: Any) -> Any:
@@ -210,23 +218,29 @@ def jvp(
         tangents: their tangents, None for a module.
         variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of such where
             `mdl` is one of modules. Those that are left out are zero.
-        variables: see `liftcore.jvp`.
-        rngs: see `liftcore.jvp`.
-        has_aux: see `jax.jvp`.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
 
     Returns:
         `(result, tangent)` or `(result, tangent, aux)`.
     """
-    crossing = cross("nn.jvp", mdl, [fn], tuple(primals))
-    tangents = jax.tree.map(_tangent, crossing.args, tuple(tangents), is_leaf=_is_module)
-    given = Trees.of("nn.jvp", crossing).into(variable_tangents)
-    wrt = sorted({collection for tree in given if tree for collection in tree})
-    lifted = liftcore.jvp(crossing.calls[0], has_aux, wrt=wrt, variables=variables, rngs=rngs)
-    return lifted(Scopes(crossing.scopes), crossing.args, tangents, given)
+
+    def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
+        given = trees.into(variable_tangents)
+        wrt = sorted({collection for tree in given if tree for collection in tree})
+        lifted = liftcore.jvp(call, has_aux, wrt=wrt, variables=variables, rngs=rngs)
+
+        def run(scopes: Any, *args: Any) -> Any:
+            return lifted(scopes, args, jax.tree.map(_tangent, args, tuple(tangents), is_leaf=_is_module), given)
+
+        return run
+
+    return run_arranged("nn.jvp", lift, [fn], mdl, tuple(primals))
 
 
 def _is_module(value: Any) -> bool:
-    return isinstance(value, Place)
+    return isinstance(value, ArgumentAt)
 
 
 def _tangent(primal: Any, tangent: Any) -> Any:
@@ -259,20 +273,26 @@ def linearize(
         fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments.
-        has_aux: see `jax.linearize`.
-        wrt: see `liftcore.linearize`.
-        variables: see `liftcore.linearize`.
-        rngs: see `liftcore.linearize`.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        wrt: a filter of the variables that may have tangents.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `(result, along)` or `(result, along, aux)`; `along(variable_tangents, *tangents)` is the tangent of the result,
         with the tangents of variables as in `jvp`.
     """
-    crossing = cross("nn.linearize", mdl, [fn], primals)
-    trees = Trees.of("nn.linearize", crossing)
-    lifted = liftcore.linearize(crossing.calls[0], has_aux, wrt=wrt, variables=variables, rngs=rngs)
-    result, along, *aux = lifted(Scopes(crossing.scopes), *crossing.args)
-    return result, jax.tree_util.Partial(functools.partial(_along, trees), along), *aux
+
+    def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = liftcore.linearize(call, has_aux, wrt=wrt, variables=variables, rngs=rngs)
+
+        def run(*args: Any) -> tuple[Any, ...]:
+            result, along, *aux = lifted(*args)
+            return result, jax.tree_util.Partial(functools.partial(_along, trees), along), *aux
+
+        return run
+
+    return run_arranged("nn.linearize", lift, [fn], mdl, primals)
 
 
 def _along(trees: Trees, along: Callable[..., Any], variable_tangents: PyTree, *tangents: Any) -> Any:
@@ -290,7 +310,6 @@ def by_argument(
     options: Mapping[str, Any],
 ) -> Any:
     """A derivative with respect to the arguments of some numbers; see `value_and_grad`."""
-    crossing = cross(where, mdl, [fn], primals)
     if argnums is None and wrt is None and not primals:
         raise LiftArgumentError(
             where,
@@ -300,8 +319,11 @@ def by_argument(
     if argnums is None:
         argnums = tuple(range(1, 1 + len(primals))) if wrt is None else 0
     if 0 not in ((argnums,) if isinstance(argnums, int) else argnums):
-        result = transformation(crossing.calls[0], argnums, wrt=False, **options)(crossing.scopes, *crossing.args)
-        return without_modules(result) if crossing.numbers else result
-    trees = Trees.of(where, crossing)
-    lifted = transformation(crossing.calls[0], argnums, wrt="params" if wrt is None else wrt, **options)
-    return without_modules(trees.out(lifted(Scopes(crossing.scopes), *crossing.args)))
+        only_arguments = functools.partial(transformation, argnums=argnums, wrt=False, **options)
+        return without_modules(lift_functions(only_arguments, fn, name=where)(mdl, *primals))
+
+    def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
+        lifted = transformation(call, argnums, wrt="params" if wrt is None else wrt, **options)
+        return lambda *args: without_modules(trees.out(lifted(*args)))
+
+    return run_arranged(where, lift, [fn], mdl, primals)

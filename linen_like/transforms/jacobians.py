@@ -38,14 +38,16 @@ def jacfwd(
 
     Args:
         fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
-        mdl: as in `nn.value_and_grad`.
-        *primals: as in `nn.value_and_grad`.
-        has_aux: see `jax.jacfwd`.
-        variables: see `liftcore.jacfwd`.
-        rngs: see `liftcore.jacfwd`.
-        wrt: as in `nn.value_and_grad`.
-        argnums: as in `nn.value_and_grad`.
-        holomorphic: see `jax.jacfwd`.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
+        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
+            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
+            primals, integers included.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
 
     Returns:
         The Jacobian, or with `has_aux` that and the rest.
@@ -79,19 +81,21 @@ def jacrev(
         (2, 3)
 
     Args:
-        fn: as in `jacfwd`.
-        mdl: as in `nn.value_and_grad`.
-        *primals: as in `nn.value_and_grad`.
-        has_aux: see `jax.jacrev`.
-        variables: see `liftcore.jacrev`.
-        rngs: see `liftcore.jacrev`.
-        wrt: as in `nn.value_and_grad`.
-        argnums: as in `nn.value_and_grad`.
-        holomorphic: see `jax.jacrev`.
-        allow_int: see `jax.jacrev`.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
+        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
+            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
+            primals, integers included.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
 
     Returns:
-        As `jacfwd`.
+        The Jacobian, or with `has_aux` that and the rest.
     """
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
     options["allow_int"] = allow_int
@@ -121,15 +125,17 @@ def hessian(
         (3, 3)
 
     Args:
-        fn: as in `jacfwd`.
-        mdl: as in `nn.value_and_grad`.
-        *primals: as in `nn.value_and_grad`.
-        has_aux: see `jax.hessian`.
-        variables: see `liftcore.hessian`.
-        rngs: see `liftcore.hessian`.
-        wrt: as in `nn.value_and_grad`.
-        argnums: as in `nn.value_and_grad`.
-        holomorphic: see `jax.hessian`.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        mdl: the module, or a pytree of modules.
+        *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
+        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
+        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
+            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
+            primals, integers included.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
 
     Returns:
         The Hessian, or with `has_aux` that and the rest.

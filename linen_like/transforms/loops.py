@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, InOutAxes, PyTree
 
-from ..lifting.lifting import Methods, flags, lift_with, run_lifted
+from ..lifting import Methods, flags, lift_functions, lift_with
 from .options import refuse
 
 __all__ = ["associative_scan", "fori_loop", "remat_scan", "scan", "while_loop"]
@@ -56,25 +56,30 @@ def scan(
         ((4,), (4, 3, 3))
 
     Args:
-        target: see `nn.vmap`.
-        variable_axes: see `liftcore.scan`.
-        variable_broadcast: see `liftcore.scan`.
-        variable_carry: see `liftcore.scan`.
-        split_rngs: see `liftcore.scan`.
-        in_axes: see `liftcore.scan`; neither the module nor the carry is counted.
-        out_axes: see `liftcore.scan`.
-        length: see `jax.lax.scan`.
-        reverse: see `jax.lax.scan`.
-        unroll: see `jax.lax.scan`.
+        target: a Module class, or a function whose first argument is a module.
+        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_broadcast: a filter of the shared variables.
+        variable_carry: a filter of the carried variables.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
+            pytree prefix.
+        out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
+        length: how many iterations there are; needed only where nothing is sliced.
+        reverse: whether to begin with the last slices.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them.
         data_transform: must be None; a function of the core's own groups, which are others here.
-        metadata_params: see `liftcore.scan`.
-        methods: see `nn.vmap`.
-        _split_transpose: see `jax.lax.scan`.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
+        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
+            for the rest; experimental in JAX.
         check_constancy_invariants: no other choice than True is needed: the check costs no trace here.
-        kw_axes: see `liftcore.scan`.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+            on unchanged.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     refuse("scan", data_transform=data_transform)
     lift = functools.partial(
@@ -119,17 +124,20 @@ def remat_scan(
         (4, 5, 3, 3)
 
     Args:
-        target: see `nn.vmap`.
-        lengths: see `liftcore.remat_scan`.
-        policy: see `jax.checkpoint`.
-        variable_broadcast: see `liftcore.scan`.
-        variable_carry: see `liftcore.scan`.
-        variable_axes: see `liftcore.remat_scan`.
-        split_rngs: see `liftcore.remat_scan`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        lengths: the lengths of the loops, the outermost first.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        variable_broadcast: a filter of the shared variables.
+        variable_carry: a filter of the carried variables.
+        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`; each loop adds an axis.
+            By default all variables are stacked, along axis 0.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. By
+            default all streams are split.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.remat_scan,
@@ -171,11 +179,11 @@ def while_loop(
     Args:
         cond_fn: called as `cond_fn(mdl, value)`.
         body_fn: called as `body_fn(mdl, value)`; returns the next value.
-        mdl: as in `nn.cond`.
+        mdl: the module, or a pytree of modules.
         init: the first value.
-        carry_variables: see `variable_carry` of `liftcore.while_loop`.
-        broadcast_variables: see `variable_broadcast` of `liftcore.while_loop`.
-        split_rngs: see `liftcore.while_loop`.
+        carry_variables: a filter of variables that go from one iteration to the next.
+        broadcast_variables: a filter of variables that all iterations share, among those that are not carried.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
 
     Returns:
         The last value.
@@ -186,7 +194,7 @@ def while_loop(
         variable_broadcast=broadcast_variables,
         split_rngs=flags(split_rngs),
     )
-    return run_lifted("nn.while_loop", lift, [cond_fn, body_fn], mdl, (init,))
+    return lift_functions(lift, cond_fn, body_fn, name="nn.while_loop")(mdl, init)
 
 
 def fori_loop(
@@ -214,15 +222,16 @@ def fori_loop(
         {'params': {'Dense_0': {'bias': (3,), 'kernel': (3, 3)}}}
 
     Args:
-        lower: see `jax.lax.fori_loop`.
-        upper: see `jax.lax.fori_loop`.
+        lower: the first index.
+        upper: the index before which the loop ends.
         body_fn: called as `body_fn(mdl, i, value)`; returns the next value.
-        mdl: as in `nn.cond`.
+        mdl: the module, or a pytree of modules.
         init: the first value.
-        carry_variables: see `variable_carry` of `liftcore.fori_loop`.
-        broadcast_variables: see `variable_broadcast` of `liftcore.fori_loop`.
-        split_rngs: see `liftcore.fori_loop`.
-        unroll: see `jax.lax.fori_loop`.
+        carry_variables: a filter of variables that go from one iteration to the next.
+        broadcast_variables: a filter of variables that all iterations share, among those that are not carried.
+        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them. Only for bounds that are
+            known when it is traced.
 
     Returns:
         The last value.
@@ -234,7 +243,7 @@ def fori_loop(
         variable_broadcast=broadcast_variables,
         split_rngs=flags(split_rngs),
     )
-    return run_lifted("nn.fori_loop", lift, [body_fn], mdl, (lower, upper, init))
+    return lift_functions(lift, body_fn, name="nn.fori_loop")(mdl, lower, upper, init)
 
 
 def associative_scan(
@@ -254,14 +263,14 @@ def associative_scan(
 
     Args:
         fn: called as `fn(mdl, a, b)`; must be associative.
-        mdl: as in `nn.cond`.
-        elems: see `jax.lax.associative_scan`.
-        reverse: see `jax.lax.associative_scan`.
-        axis: see `jax.lax.associative_scan`.
-        variables: see `liftcore.associative_scan`.
+        mdl: the module, or a pytree of modules.
+        elems: a pytree of arrays, whose elements along the axis are combined.
+        reverse: whether to combine from the last element to the first.
+        axis: the axis of the arrays along which the elements are.
+        variables: a filter of the variables that are lifted.
 
     Returns:
-        See `jax.lax.associative_scan`.
+        A pytree like `elems`, with all prefixes combined.
     """
     lift = functools.partial(liftcore.associative_scan, reverse=reverse, axis=axis, variables=variables)
-    return run_lifted("nn.associative_scan", lift, [fn], mdl, (elems,))
+    return lift_functions(lift, fn, name="nn.associative_scan")(mdl, elems)

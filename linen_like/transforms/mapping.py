@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import InOutAxes
 
-from ..lifting.lifting import Methods, flags, lift_with
+from ..lifting import Methods, flags, lift_with
 
 __all__ = ["map", "pmap", "shard_map", "vmap"]
 
@@ -42,17 +42,20 @@ def vmap(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: see `liftcore.vmap`.
-        split_rngs: see `liftcore.vmap`.
-        in_axes: see `liftcore.vmap`; the module itself is not counted.
-        out_axes: see `jax.vmap`.
-        axis_size: see `jax.vmap`.
-        axis_name: see `jax.vmap`.
-        spmd_axis_name: see `jax.vmap`.
-        metadata_params: see `liftcore.vmap`.
+        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        in_axes: for each argument after the module the axis to map over, or None for the same value in all elements; a
+            pytree prefix.
+        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
+        axis_size: how many elements there are; needed only where nothing is mapped.
+        axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
+        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
         methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
             that differ from those given here.
-        kw_axes: see `liftcore.vmap`.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+            on unchanged.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -89,14 +92,15 @@ def map(
         {'params': {'bias': (5, 2), 'kernel': (5, 3, 2)}}
 
     Args:
-        target: see `vmap`.
-        variable_axes: see `liftcore.vmap`.
-        split_rngs: see `liftcore.vmap`.
-        batch_size: see `jax.lax.map`.
-        methods: see `vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        batch_size: how many elements run at once, by `vmap`; by default one after the other.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.map,
@@ -133,22 +137,29 @@ def pmap(
         {'params': {'bias': (2,), 'kernel': (3, 2)}}
 
     Args:
-        target: see `vmap`.
-        variable_axes: see `liftcore.vmap`.
-        split_rngs: see `liftcore.vmap`.
-        in_axes: see `liftcore.pmap`; the module itself is not counted.
-        out_axes: see `jax.pmap`.
-        axis_size: see `jax.pmap`.
-        axis_name: see `jax.pmap`.
-        devices: see `jax.pmap`.
-        backend: see `jax.pmap`.
-        donate_argnums: see `jax.pmap`; the module is number 0.
-        metadata_params: see `liftcore.vmap`.
-        methods: see `vmap`.
-        kw_axes: see `liftcore.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
+        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        in_axes: for each argument after the module the axis to map over, or None for the same value on all devices; a
+            pytree prefix. What has the axis None may be any Python value and is passed on unchanged, as
+            `static_broadcasted_argnums` of `jax.pmap` do.
+        out_axes: the axis of each result; a pytree prefix.
+        axis_size: how many elements there are, one for each device; needed only where nothing is mapped.
+        axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
+        devices: the devices to run on; by default all of the backend.
+        backend: the platform to run on, such as `"cpu"`.
+        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
+            call. Numbers count in the signature of `fn`, where the module is 0. Of arguments with the axis None, and of
+            variables, nothing is donated.
+        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
+            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+            on unchanged.
 
     Returns:
-        See `vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.pmap,
@@ -196,18 +207,22 @@ def shard_map(
         {'params': {'Dense_0': {'kernel': (8, 2)}}}
 
     Args:
-        target: see `vmap`.
-        variable_specs: see `liftcore.shard_map`.
-        split_rngs: see `liftcore.shard_map`.
-        mesh: see `jax.shard_map`.
-        in_specs: see `jax.shard_map`; the module itself is not counted.
-        out_specs: see `jax.shard_map`.
-        axis_names: see `jax.shard_map`.
-        check_vma: see `jax.shard_map`.
-        methods: see `vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        variable_specs: for each filter of variables how these are partitioned, going in and coming out.
+        split_rngs: for each filter of RNG streams over which axes of the mesh shards draw different keys: True for all
+            axes, False for none, or a name, or a tuple of names.
+        mesh: the mesh of devices; by default that of the context.
+        in_specs: how the arguments after the module are partitioned: a pytree prefix of `PartitionSpec`s. Keyword
+            arguments are the same on all shards.
+        out_specs: how what each shard returns is put together: a pytree prefix of `PartitionSpec`s.
+        axis_names: the axes of the mesh that the function runs along; by default all of them.
+        check_vma: whether it is checked that what `out_specs` takes for equal on all shards is so; it holds for
+            variables too.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.shard_map,

@@ -8,10 +8,10 @@ from typing import Any
 
 import liftcore
 from liftcore import Captured
-from liftcore.errors import name_of, no_function
+from liftcore.errors import check_function, name_of
 from liftcore.typing import Filter
 
-from ..lifting.lifting import lift_with
+from ..lifting import lift_with
 
 __all__ = ["transformation"]
 
@@ -43,9 +43,10 @@ def transformation(
         transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, where `body` is the method
             or function as a pure function of the groups, and the arguments are those of the call without the module;
             returns the result and the output groups. See `liftcore.transformation`.
-        in_variable_filters: see `liftcore.transformation`.
-        out_variable_filters: see `liftcore.transformation`.
-        rng_filters: see `liftcore.transformation`.
+        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
+        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
+            other filter takes come out in a last group.
+        rng_filters: the filters of the groups of RNG streams.
         name: that of the transformation, in paths, in the names of lifted classes and in the text of errors; by default
             that of `transform`.
         prefix: what the automatic names of submodules of a lifted class begin with, before that of the class itself; by
@@ -60,8 +61,7 @@ def transformation(
     Raises:
         LiftArgumentError: where `transform` cannot be called.
     """
-    if not callable(transform):
-        raise no_function("nn.transformation", transform)
+    check_function("nn.transformation", transform)
     name = name or name_of(transform)
     groups = tuple(in_variable_filters), tuple(out_variable_filters), tuple(rng_filters)
     lift = functools.partial(_lift, transform, groups, name, tuple(options.items()))

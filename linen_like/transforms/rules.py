@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import liftcore
-from liftcore.errors import no_function
+from liftcore.errors import check_function
 from liftcore.typing import Filter
 
-from ..lifting.crossing import Crossing, cross
-from ..lifting.lifting import mark_lifted
-from .trees import Scopes, Trees, without_modules
+from ..lifting import mark_lifted
+from .trees import Trees, run_arranged, without_modules
 
 __all__ = ["custom_jvp", "custom_vjp", "custom_vmap"]
 
@@ -50,10 +49,11 @@ def custom_vjp(
         forward_fn: called as `forward_fn(mdl, *args)`; returns the result and residuals, a pytree.
         backward_fn: called as `backward_fn(*nondiff_args, residuals, cotangent)`; returns the cotangent of the
             variables, as the pullback of `nn.vjp` does, and one for each other argument. None stands for zero.
-        grad_vars: see `wrt` of `liftcore.custom_vjp`.
-        nondiff_argnums: see `jax.custom_vjp`; the module is number 0.
-        variables: see `liftcore.custom_vjp`.
-        rngs: see `liftcore.custom_vjp`.
+        grad_vars: a filter of the variables that have cotangents.
+        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
+            and functions. Numbers count in the signature of `fn`, where the module is 0.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         A function that is called as `fn` is.
@@ -61,24 +61,24 @@ def custom_vjp(
     Raises:
         LiftArgumentError: when called, where modules come along whose cotangent would be left out.
     """
-    if not callable(backward_fn):
-        raise no_function("nn.custom_vjp", backward_fn)
+    check_function("nn.custom_vjp", backward_fn)
 
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:
-        crossing, trees = _cross("nn.custom_vjp", mdl, [fn, forward_fn], args)
+        def lift(trees: Trees, call: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(backward_fn)
+            def backward(*args: Any) -> Any:
+                given = backward_fn(*without_modules(args))
+                if not isinstance(given, tuple | list) or not given:
+                    return given
+                return trees.into(given[0]), *given[1:]
 
-        @functools.wraps(backward_fn)
-        def backward(*args: Any) -> Any:
-            given = backward_fn(*without_modules(args))
-            if not isinstance(given, tuple | list) or not given:
-                return given
-            return trees.into(given[0]), *given[1:]
+            lifted = liftcore.custom_vjp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+            lifted.identity = custom  # the rule may call it, for the same module
+            lifted.defvjp(forward, backward)
+            return lifted
 
-        lifted = liftcore.custom_vjp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
-        lifted.identity = custom  # the rule may call it, for the same module
-        lifted.defvjp(crossing.calls[1], backward)
-        return lifted(Scopes(crossing.scopes), *crossing.args)
+        return run_arranged("nn.custom_vjp", lift, [fn, forward_fn], mdl, args)
 
     return mark_lifted(custom)
 
@@ -115,10 +115,11 @@ def custom_jvp(
         fn: called as `fn(mdl, *args)`.
         jvp_fn: called as `jvp_fn(mdl, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and its
             tangent. The tangents of variables are given as `nn.jvp` takes them.
-        grad_vars: see `wrt` of `liftcore.custom_jvp`.
-        nondiff_argnums: see `jax.custom_jvp`; the module is number 0.
-        variables: see `liftcore.custom_jvp`.
-        rngs: see `liftcore.custom_jvp`.
+        grad_vars: a filter of the variables that have tangents.
+        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
+            and functions. Numbers count in the signature of `fn`, where the module is 0.
+        variables: a filter of the variables that are lifted beside those.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         A function that is called as `fn` is.
@@ -129,17 +130,17 @@ def custom_jvp(
 
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:
-        crossing, trees = _cross("nn.custom_jvp", mdl, [fn, jvp_fn], args)
-        rule = crossing.calls[1]
+        def lift(trees: Trees, call: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(rule, updated=())
+            def on_scopes(scopes: Any, *args: Any) -> Any:
+                return rule(scopes, *args[:-1], trees.out(args[-1]))
 
-        @functools.wraps(rule, updated=())
-        def on_scopes(scopes: Any, *args: Any) -> Any:
-            return rule(scopes, *args[:-1], trees.out(args[-1]))
+            lifted = liftcore.custom_jvp(call, nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
+            lifted.identity = custom  # the rule may call it, for the same module
+            lifted.defjvp(on_scopes)
+            return lifted
 
-        lifted = liftcore.custom_jvp(crossing.calls[0], nondiff_argnums, wrt=grad_vars, variables=variables, rngs=rngs)
-        lifted.identity = custom  # the rule may call it, for the same module
-        lifted.defjvp(on_scopes)
-        return lifted(Scopes(crossing.scopes), *crossing.args)
+        return run_arranged("nn.custom_jvp", lift, [fn, jvp_fn], mdl, args)
 
     return mark_lifted(custom)
 
@@ -166,8 +167,8 @@ def custom_vmap(
         rule: called as `rule(axis_size, in_batched, mdl, *args)`; see `liftcore.custom_vmap`. The first of `in_batched`
             is a tree of bools, `{collection: {module: {name: bool}}}`, or a pytree of such where `mdl` is a pytree of
             modules.
-        variables: see `liftcore.custom_vmap`.
-        rngs: see `liftcore.custom_vmap`.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         A function that is called as `fn` is.
@@ -179,23 +180,17 @@ def custom_vmap(
 
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:
-        crossing, trees = _cross("nn.custom_vmap", mdl, [fn, of_module], args)
-        on_module = crossing.calls[1]  # JAX keeps the rule, and must not keep the arguments with it
+        # JAX keeps the rule, and must not keep the arguments with it.
+        def lift(trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(rule)
+            def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
+                of_variables, *others = in_batched
+                return on_module(scopes, axis_size, (trees.out(of_variables), *others), *args)
 
-        @functools.wraps(rule)
-        def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:
-            of_variables, *others = in_batched
-            return on_module(scopes, axis_size, (trees.out(of_variables), *others), *args)
+            lifted = liftcore.custom_vmap(call, variables=variables, rngs=rngs)
+            lifted.def_vmap(on_scopes)
+            return lifted
 
-        lifted = liftcore.custom_vmap(crossing.calls[0], variables=variables, rngs=rngs)
-        lifted.def_vmap(on_scopes)
-        return lifted(Scopes(crossing.scopes), *crossing.args)
+        return run_arranged("nn.custom_vmap", lift, [fn, of_module], mdl, args)
 
     return mark_lifted(custom)
-
-
-def _cross(
-    where: str, mdl: Any, functions: Sequence[Callable[..., Any]], args: tuple[Any, ...]
-) -> tuple[Crossing, Trees]:
-    crossing = cross(where, mdl, functions, args)
-    return crossing, Trees.of(where, crossing)

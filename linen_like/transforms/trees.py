@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +10,12 @@ import jax
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import PyTree
 
-from ..lifecycle.naming import map_modules
-from ..lifting.crossing import Crossing, lies_in
+from ..lifecycle.naming import map_instances
+from ..lifting import as_in_a_method
+from ..rebuilding.on_scopes import OnScopes, lies_below, on_scopes
+from ..rebuilding.template import ArgumentAt
 
-__all__ = ["Scopes", "Trees", "without_modules"]
+__all__ = ["Trees", "run_arranged", "without_modules"]
 
 
 class Scopes(list[Any]):
@@ -39,12 +41,12 @@ class Trees(NamedTuple):
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, where: str, crossing: Crossing, several: bool = False) -> Trees:
+    def of(cls, where: str, use: OnScopes, several: bool = False) -> Trees:
         """The arrangement of one use of a lift.
 
         Args:
             where: the lift.
-            crossing: its use.
+            use: that.
             several: whether it is a list of the trees of all modules, those that fields lead to first, as in Linen.
 
         Raises:
@@ -52,13 +54,13 @@ class Trees(NamedTuple):
         """
         arranged: PyTree = 0
         if several:
-            arranged = [*range(1, crossing.given), 0]
-        elif crossing.subject is not None:
-            arranged = map_modules(crossing.subject, lambda place: crossing.numbers[place.index])
+            arranged = [*range(1, use.given), 0]
+        elif use.subject is not None:
+            arranged = map_instances(use.subject, ArgumentAt, lambda place: use.numbers[place.index])
         numbers = jax.tree.leaves(arranged)
-        known = [crossing.scopes[number] for number in numbers]
-        given = crossing.scopes[: crossing.given]
-        outside = [scope.path_text for scope in given if not lies_in(scope, known)]
+        known = [use.scopes[number] for number in numbers]
+        given = use.scopes[: use.given]
+        outside = [scope.path_text for scope in given if not lies_below(scope, known)]
         if outside:
             raise LiftArgumentError(
                 where,
@@ -66,7 +68,7 @@ class Trees(NamedTuple):
                 f"{outside}, which come along, are not among these.",
                 "Give a tuple of modules in place of the one; in `nn.vjp`, `multi_scope=True` is another way.",
             )
-        return cls(where, len(crossing.scopes), jax.tree.structure(arranged), tuple(numbers))
+        return cls(where, len(use.scopes), jax.tree.structure(arranged), tuple(numbers))
 
     def out(self, result: PyTree) -> PyTree:
         """A result with all `Scopes` in it arranged."""
@@ -98,6 +100,33 @@ class Trees(NamedTuple):
         return found
 
 
+def run_arranged(
+    where: str,
+    lift: Callable[..., Callable[..., Any]],
+    functions: Sequence[Callable[..., Any]],
+    mdl: Any,
+    args: tuple[Any, ...],
+    several: bool = False,
+) -> Any:
+    """What functions of a module return under a lift that gives, or takes, something for the variables of each scope.
+
+    `lift_functions` does not serve: derivatives, and rules for them, speak of the variables of the module that was
+    given, where the lift has scopes. Which of those are meant is known when the module has been taken to its scopes.
+
+    Args:
+        where: the lift, for the text of errors.
+        lift: called as `lift(trees, *functions of scopes)`; what it returns is called with `Scopes` and the arguments.
+        functions: the functions of the module.
+        mdl: the module, or a pytree of modules.
+        args: the arguments after it.
+        several: that of `Trees.of`.
+    """
+    with as_in_a_method():
+        use = on_scopes(where, mdl, functions, args)
+        trees = Trees.of(where, use, several)
+        return lift(trees, *use.calls)(Scopes(use.scopes), *use.args)
+
+
 def without_modules(result: PyTree) -> PyTree:
     """A result with None for what stands for a module."""
-    return map_modules(result, lambda place: None)
+    return map_instances(result, ArgumentAt, lambda place: None)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import liftcore
 from liftcore.typing import Filter, RNGs, Variables
 
-from ..lifting.lifting import Methods, lift_with
+from ..lifting import Methods, lift_with
 
 __all__ = ["fold_rngs", "map_variables", "swap_collection", "with_rngs"]
 
@@ -44,18 +44,22 @@ def map_variables(
         ((1, 3), (3, 2))
 
     Args:
-        target: see `nn.vmap`.
-        mapped_collections: see `mapped` of `liftcore.map_variables`.
-        trans_in_fn: see `map_in` of `liftcore.map_variables`.
-        trans_out_fn: see `map_out` of `liftcore.map_variables`.
-        init: see `liftcore.map_variables`.
-        mutable: see `liftcore.map_variables`.
-        rngs: see `liftcore.map_variables`.
-        variables: see `liftcore.map_variables`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        mapped_collections: a filter of the variables that are mapped. Others are lifted as they are.
+        trans_in_fn: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
+            sees; not called where there are none.
+        trans_out_fn: from what the body made or wrote to what is stored, which `mapped` must take too. Where the
+            initial value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a
+            `map_out` with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
+        init: whether the body may create mapped variables.
+        mutable: whether it may write them, and create them.
+        rngs: a filter of the RNG streams that are lifted.
+        variables: a filter of the other variables that are lifted.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(
         liftcore.map_variables,
@@ -82,15 +86,16 @@ def swap_collection(
         ['ema']
 
     Args:
-        target: see `nn.vmap`.
-        col_a: see `liftcore.swap_collection`.
-        col_b: see `liftcore.swap_collection`.
-        variables: see `liftcore.swap_collection`.
-        rngs: see `liftcore.swap_collection`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        col_a: one collection.
+        col_b: the other.
+        variables: a filter of the other variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(liftcore.swap_collection, col_a=col_a, col_b=col_b, variables=variables, rngs=rngs)
     return lift_with(lift, target, methods=methods, name="nn.swap_collection")
@@ -108,13 +113,14 @@ def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, 
         True
 
     Args:
-        target: see `nn.vmap`.
-        variables: see `liftcore.fold_rngs`.
-        rngs: see `liftcore.fold_rngs`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        variables: a filter of the variables that are lifted.
+        rngs: a filter of the RNG streams that are lifted, and begin anew.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(liftcore.fold_rngs, variables=variables, rngs=rngs)
     return lift_with(lift, target, methods=methods, name="nn.fold_rngs", prefix="Fold_rngs")
@@ -135,11 +141,13 @@ def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
         True
 
     Args:
-        target: see `nn.vmap`.
-        rngs: see `liftcore.with_rngs`.
-        methods: see `nn.vmap`.
+        target: a Module class, or a function whose first argument is a module.
+        rngs: from the names of streams to their keys; or one key, which is the stream `params`. They need not be among
+            those that `init` or `apply` was given.
+        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
+            that differ from those given here.
 
     Returns:
-        See `nn.vmap`.
+        A Module class with the same fields, or a function with the same arguments.
     """
     return lift_with(functools.partial(liftcore.with_rngs, rngs=rngs), target, methods=methods, name="nn.with_rngs")

@@ -11,22 +11,22 @@ import pytest
 
 import liftcore
 import linen_like
-from tests.architecture.sources import Source, imports, offers, public_definitions, sources, targets
+from tests.architecture.sources import PACKAGES, Source, imports, offers, public_definitions, sources, targets
 
 LEVELS = (
-    {"errors", "typing", "values", "lazy", "_compat"},
-    {"filters", "rng", "meta", "statics", "rest", "struct", "traverse_util", "frozen_dict"},
+    {"errors", "typing", "values", "lazy", "tracing", "_compat"},
+    {"filters", "rng", "meta", "statics", "rest", "struct", "traverse_util", "frozen_dict", "texts"},
     {"scopes", "saving", "serialization"},
-    {"pipeline", "entry", "diagnostics"},
+    {"pipeline", "entry"},
     {"runners"},
-    {"lift", "nn"},
+    {"lift", "nn", "diagnostics"},
 )
 """The rooms and files of liftcore; each imports from its own level and those above it here."""
 
 MODULE_LEVELS = (
     {"errors", "dtypes", "initializers"},
     {"lifecycle"},
-    {"summary"},
+    {"summary", "cached_method", "rebuilding"},
     {"module"},
     {"lifting"},
 )
@@ -106,7 +106,24 @@ PUBLIC = {"liftcore"} | {f"liftcore.{name}" for name in liftcore.__all__ if insp
 """The package, and the modules that it offers."""
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "linen_like"])
+def test_no_two_classes_share_a_name() -> None:
+    """Within a style: each has a `Module`, and layers have the names that their users know."""
+    classes = [(name.partition(".")[0], node) for name, one in MODULES.items() for node in one.tree.body]
+    classes = [(package, node) for package, node in classes if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+    derived = {node.name for _, node in classes for base in node.bases if ast.unparse(base).endswith(f".{node.name}")}
+    core = {node.name for package, node in classes if package == "liftcore"}
+    assert not core & {node.name for package, node in classes if package != "liftcore" and node.name not in derived}
+    for style in PACKAGES:
+        names = [node.name for package, node in classes if package == style and node.name not in derived]
+        assert sorted(names) == sorted(set(names))
+
+
+def test_modules_reach_their_scopes_in_three_places_only() -> None:
+    users = {name for name, one in MODULES.items() for each in imports(one) if each.name == "on_scopes"}
+    assert users == {"linen_like.lifting", "linen_like.rebuilding.scoped", "linen_like.transforms.trees"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] != "liftcore"])
 def test_the_module_layer_uses_public_names_of_liftcore_only(name: str) -> None:
     source = MODULES[name]
     aliases = {}
@@ -139,12 +156,22 @@ def test_lifts_and_runners_use_public_names_of_the_pipeline_only(source: Source)
 
 def test_liftcore_knows_no_module_layer() -> None:
     for source in CORE.values():
-        assert not [one for one in imports(source) if one.module.split(".")[0] == "linen_like"], source.module
+        layers = [one for one in imports(source) if one.module.split(".")[0] in PACKAGES[1:]]
+        assert not layers, source.module
 
 
 @MODULE
 def test_a_file_imports_the_standard_library_and_the_dependencies_only(source: Source) -> None:
-    allowed = {"jax", "numpy", "msgpack", "ml_dtypes", "liftcore", "linen_like"}  # jax itself needs ml_dtypes
+    allowed = {
+        "jax",
+        "numpy",
+        "msgpack",
+        "ml_dtypes",
+        "liftcore",
+        "linen_like",
+        "equinox_like",
+        "pax_like",
+    }  # jax itself needs ml_dtypes
     roots = {one.module.split(".")[0] for one in imports(source)} - set(sys.stdlib_module_names)
     assert roots <= allowed
 
@@ -162,10 +189,10 @@ def exported(source: Source) -> set[str]:
     return public_definitions(source) if names is None else set(names)
 
 
-PACKAGES = pytest.mark.parametrize("source", [one for one in MODULES.values() if one.stub], ids=lambda one: one.module)
+STUBS = pytest.mark.parametrize("source", [one for one in MODULES.values() if one.stub], ids=lambda one: one.module)
 
 
-@PACKAGES
+@STUBS
 def test_a_package_exports_exactly_the_names_of_its_stub(source: Source) -> None:
     assert source.stub is not None
     [listed] = [node.value for node in source.stub.body if isinstance(node, ast.Assign)]
@@ -175,7 +202,7 @@ def test_a_package_exports_exactly_the_names_of_its_stub(source: Source) -> None
     assert public_definitions(source) == set()
 
 
-@PACKAGES
+@STUBS
 def test_no_file_has_the_name_of_something_that_its_package_takes_from_elsewhere(source: Source) -> None:
     """When Python loads a file, it becomes an attribute of its package, and would hide what is offered by that name."""
     for name, one in offers(source).items():

@@ -117,12 +117,12 @@ def test_a_pytree_that_is_one_array_has_a_name_all_the_same() -> None:
 
 def test_one_array_in_two_places_is_one_variable() -> None:
     shared = jnp.ones(2)
-    tree = {"encode": shared, "decode": [shared], "own": jnp.ones(2)}
+    tree = {"decode": [shared], "own": jnp.ones(2), "reads": shared}  # the other one lies between them
     blueprint = Blueprint.of(tree)
-    assert blueprint.paths == (("params", "decode", "0"), ("params", "decode", "0"), ("params", "own"))
+    assert blueprint.paths == (("params", "decode", "0"), ("params", "own"), ("params", "decode", "0"))
     assert set(blueprint.variables(tree)["params"]) == {"decode", "own"}
     found = blueprint.read({"params": {"decode": {"0": shared + 1}, "own": shared}})
-    assert found["encode"] is found["decode"][0]
+    assert found["reads"] is found["decode"][0]
 
 
 def test_the_gradient_of_a_shared_array_is_the_sum_of_both_uses() -> None:

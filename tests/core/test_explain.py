@@ -13,7 +13,7 @@ from jax.experimental import io_callback
 
 import liftcore
 from liftcore import In, InOut, Out, Scope
-from liftcore.diagnostics.explanation import ExplainedLift, ExplainedSequence, ExplainedVariable, Explanation, explain
+from liftcore.diagnostics.explanation import ExplainedLift, ExplainedStream, ExplainedVariable, Explanation, explain
 from liftcore.diagnostics.facts import type_text
 from liftcore.errors import UnliftedCollectionError
 from liftcore.filters import All, PathContains, leaves_of
@@ -32,8 +32,8 @@ def rows(lift: ExplainedLift) -> dict[str, ExplainedVariable]:
     return {"/".join(row.path): row for row in lift.variables}
 
 
-def keys(lift: ExplainedLift) -> dict[str, ExplainedSequence]:
-    return {row.name: row for row in lift.sequences}
+def keys(lift: ExplainedLift) -> dict[str, ExplainedStream]:
+    return {row.name: row for row in lift.streams}
 
 
 def told(row: ExplainedVariable) -> tuple[str | None, str, str]:
@@ -190,11 +190,11 @@ def test_sequences_tell_their_rule_and_how_many_keys_were_drawn() -> None:
     elements = liftcore.vmap(draws, split_rngs={"dropout": True, ("noise", "params"): False})
     rngs = dict.fromkeys(("params", "dropout", "other"), KEY)
     (lift,) = explain(elements)(bind(rngs=rngs), X).lifts
-    assert lift.sequences == (
-        ExplainedSequence("params", "params", "('noise', 'params')", "the same keys in all elements"),
-        ExplainedSequence("dropout", "dropout", "'dropout'", "split between elements", 3),
-        ExplainedSequence("other", "other", None, "not lifted"),
-        ExplainedSequence("noise", "params", "('noise', 'params')", "the same keys in all elements", 1),
+    assert lift.streams == (
+        ExplainedStream("params", "params", "('noise', 'params')", "the same keys in all elements"),
+        ExplainedStream("dropout", "dropout", "'dropout'", "split between elements", 3),
+        ExplainedStream("other", "other", None, "not lifted"),
+        ExplainedStream("noise", "params", "('noise', 'params')", "the same keys in all elements", 1),
     )
 
 
@@ -218,7 +218,7 @@ def test_a_sequence_that_an_outer_lift_left_out_is_not_lifted_further_in() -> No
     assert told_key(keys(inner)["dropout"]) == told_key(keys(lift)["dropout"]) == (None, "not lifted", 0)
 
 
-def told_key(row: ExplainedSequence) -> tuple[str | None, str, int]:
+def told_key(row: ExplainedStream) -> tuple[str | None, str, int]:
     return row.group, row.treatment, row.drawn
 
 
@@ -508,7 +508,7 @@ def test_every_transformation_is_explained(name: str) -> None:
     assert {path for lift in first for path, row in rows(lift).items() if row.created} == set(made)
     for lift in first:
         assert all(row.type == type_text(made[path]) for path, row in rows(lift).items() if path in made)
-        assert all(row.treatment for row in (*lift.variables, *lift.sequences))
+        assert all(row.treatment for row in (*lift.variables, *lift.streams))
     again = explain(model)(liftcore.bind(variables, rngs, ["counter"]), X).lifts
     touched = [row for lift in again for row in lift.variables if row.fate != "untouched"]
     assert {"/".join(row.path) for row in touched} == set(made)

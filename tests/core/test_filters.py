@@ -27,7 +27,7 @@ from liftcore.filters import (
     decide,
     intersect,
     matches_collection,
-    matches_sequence,
+    matches_stream,
     merge,
     partition,
     split,
@@ -212,11 +212,11 @@ def test_a_prefix_decides_more():
 
 
 def test_sequences_are_matched_by_name():
-    assert matches_sequence("dropout", "dropout")
-    assert not matches_sequence("dropout", "params")
-    assert matches_sequence(DenyList("params"), "dropout")
-    assert matches_sequence(lambda path, value: path == ("dropout",) and value is None, "dropout")
-    assert not matches_sequence(Box, "dropout")
+    assert matches_stream("dropout", "dropout")
+    assert not matches_stream("dropout", "params")
+    assert matches_stream(DenyList("params"), "dropout")
+    assert matches_stream(lambda path, value: path == ("dropout",) and value is None, "dropout")
+    assert not matches_stream(Box, "dropout")
 
 
 NAMES = st.sampled_from(["params", "cache", "stats"])

@@ -45,6 +45,15 @@ def repeated(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda scope: over(scope, 0.0)
 
 
+def other_paths(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Under a filter that looks at paths, and finds none that it is for."""
+    shared = All("state", PathContains("other"))
+    over = liftcore.scan(
+        lambda scope, c, _: (c, fn(scope)), length=1, variable_broadcast=shared, variable_carry=True, split_rngs=True
+    )
+    return lambda scope: jax.tree.map(lambda leaf: leaf[0], over(scope, 0.0, None)[1])
+
+
 def seen(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf, tree)
 
@@ -61,6 +70,8 @@ UNCHANGED: dict[str, Callable[..., Any]] = {
     "vjp": lambda fn: lambda scope: liftcore.vjp(fn, wrt="params")(scope)[0],
     "custom": inline,
     "map_variables": lambda fn: liftcore.map_variables(fn, "state", seen, seen, init=True, mutable=True),
+    "other paths": lambda fn: other_paths(fn),
+    "a branch with other paths": lambda fn: lambda scope: liftcore.cond(other_paths(fn), fn)(scope, True),
     "path filters": lambda fn: liftcore.vmap(
         fn, axis_size=1, variable_axes={All("state", PathContains("x")): 0, ...: None}, split_rngs=True
     ),

@@ -18,7 +18,7 @@ from liftcore.errors import (
     ModifyScopeVariableError,
     NameInUseError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, PathContains, to_predicate
 from liftcore.pipeline.committing import commit
@@ -332,7 +332,7 @@ def test_what_is_not_lifted_cannot_be_used() -> None:
         assert "exists outside mine" in error.what
     error = raises(UnliftedCollectionError, lambda scope: scope.put_variable("cache", "new", 0))
     assert "no output group of mine takes it" in error.what
-    error = raises(UnliftedSequenceError, lambda scope: scope.make_rng("dropout"))
+    error = raises(UnliftedStreamError, lambda scope: scope.make_rng("dropout"))
     assert error.where == 'make_rng("dropout") at /mine'
     assert "the stream was given, but mine does not pass it in" in error.what
     assert root.variables() == {"params": {"w": 1}, "cache": {"c": 2}}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftcore import Rest, is_array, join_static, split_static
+from liftcore import Rest, flatten_static, is_array, join_static, split_static
 from liftcore.errors import LiftArgumentError
 from liftcore.statics import Undescribed
 from tests.core.pytrees import PYTREES, STATIC, Layer, Pair, double, same
@@ -62,6 +62,16 @@ def test_a_predicate_says_what_is_traced() -> None:
     dynamic, rest = split_static({"rate": 0.5, "n": 3, "x": np.ones(2)}, lambda leaf: isinstance(leaf, float))
     assert jax.tree.leaves(dynamic) == [0.5]
     assert rest.join({"rate": 1.5, "n": None, "x": None})["rate"] == 1.5
+
+
+@given(PYTREES)
+@settings(deadline=None)
+def test_arrays_in_a_list_are_joined_again(tree: Any) -> None:
+    arrays, rest = flatten_static(tree)
+    dynamic, same_rest = split_static(tree)
+    assert same(arrays, jax.tree.leaves(dynamic))
+    assert rest == same_rest
+    assert same(rest.unflatten(arrays), tree)
 
 
 def test_what_is_in_the_place_of_an_array_may_be_any_pytree() -> None:
@@ -114,6 +124,13 @@ def test_values_are_told_apart_by_type_and_sign() -> None:
 def test_static_fields_of_nodes_are_told_apart_too() -> None:
     assert split_static(Layer(jnp.ones(2), "x", 1))[1] != split_static(Layer(jnp.ones(2), "x", True))[1]
     assert split_static(Pair(1, 2))[1] != split_static((1, 2))[1]
+
+
+def test_keys_of_dicts_are_told_apart_too() -> None:
+    keys: list[Any] = ["1", 1, True, 1.0, 0.0, -0.0, "1"]
+    rests = [Rest({"above": {key: "leaf"}}) for key in keys]
+    equal = [[one == other for other in rests] for one in rests]
+    assert equal == [[str(one) == str(other) and type(one) is type(other) for other in keys] for one in keys]
 
 
 def test_nan_equals_itself() -> None:

@@ -82,6 +82,26 @@ def test_shapes_and_dtypes_of_arguments() -> None:
     assert str(found).splitlines()[0] == "/jit(argument): argument x: float32[3] before, float32[4] now"
 
 
+def test_a_static_leaf_of_an_argument_by_its_place() -> None:
+    run = liftcore.apply(liftcore.filtered(liftcore.jit, lambda scope, inputs: 2 * inputs["x"]))
+    run({}, {"x": X, "mode": ("train", 1)})
+    with retraces() as found:
+        run({}, {"x": X, "mode": ("train", 1.0)})
+        run({}, {"x": X, "mode": ("eval", 1.0)})
+    assert [record.differences for record in found] == [
+        (Difference("argument inputs['mode'][1]", "1", "1.0"),),
+        (Difference("argument inputs['mode'][0]", "'train'", "'eval'"),),
+    ]
+
+
+def test_a_rest_that_is_an_argument_by_its_leaves() -> None:
+    run = liftcore.apply(liftcore.jit(lambda scope, x, rest: rest.join({"x": x, "mode": None})["x"]))
+    for mode in ("train", "eval"):
+        with retraces() as found:
+            run({}, X, liftcore.split_static({"x": X, "mode": mode})[1])
+    assert found.records[-1].differences == (Difference("argument rest['mode']", "'train'", "'eval'"),)
+
+
 def tree(scope: Scope, x: Any, **others: Any) -> Any:
     return sum(leaf.sum() for leaf in jax.tree.leaves((x, others)))
 
@@ -140,7 +160,7 @@ def test_init_and_apply() -> None:
     with retraces() as found:
         liftcore.apply(run)(stored(), X)
     (record,) = found
-    assert {"initializing", "mutable", "variable params/w", "sequence params"} <= set(what(record))
+    assert {"initializing", "mutable", "variable params/w", "stream params"} <= set(what(record))
     assert Difference("initializing", "True", "False") in record.differences
 
 
@@ -150,7 +170,7 @@ def test_sequences_and_variables_that_are_given_or_not() -> None:
     with retraces() as found:
         run(stored(), X, rngs={"dropout": KEY})
         run({**stored(), "state": {"deep": {"n": X}}}, X)
-    assert what(found.records[0]) == ["sequences given", "sequence dropout"]
+    assert what(found.records[0]) == ["streams given", "stream dropout"]
     assert found.records[1].differences == (Difference("variable state/deep/n", None, "float32[3]"),)
 
 
@@ -313,9 +333,9 @@ def test_an_applied_function_tells_variables_sequences_and_the_mutable_set() -> 
         jax.jit(liftcore.apply(model))(stored(), X, rngs={"dropout": KEY})
     assert [what(record) for record in found] == [
         [],
-        ["mutable", "initializing", "variable params/w", "sequence params"],
+        ["mutable", "initializing", "variable params/w", "stream params"],
         ["mutable", "variable state/n"],
-        ["sequence dropout"],
+        ["stream dropout"],
     ]
 
 

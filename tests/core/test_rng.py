@@ -116,7 +116,7 @@ def test_a_missing_sequence_names_those_that_were_given() -> None:
         (0, "given 0"),
         (jnp.zeros((2,)), "given a float32[2] array"),
         (jax.random.split(jax.random.key(0), 3), "given PRNG keys of shape (3,)"),
-        (jnp.zeros((3, 2), jnp.uint32), "given a uint32[3, 2] array"),
+        (jnp.zeros((3, 2), jnp.uint32), "given a uint32[3,2] array"),
     ],
 )
 def test_what_is_no_key_is_refused(given: Any, shown: str) -> None:

@@ -241,7 +241,7 @@ def test_what_is_made_later_reads_the_bound_form_of_what_was_made_before() -> No
     traced = trace(fn, jnp.float32(1))
     prologue = Prologue(traced, [jnp.float32(1)])
     for level in traced.levels(traced.all()):
-        prologue.make_at_once(level, bind=lambda number, value: value + 10 * number + 100)
+        prologue.evaluate(level, bind=lambda number, value: value + 10 * number + 100)
     assert prologue.values == [102.0, 314.0]
 
 

@@ -29,6 +29,21 @@ class Config:
     size: Any
     note: Any = dataclasses.field(default=None, compare=False)
 
+    @functools.cached_property
+    def total(self) -> Any:
+        return sum(self.size)
+
+
+class Named(dict[str, Any]):
+    """A dict with an attribute."""
+
+    k = 0
+
+
+def with_attribute(value: Any, name: str, attribute: Any) -> Any:
+    object.__setattr__(value, name, attribute)
+    return value
+
 
 @dataclasses.dataclass
 class Mutable:
@@ -120,6 +135,8 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "types in sets": ({1}, {1.0}),
     "frozen dataclasses": (Config(1), Config(1.0)),
     "what a dataclass does not compare": (Config(1, "a"), Config(1, "b")),
+    "attributes that are no fields": (with_attribute(Config(1), "k", 1), with_attribute(Config(1), "k", 2)),
+    "attributes of a dict": (with_attribute(Named(a=1), "k", 1), with_attribute(Named(a=1), "k", 2)),
     "deep down": ({"a": [Config((1,))]}, {"a": [Config((1.0,))]}),
     "functions": (adding(1), adding(1)),
     "partials": (functools.partial(double, 1), functools.partial(double, 1.0)),
@@ -241,6 +258,21 @@ def test_functions_that_compare_by_value_are_told_apart_by_types() -> None:
     x = jnp.ones(2, int)
     found = [liftcore.apply(liftcore.jit(Times(by)))({}, x).dtype.name for by in (1, 1.0, 1)]
     assert found == ["int32", "float32", "int32"]
+
+
+def test_what_is_computed_when_first_asked_for_is_no_part_of_a_key() -> None:
+    one, other = Config((1, 2)), Config((1, 2))
+    assert one.total == 3
+    assert static_key(one) == static_key(other)
+
+
+def test_a_snapshot_of_a_dict_is_as_that_was_made() -> None:
+    value = with_attribute(Named(a=[1]), "k", 5)
+    kept = liftcore.statics.snapshot(value)
+    value["a"].append(2)
+    assert (type(kept), kept, kept.k) == (Named, {"a": [1]}, 5)
+    counts = collections.defaultdict(list, {"a": [1]})
+    assert liftcore.statics.snapshot(counts)["b"] == []
 
 
 def test_a_snapshot_stays_what_it_was() -> None:

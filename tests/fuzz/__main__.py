@@ -9,22 +9,15 @@ import argparse
 import concurrent.futures
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
-import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1 --xla_allow_excess_precision=false")
 
 from tests.fuzz.generate import FEATURES
 from tests.fuzz.runs import attempt
-
-
-def tree_seed() -> int:
-    """A seed from the tree of the commit: each change is tried with other programs, each run of it with the same."""
-    found = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=False)
-    return zlib.crc32(found.stdout.strip().encode()) if found.returncode == 0 else 0
+from tests.sample import tree_seed
 
 
 def main() -> int:

@@ -109,3 +109,10 @@ CASES["what an inner scan makes from what the outer one carries"] = nested(
     Make("v", "state", "v", Op("add", (X, Local("y")))),
     Make("w", "consts", "w", Read("state", "v")),
 )
+
+LOGGED = (Make("v", "consts", "v", X), Make("w", "cache", "w", Read("consts", "v")))
+BOTH = Lift("scan", 2, (("cache", CARRY), ("consts", 0)), SPLITS)
+TWICE = Call("b", BOTH, (Body(LOGGED, Op("add", (Read("cache", "w"), Num(10.0)))),), (X, X), "inner")
+CASES["what an inner scan makes from the last value of what the outer one carries"] = Program(
+    Body((Call("a", BOTH, (Body((TWICE,), Op("tanh", (X,))),), (X, X), "outer"),), X)
+)

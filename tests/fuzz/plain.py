@@ -286,6 +286,8 @@ def again(world: World, old: Any, new: Any) -> Any:
     if types(old) == types(new):
         return new
     world.loose.append("JAX decides what becomes of weak types")
+    if len(world.first) > 1 and [kind[1] for kind in types(old)] != [kind[1] for kind in types(new)]:
+        raise IllegalError("JAX promotes a carry before the loop: what is made from it has another type")
     return jax.tree.map(again_leaf, old, new)
 
 

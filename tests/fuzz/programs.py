@@ -177,8 +177,13 @@ def like(value: Any, target: Any) -> Any:
     if shape == () and value.ndim:
         value = value.sum()
     if jnp.issubdtype(dtype, jnp.integer) and jnp.issubdtype(value.dtype, jnp.inexact):
-        value = jnp.round(value)  # 0.99999994, which XLA may give for 1, is no other integer
+        value = whole(value)
     return jnp.broadcast_to(value, shape).astype(dtype)
+
+
+def whole(value: Any) -> Any:
+    """Numbers rounded: 0.99999994 and 1.4999999, which XLA may give for 1 and 1.5, are no other integers than those."""
+    return jnp.round(value + 0.137)
 
 
 def number(value: Any) -> Any:
@@ -201,7 +206,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "sum": lambda value: jnp.sum(jnp.asarray(value)),
     "bfloat16": lambda value: jnp.asarray(value, jnp.bfloat16),
     "float32": lambda value: jnp.asarray(value, jnp.float32),
-    "int32": lambda value: jnp.asarray(jnp.round(jnp.asarray(value, jnp.float32)), jnp.int32),
+    "int32": lambda value: jnp.asarray(whole(jnp.asarray(value, jnp.float32)), jnp.int32),
     "vector": lambda value: jnp.broadcast_to(jnp.tanh(jnp.asarray(value, jnp.float32)), (3,)),
     "positive": lambda value: jnp.sum(jnp.asarray(value)) > 0,
 }

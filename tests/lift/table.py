@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import equinox_like as eqx
 import liftcore
 from tests.lift import own
 from tests.lift.plain import CARRY, PART, SAME, Rule
 from tests.lift.quick import key
-from tests.lift.rows import derivatives, elements, loops, views
+from tests.lift.rows import derivatives, elements, filtered, loops, views
 from tests.lift.rows.row import DEVICES, FORWARD, REVERSE, unchanged
 
 COLLECTIONS = ("params", "consts", "fixed", "state", "counter")
@@ -35,6 +36,18 @@ def _axes(params: Any, state: Any, counter: Any) -> dict[str, Any]:
 MAPPED = Rule(_axes(0, 1, 0), ALL, 2)
 LOOPED = Rule(_axes(None, CARRY, CARRY), SHARED_PARAMS, 2, folds=True)
 SHARDED = Rule(_axes(None, PART, SAME), SHARED_PARAMS, 2)
+
+FILTERED = {
+    "filter_jit": filtered.unchanged(eqx.filter_jit)._replace(shown="jit"),
+    "filter_checkpoint": filtered.unchanged(eqx.filter_checkpoint)._replace(shown="remat"),
+    "filter_vmap": filtered.over_elements(MAPPED, own=True)._replace(shown="vmap"),
+    "filter_value_and_grad": filtered.with_gradient()._replace(shown="value_and_grad"),
+    "filter_vjp": filtered.pulled_back()._replace(shown="vjp"),
+    "filter_jvp": filtered.pushed_forward()._replace(shown="jvp"),
+    "filter_jacfwd": filtered.with_jacobian(eqx.filter_jacfwd, FORWARD)._replace(shown="jacfwd"),
+    "filter_jacrev": filtered.with_jacobian(eqx.filter_jacrev, REVERSE)._replace(shown="jacrev"),
+}
+"""Those of functions of any Python objects, with a scope among their arguments."""
 
 TABLE = {
     "vmap": elements.over_elements(MAPPED, own=True),
@@ -77,6 +90,7 @@ TABLE = {
     "scan, own, shared": loops.scanned(Rule(_axes(None, CARRY, 0), SHARED_PARAMS, 3, reverse=True), lift=own.scan),
     "jit, own": unchanged(own.jit),
     "named_call": unchanged(liftcore.named_call, name="named")._replace(shown=""),
+    **FILTERED,
 }
 """The rows by name."""
 
@@ -86,7 +100,9 @@ SHOWN = {name: name.split(",")[0] if row.shown is None else row.shown for name, 
 SHARED = frozenset({"vmap, shared", "scan, shared", "fori_loop", "fori_loop, traced", "while_loop", "shard_map"})
 """Rows with shared parameters, which must not depend on what differs between elements."""
 
-TRANSPARENT = frozenset({"remat", "remat, policy", "jit", "add_metadata_axis", "named_call"})
+TRANSPARENT = frozenset(
+    {"remat", "remat, policy", "jit", "add_metadata_axis", "named_call", "filter_jit", "filter_checkpoint"}
+)
 """Rows that must change no name, no value and no draw."""
 
 FRESH = tuple(

@@ -14,7 +14,7 @@ from jax.experimental import checkify as checks
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.checkify import checkify
 from tests.lift.quick import assert_same, key, uniform
@@ -124,7 +124,7 @@ def test_only_what_is_lifted_is_there() -> None:
     variables = {"params": {"w": GOOD, "lora": GOOD}}
     with pytest.raises(UnliftedCollectionError, match=r"\"params/w\" at /checkify\(read\).*\"params\" to `variables`"):
         liftcore.apply(checkify(read, variables=All("params", PathContains("lora"))))(variables, GOOD)
-    with pytest.raises(UnliftedSequenceError, match='"dropout" to `rngs`'):
+    with pytest.raises(UnliftedStreamError, match='"dropout" to `rngs`'):
         liftcore.init(checkify(root, rngs="params"))(RNGS, GOOD)
 
 

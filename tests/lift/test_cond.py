@@ -19,7 +19,7 @@ from liftcore.errors import (
     LiftArgumentError,
     ModifyScopeVariableError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, Not, PathContains
 from tests.lift.own import one_equation
@@ -592,7 +592,7 @@ def test_only_lifted_sequences_are_there() -> None:
 
     liftcore.apply(liftcore.switch([same, draw], rngs="dropout"))({}, 1, 1.0, rngs=RNGS)
     for lifted in (liftcore.cond(same, draw, rngs="params"), liftcore.cond(draw, same, rngs=False)):
-        with pytest.raises(UnliftedSequenceError, match=r"cond\(\w+\) does not pass it in .*\"dropout\" to `rngs`"):
+        with pytest.raises(UnliftedStreamError, match=r"cond\(\w+\) does not pass it in .*\"dropout\" to `rngs`"):
             liftcore.apply(lifted)({}, True, 1.0, rngs=RNGS)
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import Not
 from tests.lift.derivatives import KEY, LORA, RNGS, X, counts
 from tests.lift.nests import Counted
@@ -253,7 +253,7 @@ def test_only_lifted_variables_and_sequences_are_there() -> None:
         return x * jax.random.uniform(scope.make_rng("dropout"))
 
     result(ruled(noisy, rngs="dropout"), False, 1.0)
-    with pytest.raises(UnliftedSequenceError, match=r'custom_jvp\(noisy\) does not .*Add "dropout" to `rngs`'):
+    with pytest.raises(UnliftedStreamError, match=r'custom_jvp\(noisy\) does not .*Add "dropout" to `rngs`'):
         result(ruled(noisy, rngs="params"), False, 1.0)
 
 

@@ -19,7 +19,7 @@ from liftcore.errors import (
     ModifyScopeVariableError,
     ScopeCollectionNotFound,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, PathContains
 from liftcore.lift.custom_vmap import custom_vmap
@@ -239,7 +239,7 @@ def test_filters_say_what_is_lifted() -> None:
         liftcore.apply(refused)(variables, X)
     unlucky = custom_vmap(lambda scope: scope.make_rng("dropout"), rngs="params")
     unlucky.def_vmap(rule)
-    with pytest.raises(UnliftedSequenceError, match=r"to `rngs`"):
+    with pytest.raises(UnliftedStreamError, match=r"to `rngs`"):
         liftcore.apply(unlucky)({}, rngs={"dropout": KEY})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import LiftError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.eval_shape import eval_shape
 from tests.lift.quick import assert_same, key, uniform
@@ -153,7 +153,7 @@ def test_only_what_is_lifted_is_there() -> None:
     with pytest.raises(UnliftedCollectionError, match=r"\"params/w\" at /eval_shape\(read\).*to `variables`"):
         liftcore.apply(eval_shape(read, variables=lora))(variables)
     assert liftcore.apply(eval_shape(read, variables=(lora, "params")))(variables)[1].shape == (2, 3)
-    with pytest.raises(UnliftedSequenceError, match='"dropout" to `rngs`'):
+    with pytest.raises(UnliftedStreamError, match='"dropout" to `rngs`'):
         liftcore.apply(eval_shape(lambda scope: scope.make_rng("dropout"), rngs="params"))({}, rngs=RNGS)
 
 

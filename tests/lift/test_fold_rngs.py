@@ -11,7 +11,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.fold_rngs import fold_rngs
 from liftcore.lift.with_rngs import with_rngs
@@ -130,7 +130,7 @@ def test_only_what_is_lifted_is_there() -> None:
     with pytest.raises(UnliftedCollectionError, match=r"state/s.*\"state\" to `variables`"):
         liftcore.apply(fold_rngs(body, variables="params"))(variables, rngs=RNGS)
     for name in ("params", "noise"):
-        with pytest.raises(UnliftedSequenceError, match=rf'make_rng\("{name}"\).*"{name}" to `rngs`'):
+        with pytest.raises(UnliftedStreamError, match=rf'make_rng\("{name}"\).*"{name}" to `rngs`'):
             apply(fold_rngs(lambda scope, name=name: draw(scope, name), rngs="dropout"))
 
 

@@ -19,7 +19,7 @@ from liftcore.errors import (
     LiftArgumentError,
     LoopInvarianceError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, Not, PathContains
 from liftcore.rng import word
@@ -308,7 +308,7 @@ def test_sequences_are_not_lifted_unless_named(known: bool, mutable: bool) -> No
         return x + jax.random.uniform(scope.make_rng("dropout"))
 
     loop = liftcore.fori_loop(body)
-    with pytest.raises(UnliftedSequenceError) as caught:
+    with pytest.raises(UnliftedStreamError) as caught:
         run(lambda *args: liftcore.apply(loop, mutable=mutable)({}, *args, 0.0, rngs=RNGS), known, 0, 3)
     assert caught.value.where == 'make_rng("dropout") at /fori_loop(body)'
     assert caught.value.fix == (

@@ -17,7 +17,7 @@ from liftcore.errors import (
     JaxTransformError,
     LiftArgumentError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, Not, PathContains
 from tests.lift.derivatives import BOTH, KEY, LORA, VARIABLES, X, assert_state_stays, counts, noisy, result
@@ -356,7 +356,7 @@ def test_only_lifted_variables_and_sequences_are_there() -> None:
         return scope.param("scale", None, ()) * jax.random.uniform(scope.make_rng("dropout"))
 
     result(liftcore.grad(noisy, rngs="dropout"), False, 1.0)
-    with pytest.raises(UnliftedSequenceError, match=r'grad\(noisy\) does not pass it in .*Add "dropout" to `rngs`'):
+    with pytest.raises(UnliftedStreamError, match=r'grad\(noisy\) does not pass it in .*Add "dropout" to `rngs`'):
         result(liftcore.grad(noisy, rngs="params"), False, 1.0)
 
 

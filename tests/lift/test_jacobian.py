@@ -12,7 +12,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from tests.lift.derivatives import BOTH, KEY, LORA, PARAMS, VARIABLES, X, assert_state_stays, layer, noisy, result
 from tests.lift.own import one_equation
 from tests.lift.quick import assert_same
@@ -198,9 +198,7 @@ def test_only_lifted_variables_and_sequences_are_there(kind: str) -> None:
         return scope.param("scale", None, ()) * jax.random.uniform(scope.make_rng("dropout"))
 
     result(lifted(kind, noisy, rngs="dropout"), False, 1.0)
-    with pytest.raises(
-        UnliftedSequenceError, match=r'\(noisy\)(?: at /)? does not pass it in .*Add "dropout" to `rngs`'
-    ):
+    with pytest.raises(UnliftedStreamError, match=r'\(noisy\)(?: at /)? does not pass it in .*Add "dropout" to `rngs`'):
         result(lifted(kind, noisy, rngs="params"), False, 1.0)
 
 

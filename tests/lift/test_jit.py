@@ -16,7 +16,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.pipeline import Body
 from liftcore.runners.compiled import Compiled
@@ -387,6 +387,89 @@ def test_donated_buffers_are_gone(options: dict[str, Any], mutable: bool) -> Non
     assert not y.is_deleted()
 
 
+def decode(scope: Scope, x: Any) -> Any:
+    cache = scope.variable("cache", "sum", jnp.zeros, (4,))
+    step = scope.child(lambda scope: scope.variable("cache", "step", jnp.ones, (4,)), "inner")()
+    meta = scope.variable("cache", "meta", lambda: {"a": jnp.ones(4)})  # a value that is a mapping
+    boxed = scope.variable("cache", "boxed", lambda: liftcore.meta.Partitioned(jnp.ones(4), ("axis",)))
+    cache.value = cache.value + x * scope.param("w", lambda key: jnp.ones(4))
+    return (cache.value + step.value + meta.value["a"] + boxed.value).sum()
+
+
+def deleted(variables: Any) -> set[str]:
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return {jax.tree_util.keystr(path, simple=True, separator="/") for path, leaf in leaves if leaf.is_deleted()}
+
+
+@pytest.mark.parametrize("mutable", ["cache", ["cache", "state"], True])
+def test_donated_variables_are_gone_and_come_back(mutable: Any) -> None:
+    donating = liftcore.jit(decode, donate_variables="cache")
+    _, variables = liftcore.init(donating)(KEY, 1.0)
+    for _ in range(3):
+        expected = jax.tree.map(np.array, liftcore.apply(decode, mutable=mutable)(variables, 1.0))
+        y, changed = liftcore.apply(donating, mutable=mutable)(variables, 1.0)
+        jax.tree.map(np.testing.assert_array_equal, (y, changed), expected)
+        assert deleted(variables) == {"cache/sum", "cache/inner/step", "cache/meta/a", "cache/boxed/value"}
+        variables = {**variables, **changed}
+
+
+def test_single_variables_are_donated_by_a_filter_of_paths() -> None:
+    _, variables = liftcore.init(decode)(KEY, 1.0)
+    donating = liftcore.jit(decode, donate_variables=PathContains("inner"))
+    liftcore.apply(donating, mutable="cache")(variables, 1.0)
+    assert deleted(variables) == {"cache/inner/step"}
+
+
+def test_variables_that_may_not_be_written_are_not_donated() -> None:
+    def reads(scope: Scope) -> Any:
+        return 2 * scope.get_variable("cache", "sum")
+
+    variables = {"cache": {"sum": jnp.ones(4)}}
+    run = liftcore.bind(variables)
+    donating = liftcore.jit(reads, donate_variables=True)
+    assert donating(run).tolist() == donating(run).tolist() == [2.0] * 4
+    assert not deleted(variables)
+
+
+def test_a_scope_goes_on_with_what_a_donating_call_left() -> None:
+    _, variables = liftcore.init(decode)(KEY, 1.0)
+
+    def twice(scope: Scope) -> Any:
+        layer, donating = scope.push("layer"), liftcore.jit(decode, donate_variables="cache")
+        for _ in range(2):
+            donating(layer.rewound(), 1.0)
+        return layer.get_variable("cache", "sum")
+
+    nested = {collection: {"layer": tree} for collection, tree in variables.items()}
+    total, changed = liftcore.apply(twice, mutable="cache")(nested)
+    assert total.tolist() == changed["cache"]["layer"]["sum"].tolist() == [3.0] * 4
+
+
+def test_under_a_transformation_nothing_is_donated() -> None:
+    _, variables = liftcore.init(decode)(KEY, 1.0)
+    donating = liftcore.jit(decode, donate_variables="cache")
+    reads = liftcore.jit(lambda scope, x: x + scope.get_variable("cache", "sum"), donate_variables=True)
+    jax.jit(liftcore.apply(donating, mutable="cache"))(variables, 1.0)
+    looped = liftcore.scan(
+        lambda scope, carry, x: (reads(scope, carry), None), variable_broadcast=True
+    )  # a variable that counted as written could not be broadcast
+    liftcore.apply(looped, mutable="cache")(variables, jnp.zeros(4), jnp.ones(3))
+    assert not deleted(variables)
+
+
+def test_donated_variables_while_others_are_created() -> None:
+    def grows(scope: Scope, x: Any) -> Any:
+        total = scope.variable("cache", "sum", jnp.zeros, (4,))
+        total.value = total.value + x
+        return scope.variable("cache", "new", lambda: 2 * total.value).value
+
+    variables = {"cache": {"sum": jnp.ones(4)}}
+    y, changed = liftcore.apply(liftcore.jit(grows, donate_variables=True), mutable="cache")(variables, 1.0)
+    assert y.tolist() == changed["cache"]["new"].tolist() == [4.0] * 4
+    assert changed["cache"]["sum"].tolist() == [2.0] * 4
+    assert deleted(variables) == {"cache/sum"}
+
+
 def test_donated_buffers_serve_init_too() -> None:
     def fn(scope: Scope, x: Any) -> Any:
         return x * scope.variable("state", "s", lambda: 2 * x).value
@@ -485,7 +568,7 @@ def test_filters_of_single_variables_go_by_the_path_of_each_call() -> None:
 def test_what_is_not_lifted_is_an_error() -> None:
     with pytest.raises(UnliftedCollectionError, match=r'"params/w" at /a/jit\(block\)'):
         liftcore.init(lambda scope: liftcore.jit(block, variables="state")(scope.push("a"), X))(RNGS)
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("dropout"\) at /jit\(block\)'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("dropout"\) at /jit\(block\)'):
         liftcore.init(liftcore.jit(block, rngs="params"))(RNGS, X)
 
 

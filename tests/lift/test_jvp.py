@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import merge
 from tests.lift.derivatives import (
     BOTH,
@@ -266,7 +266,7 @@ def test_only_lifted_variables_and_sequences_are_there() -> None:
             return x * jax.random.uniform(scope.make_rng("dropout"))
 
         result(along(kind, noisy, rngs="dropout"), False, (1.0,), (1.0,))
-        with pytest.raises(UnliftedSequenceError, match=rf'{kind}\(noisy\) does not .*Add "dropout" to `rngs`'):
+        with pytest.raises(UnliftedStreamError, match=rf'{kind}\(noisy\) does not .*Add "dropout" to `rngs`'):
             result(along(kind, noisy, rngs="params"), False, (1.0,), (1.0,))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import AxisSizeError, LoopInvarianceError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import AxisSizeError, LoopInvarianceError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.map import map as lifted_map
 from liftcore.lift.vmap import vmap
@@ -320,5 +320,5 @@ def test_what_is_not_lifted_says_how_to_lift_it() -> None:
 
     with pytest.raises(UnliftedCollectionError, match=r"at /map\(read\).*one value for all elements"):
         liftcore.apply(lifted_map(read))({"params": {"w": 1.0}}, jnp.ones(2))
-    with pytest.raises(UnliftedSequenceError, match=r"at /map\(draw\).*the same keys for all elements"):
+    with pytest.raises(UnliftedStreamError, match=r"at /map\(draw\).*the same keys for all elements"):
         liftcore.apply(lifted_map(draw))({}, jnp.ones(2), rngs=keys())

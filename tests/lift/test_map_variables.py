@@ -333,7 +333,7 @@ def test_the_initial_value_may_not_be_written_either_without_mutable() -> None:
 
 
 def test_map_in_must_undo_what_map_out_does_to_types() -> None:
-    with pytest.raises(LiftArgumentError, match=r"\"params/w\" in .*at /a: .* as float32\[3, 2\].*\[2, 3\]"):
+    with pytest.raises(LiftArgumentError, match=r"\"params/w\" in .*at /a: .* as float32\[3,2\].*\[2,3\]"):
         liftcore.init(child(map_variables(linear, "params", map_out=transpose, init=True)))(KEY, X)
 
     def forgetful(variables: Any) -> Any:

@@ -15,7 +15,7 @@ from liftcore.errors import (
     LiftError,
     ModifyScopeVariableError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from tests.lift.only import KINDS, only
 from tests.lift.quick import key, uniform
@@ -42,7 +42,7 @@ def _acts() -> dict[str, tuple[Callable[[Scope], Any], type[LiftError]]]:
         return scope.variable("cache", "new", lambda: 0.0).value
 
     reads = {act.__name__: (act, UnliftedCollectionError) for act in (read, write, create)}
-    return {"draw": (draw, UnliftedSequenceError), **reads}
+    return {"draw": (draw, UnliftedStreamError), **reads}
 
 
 ACTS = _acts()
@@ -124,11 +124,11 @@ def test_of_two_equal_lifts_the_place_tells_which() -> None:
 def test_a_sequence_that_only_a_lift_gave_and_an_inner_one_leaves_out_is_not_called_ungiven() -> None:
     inner = only("remat", lambda scope, x: uniform(scope.make_rng("noise")), [], [])
     model = liftcore.with_rngs(inner, {"noise": key(3)})
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("noise"\).*remat\(.*does not pass it in'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("noise"\).*remat\(.*does not pass it in'):
         liftcore.apply(model)({}, X)
     with pytest.raises(InvalidRngError, match='no RNG stream "noise" was given') as caught:
         liftcore.apply(inner)({}, X)
-    assert not isinstance(caught.value, UnliftedSequenceError)
+    assert not isinstance(caught.value, UnliftedStreamError)
 
 
 def test_what_apply_may_not_change_is_told_of_apply_where_all_lifts_take_it() -> None:

@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import liftcore
 from liftcore import Scope, nn
-from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 
 KEY = jax.random.key(0)
@@ -31,6 +31,16 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         for value in eqn.params.values():
             if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
                 yield from equations(getattr(value, "jaxpr", value))
+
+
+def test_captured_values_come_out_whatever_variables_are_lifted() -> None:
+    def fn(scope: Scope, x: Any) -> Any:
+        scope.sow("intermediates", "x", x)
+        return scope.get_variable("params", "w") * x
+
+    lifted = liftcore.remat(fn, variables="params")
+    _, found = liftcore.apply(lifted, mutable=["intermediates"])({"params": {"w": jnp.ones(3)}}, X)
+    np.testing.assert_array_equal(found["intermediates"]["x"][0], X)
 
 
 def named(scope: Scope, x: Any) -> Any:
@@ -200,7 +210,7 @@ def test_only_the_lifted_variables_and_sequences_are_there() -> None:
     np.testing.assert_allclose(liftcore.apply(lifted)(variables, X, rngs=RNGS), expected, rtol=1e-6)
     with pytest.raises(UnliftedCollectionError, match=r"exists outside remat\(fn\)"):
         liftcore.apply(liftcore.remat(fn, variables="params"))(variables, X, rngs=RNGS)
-    with pytest.raises(UnliftedSequenceError, match=r"remat\(fn\) does not pass it in"):
+    with pytest.raises(UnliftedStreamError, match=r"remat\(fn\) does not pass it in"):
         liftcore.apply(liftcore.remat(fn, rngs="params"))(variables, X, rngs=RNGS)
 
 
@@ -279,5 +289,5 @@ def test_filters_go_down_to_single_variables_and_sequences() -> None:
     assert_close(grads["params"]["lora"], X.sum())
     with pytest.raises(UnliftedCollectionError, match='"params/w" at /remat'):
         liftcore.apply(liftcore.remat(lambda scope: scope.get_variable("params", "w"), variables=lora))(variables)
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("params"\) at /remat'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("params"\) at /remat'):
         liftcore.apply(liftcore.remat(lambda scope: scope.make_rng(), rngs="dropout"))(variables, rngs=RNGS)

@@ -12,7 +12,7 @@ import pytest
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, UnliftedSequenceError
+from liftcore.errors import LiftArgumentError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.remat_scan import remat_scan
 from tests.lift import plain
@@ -245,6 +245,6 @@ def test_paths_of_errors_show_the_loops() -> None:
         return x + jax.random.normal(scope.make_rng("dropout"))
 
     lifted = remat_scan(draw, (2, 2), split_rngs={"params": True})
-    with pytest.raises(UnliftedSequenceError, match=r"at /scan\(draw\)/remat\(draw\)/scan\(draw\)") as caught:
+    with pytest.raises(UnliftedStreamError, match=r"at /scan\(draw\)/remat\(draw\)/scan\(draw\)") as caught:
         liftcore.apply(lifted)({}, X, rngs=keys())
     assert 'split_rngs={"dropout": True}' in caught.value.fix

@@ -81,7 +81,7 @@ def test_a_carry_that_comes_back_with_another_sharding_says_which(name: str, mut
     with jax.set_mesh(mesh):
         x = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh, P("d", None)))
         model = LOOPS[name](lambda c: jax.sharding.reshard(c, P(None, None)))
-        with pytest.raises(CarryTypeError, match=r"float32\[4@d, 2\] in, float32\[4, 2\] out") as caught:
+        with pytest.raises(CarryTypeError, match=r"float32\[4@d,2\] in, float32\[4,2\] out") as caught:
             run(model, x, mutable=mutable)
         assert "`jax.sharding.reshard(carry, P('d', None))`" in caught.value.fix
         kept = run(LOOPS[name](lambda c: 2 * c), x, mutable=mutable)

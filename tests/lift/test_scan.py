@@ -20,7 +20,7 @@ from liftcore.errors import (
     LiftArgumentError,
     LoopInvarianceError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, Not, PathContains
 
@@ -739,7 +739,7 @@ def test_a_loop_advances_counts_once() -> None:
 
 
 def test_what_is_not_lifted_is_an_error() -> None:
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("dropout"\) at /scan\(draw\)'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("dropout"\) at /scan\(draw\)'):
         liftcore.apply(liftcore.scan(draw, length=3, split_rngs={"params": True}))({}, None, rngs=RNGS)
     with pytest.raises(UnliftedCollectionError) as caught:
         liftcore.init(liftcore.scan(lambda scope, x, _: (x, count(scope)), length=3))(KEY, None, None)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, LoopInvarianceError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import LiftArgumentError, LoopInvarianceError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, PathContains
 from liftcore.lift.shard_map import shard_map
 from tests.lift.nests import NESTS, Counted, everything
@@ -520,7 +520,7 @@ def test_what_is_not_lifted_says_how_to_lift_it() -> None:
 
     with pytest.raises(UnliftedCollectionError, match=r"at /shard_map\(read\).*`variable_specs=\{\"params\": P\(\)\}`"):
         liftcore.apply(over_x(read, variable_specs={}))({"params": {"w": 1.0}}, X)
-    with pytest.raises(UnliftedSequenceError, match=r"at /shard_map\(draw\).*`split_rngs=\{\"dropout\": True\}`"):
+    with pytest.raises(UnliftedStreamError, match=r"at /shard_map\(draw\).*`split_rngs=\{\"dropout\": True\}`"):
         liftcore.apply(over_x(draw, split_rngs={}))({}, X, rngs=keys())
 
 

@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 import liftcore
 from liftcore import Scope
-from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from liftcore.errors import JaxTransformError, LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from liftcore.filters import All, Not
 from tests.lift.derivatives import (
     BOTH,
@@ -226,7 +226,7 @@ def test_only_lifted_variables_and_sequences_are_there() -> None:
         return x * jax.random.uniform(scope.make_rng("dropout"))
 
     result(pulled_back(noisy, rngs="dropout"), False, 1.0)
-    with pytest.raises(UnliftedSequenceError, match=r'vjp\(noisy\) does not pass it in .*Add "dropout" to `rngs`'):
+    with pytest.raises(UnliftedStreamError, match=r'vjp\(noisy\) does not pass it in .*Add "dropout" to `rngs`'):
         result(pulled_back(noisy, rngs="params"), False, 1.0)
 
 

@@ -19,7 +19,7 @@ from liftcore.errors import (
     LoopInvarianceError,
     ModifyScopeVariableError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, PathContains
 
@@ -418,7 +418,7 @@ def test_split_rngs_says_which_elements_draw_differently() -> None:
     assert elements(False, *both) == {"params": False, "dropout": False}
     assert elements({"dropout": True, ...: False}, *both) == {"params": False, "dropout": True}
     assert elements({("params", "dropout"): True}, *both) == {"params": True, "dropout": True}
-    with pytest.raises(UnliftedSequenceError, match=r'vmap\(<lambda>\).*split_rngs=\{"dropout": True\}'):
+    with pytest.raises(UnliftedStreamError, match=r'vmap\(<lambda>\).*split_rngs=\{"dropout": True\}'):
         elements({"params": True}, *both)
 
 

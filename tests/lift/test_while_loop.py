@@ -19,7 +19,7 @@ from liftcore.errors import (
     LiftArgumentError,
     LoopInvarianceError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from liftcore.filters import All, Not, PathContains
 from liftcore.rng import word
@@ -387,7 +387,7 @@ def test_sequences_are_not_lifted_unless_named(mutable: bool) -> None:
     def body(scope: Scope, x: Any) -> Any:
         return x + jax.random.uniform(scope.make_rng("dropout"))
 
-    with pytest.raises(UnliftedSequenceError) as caught:
+    with pytest.raises(UnliftedStreamError) as caught:
         result(lambda scope: liftcore.while_loop(below(2), body)(scope.push("m"), 0.0), mutable, {})
     assert caught.value.where == 'make_rng("dropout") at /m/while_loop(body)'
     assert caught.value.fix == (
@@ -426,7 +426,7 @@ def test_what_all_iterations_share_cannot_be_written() -> None:
     error = fails(LoopInvarianceError, below(5), counting, 1.0)
     assert error.where == "['state/n'] in while_loop(counting) at /m"
     assert error.what == "it is shared by all iterations (variable_broadcast), but written."
-    assert error.fix == 'Carry it: `variable_carry="state"` (of modules: `carry_variables`).'
+    assert error.fix == 'Carry it: `variable_carry="state"`.'
 
 
 @pytest.mark.parametrize("options", [{}, {"variable_carry": "state"}])

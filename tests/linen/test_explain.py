@@ -75,7 +75,7 @@ def test_an_apply_is_explained() -> None:
     scan, head = explained.lifts
     assert rows(scan)["params/layers/dense/kernel"].fate == "read"
     assert rows(scan)["intermediates/layers/x"].treatment == "sown, stacked on a new axis 0"
-    (dropout,) = (row for row in scan.sequences if row.name == "dropout")
+    (dropout,) = (row for row in scan.streams if row.name == "dropout")
     assert (dropout.treatment, dropout.drawn) == ("split between iterations", 1)
     assert [row.fate for row in head.variables] == ["read", "read"]
     with pytest.raises(nn.errors.LiftError, match="no RNG stream"):

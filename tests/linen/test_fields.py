@@ -291,3 +291,12 @@ def test_a_constructor_that_wraps_the_real_one_may_ask_what_there_is() -> None:
 
     Config.__init__ = wrapped  # type: ignore[method-assign]
     assert (Config(3).size, Config(3).kept) == (3, (3,))
+
+
+def test_what_a_subclass_of_a_layer_adds_is_no_option_of_the_layer() -> None:
+    class Tuned(nn.Dense):
+        inputs: str = "tokens"
+        axis: int = 0
+
+    layer, x = Tuned(3), jnp.ones((2, 4))
+    assert nn.LoRA(layer, rank=1).init_with_output(jax.random.key(0), x)[0].shape == (2, 3)

@@ -12,7 +12,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import JaxTransformError, LiftArgumentError, UnboundModuleError
-from linen_like.lifecycle.closures import held, holding
+from linen_like.rebuilding.closures import closed_over, with_closed_over
 from tests.linen.lifted import KEY, X, assert_close, assert_same, shapes
 from tests.linen.rows import ROWS, STACKED, UNCHANGED
 
@@ -247,14 +247,14 @@ def test_held_and_holding_find_each_once_and_rebuild_what_holds() -> None:
     def two(x: Any) -> Any:
         return one(x), second, two
 
-    assert held(two) == [first, second] or held(two) == [second, first]
-    assert held(len) == held(functools.partial(len)) == []
-    made = holding(two, lambda module: module.features)
+    assert closed_over(two) == [first, second] or closed_over(two) == [second, first]
+    assert closed_over(len) == closed_over(functools.partial(len)) == []
+    made = with_closed_over(two, lambda module: module.features)
     assert made(0)[:2] == ((1, 0), 2)
     assert made(0)[2] is made
     assert two(0)[1] is second
     assert (made.__name__, made.__qualname__, made.__doc__) == (two.__name__, two.__qualname__, two.__doc__)
-    assert holding(len, lambda module: None) is len
+    assert with_closed_over(len, lambda module: None) is len
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from linen_like.errors import (
     CarryTypeError,
     LiftArgumentError,
     LoopInvarianceError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from tests.linen.lifted import KEY, RNGS, X, assert_close, assert_same, dense_of, element, shapes
 
@@ -135,7 +135,7 @@ def test_loops_that_cannot_be_are_told() -> None:
     cases = [
         (write, {}, LoopInvarianceError, r'while_loop\(write\).*carry_variables="state"'),
         (lambda mdl, x: x[0], {}, CarryTypeError, r"while_loop\(<lambda>\) at /"),
-        (lambda mdl, x: nn.Dense(3)(x), {}, UnliftedSequenceError, r'split_rngs=\{"params": True\}'),
+        (lambda mdl, x: nn.Dense(3)(x), {}, UnliftedStreamError, r'split_rngs=\{"params": True\}'),
     ]
     for body, options, kind, text in cases:
         with pytest.raises(kind, match=text):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_like as nn
-from linen_like.errors import UnliftedCollectionError, UnliftedSequenceError
+from linen_like.errors import UnliftedCollectionError, UnliftedStreamError
 from tests.linen.lifted import KEY, LIFTS, OWN, RNGS, Block, X, assert_close, assert_same, element, shapes
 
 SPREADING = {name: LIFTS[name] for name in ("vmap", "scan")}
@@ -223,7 +223,7 @@ def test_an_error_names_the_lift_that_lacks_something_and_not_the_one_further_in
         axes, split = dict.fromkeys(collections, 0), dict.fromkeys(sequences, True)
         return nn.scan(inner(Counting), length=2, variable_axes=axes, split_rngs=split)().init(RNGS, X, None)
 
-    with pytest.raises(UnliftedSequenceError, match=r'but scan\(\w+\) at / .*`split_rngs=\{"dropout": True\}`'):
+    with pytest.raises(UnliftedStreamError, match=r'but scan\(\w+\) at / .*`split_rngs=\{"dropout": True\}`'):
         made(["stats"], ["params"])
     with pytest.raises(
         UnliftedCollectionError, match=r'of scan\(\w+\) at / .*`variable_axes=\{"stats": 0\}`'

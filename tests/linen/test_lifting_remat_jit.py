@@ -17,7 +17,7 @@ import pytest
 import liftcore
 import linen_like as nn
 from liftcore.errors import NotSharedWarning
-from linen_like.errors import LiftArgumentError, UnliftedCollectionError, UnliftedSequenceError
+from linen_like.errors import LiftArgumentError, UnliftedCollectionError, UnliftedStreamError
 from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, shapes
 
 both = pytest.mark.parametrize("lift", [nn.remat, nn.jit], ids=["remat", "jit"])
@@ -201,7 +201,7 @@ def test_only_what_is_lifted_may_be_written_and_drawn(lift: Any) -> None:
 
     with pytest.raises(UnliftedCollectionError, match=r'"batch_stats/mean" at /Noisy_0/\w+\(Noisy\)/BatchNorm_0'):
         Model({"variables": "params"}).init(THREE, X)
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("noise"\) at /Noisy_0/\w+\(Noisy\)'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("noise"\) at /Noisy_0/\w+\(Noisy\)'):
         Model({"rngs": "params"}).init(THREE, X)
 
 

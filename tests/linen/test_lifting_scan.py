@@ -17,7 +17,7 @@ from linen_like.errors import (
     CarryTypeError,
     LoopInvarianceError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from tests.linen.lifted import KEY, RNGS, Block, X, assert_close, assert_same, element, shapes
 
@@ -330,7 +330,7 @@ def test_carry_of_another_type_shows_both() -> None:
         def __call__(self, x: Any, _: Any) -> Any:
             return nn.Dense(4)(x), None
 
-    with pytest.raises(CarryTypeError, match=r"scan\(Widens\) at /: .*float32\[2, 3\] in, float32\[2, 4\] out"):
+    with pytest.raises(CarryTypeError, match=r"scan\(Widens\) at /: .*float32\[2,3\] in, float32\[2,4\] out"):
         nn.scan(Widens, length=2, **STACKED)().init(KEY, X, None)
 
     class Sums(nn.Module):
@@ -377,7 +377,7 @@ def test_lengths_that_disagree_are_listed() -> None:
         ({}, UnliftedCollectionError, r'"params/kernel" at /scan\(Block\)/Dense_0.*variable_axes=\{"params": 0\}'),
         (
             {"variable_axes": {"params": 0}},
-            UnliftedSequenceError,
+            UnliftedStreamError,
             r'make_rng\("params"\).*split_rngs=\{"params": True\}',
         ),
         (

@@ -17,7 +17,7 @@ from linen_like.errors import (
     LiftArgumentError,
     LoopInvarianceError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from tests.linen.lifted import KEY, OWN, RNGS, Block, X, assert_close, assert_same, element, shapes
 
@@ -295,7 +295,7 @@ def test_nothing_mapped_asks_for_the_size() -> None:
         ({}, UnliftedCollectionError, r'collection "params" was created.*variable_axes=\{"params": 0\}'),
         (
             {"variable_axes": {"params": 0}},
-            UnliftedSequenceError,
+            UnliftedStreamError,
             r'make_rng\("params"\).*split_rngs=\{"params": True\}',
         ),
         (
@@ -325,7 +325,7 @@ def test_sequence_of_dropout_must_be_listed() -> None:
         def __call__(self, x: Any) -> Any:
             return nn.Dropout(0.5, deterministic=False)(x)
 
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("dropout"\) at /vmap\(Drop\)/Dropout_0'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("dropout"\) at /vmap\(Drop\)/Dropout_0'):
         nn.vmap(Drop, split_rngs={"params": True})().apply({}, X, rngs=RNGS)
 
 

@@ -285,7 +285,7 @@ DEFINITIONS: Table = {
     "an array for the initializer of a variable": (
         lambda: compact(lambda net, x: net.variable("state", "n", x)),
         LiftArgumentError,
-        '"state/n" at / | expected an initializer, a function, given a float32[2, 3] array. | `lambda: value`',
+        '"state/n" at / | expected an initializer, a function, given a float32[2,3] array. | `lambda: value`',
     ),
     "a variable without an initializer": (
         lambda: compact(lambda net, x: net.variable("state", "n")),

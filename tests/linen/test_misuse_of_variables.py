@@ -33,7 +33,7 @@ from linen_like.errors import (
     TransformedMethodReturnValueError,
     TransformTargetError,
     UnliftedCollectionError,
-    UnliftedSequenceError,
+    UnliftedStreamError,
 )
 from tests.linen.misuse import BY_LANE, DENSE, KEY, Net, Table, X, check, compact, scanned
 
@@ -96,7 +96,7 @@ ENTRIES: Table = {
     "the inputs in place of a key": (
         lambda: nn.Dense(3).init(X, KEY),
         InvalidRngError,
-        'rngs["params"] | expected one PRNG key, given a float32[2, 3] array. | to `init` it comes first',
+        'rngs["params"] | expected one PRNG key, given a float32[2,3] array. | to `init` it comes first',
     ),
     "several keys in place of one": (
         lambda: nn.Dense(3).init(jax.random.split(KEY), X),
@@ -181,7 +181,7 @@ ENTRIES: Table = {
     "an array for a collection": (
         lambda: nn.Dense(3).apply({"params": X}, X),
         ApplyScopeInvalidVariablesTypeError,
-        'variables["params"] | (a mapping from names), given a float32[2, 3] array. | Pass {"params": params}',
+        'variables["params"] | (a mapping from names), given a float32[2,3] array. | Pass {"params": params}',
     ),
     "params and statistics one level too deep": (
         lambda: NORM.apply({"params": STATS}, X),
@@ -328,7 +328,7 @@ LIFTS: Table = {
     "a lift of a result": (
         lambda: compact(lambda net, x: nn.vmap(nn.Dense(3)(x))),  # type: ignore[type-var]
         TransformTargetError,
-        "nn.vmap | a Module class or a function of a module, given a float32[2, 3] array. | `nn.vmap(MyModule, …)",
+        "nn.vmap | a Module class or a function of a module, given a float32[2,3] array. | `nn.vmap(MyModule, …)",
     ),
     "a lifted method that returns a module": (
         lambda: nn.jit(Net)(lambda net, x: nn.Dense(3)).init(KEY, X),
@@ -354,7 +354,7 @@ LIFTS: Table = {
     ),
     "vmap without split_rngs": (
         lambda: nn.vmap(nn.Dense, {"params": 0})(3).init(KEY, X),
-        UnliftedSequenceError,
+        UnliftedStreamError,
         'make_rng("params") at /vmap(Dense) | but vmap(Dense) does not pass it in | Add `split_rngs={"params": True}`',
     ),
     "vmap over another size": (
@@ -377,6 +377,11 @@ LIFTS: Table = {
         LiftArgumentError,
         "nn.while_loop | given the function <lambda> | after the functions: `nn.cond(pred, true_fn, false_fn, self",
     ),
+    "fori_loop of a class": (
+        lambda: compact(lambda net, x: nn.fori_loop(0, 3, nn.Dense, net, x)),
+        LiftArgumentError,
+        "nn.fori_loop | expected a function of the module, given the class Dense. | `lambda mdl, x: Dense(…)(x)`",
+    ),
     "a static argument that there is not, by name": (
         lambda: nn.jit(nn.Dense, static_argnames="trian"),
         LiftArgumentError,
@@ -391,7 +396,7 @@ LIFTS: Table = {
     "a carry that grows": (
         lambda: nn.Stack(nn.Dense(5), 2).init(KEY, X),
         CarryTypeError,
-        "scan(layer) at /block | (carry: float32[2, 3] in, float32[2, 5] out) | Return a carry of the shape",
+        "scan(layer) at /block | (carry: float32[2,3] in, float32[2,5] out) | Return a carry of the shape",
     ),
     "a lift of scopes given a module": (
         lambda: liftcore.remat(lambda layer, x: layer(x))(nn.Dense(3), X),
@@ -402,7 +407,7 @@ LIFTS: Table = {
     "a lift of scopes given an array": (
         lambda: liftcore.vmap(liftcore.nn.dense)(X, 3),
         LiftArgumentError,
-        "the first argument of a lifted function | given a float32[2, 3] array | Pass the scope",
+        "the first argument of a lifted function | given a float32[2,3] array | Pass the scope",
     ),
     "scan with JAX's arguments": (
         lambda: compact(lambda net, x: nn.scan(lambda carry, x: (carry, x), 0.0, x)),
@@ -412,7 +417,7 @@ LIFTS: Table = {
     "vmap of a class with a function's argument": (
         lambda: nn.vmap(nn.Dense, X),
         LiftArgumentError,
-        "variable_axes | expected a mapping from filters to axes, given a float32[2, 3] array. | what the lift returns",
+        "variable_axes | expected a mapping from filters to axes, given a float32[2,3] array. | what the lift returns",
     ),
     "a scan whose body returns one value": (
         lambda: scanned(lambda net, carry, x: carry),
@@ -432,7 +437,7 @@ LIFTS: Table = {
     "a scan whose carry changes its shape": (
         lambda: scanned(lambda net, carry, x: (nn.Dense(4)(carry), None)),
         CarryTypeError,
-        "scan(Loop) at / | (carry: float32[2, 3] in, float32[2, 4] out) | Return a carry of the shape",
+        "scan(Loop) at / | (carry: float32[2,3] in, float32[2,4] out) | Return a carry of the shape",
     ),
     "a scan that writes what it shares": (
         lambda: scanned(count, variable_broadcast="state"),
@@ -442,7 +447,7 @@ LIFTS: Table = {
     "branches of other shapes": (
         lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, lambda net, x: x.sum(), net, x)),
         LiftArgumentError,
-        "cond(<lambda>) at / | its branches return float32[2, 3], float32[]. | Return the same structure",
+        "cond(<lambda>) at / | its branches return float32[2,3], float32[]. | Return the same structure",
     ),
     "a branch for a list of branches": (
         lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),  # type: ignore[arg-type]
@@ -452,7 +457,7 @@ LIFTS: Table = {
     "a value for a branch": (
         lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, x, net, x)),  # type: ignore[arg-type]
         LiftArgumentError,
-        "nn.cond | expected a function, given a float32[2, 3] array. | Give the function itself",
+        "nn.cond | expected a function, given a float32[2,3] array. | Give the function itself",
     ),
     "a gradient in place of the function": (
         lambda: compact(lambda net, x: nn.grad(x.sum(), net, x)),
@@ -467,7 +472,7 @@ LIFTS: Table = {
     "apply of what a module returned": (
         lambda: nn.apply(X, nn.Dense(3)),  # type: ignore[arg-type]
         nn.errors.InvalidInstanceModuleError,
-        "nn.init or nn.apply | a function of a module, then the module, given a float32[2, 3] array | lambda module, x",
+        "nn.init or nn.apply | a function of a module, then the module, given a float32[2,3] array | lambda module, x",
     ),
     "a text for a policy": (
         lambda: nn.remat(nn.Dense, policy="dots")(3).init(KEY, X),  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 
 import linen_like as nn
 from linen_like.errors import NameInUseError
-from linen_like.lifecycle.naming import map_modules
+from linen_like.lifecycle.naming import map_instances
 
 X = jnp.ones((2, 3))
 
@@ -174,11 +174,11 @@ def test_setup_and_compact_names_clash_in_the_same_call() -> None:
         Model().init(jax.random.key(0), X)
 
 
-def test_map_modules_visits_containers_and_pytrees() -> None:
+def test_map_instances_visits_containers_and_pytrees() -> None:
     one, two = nn.Dense(1), nn.Dense(2)
     tree = {"a": [one, 3], "b": (two, None), "c": nn.FrozenDict({"d": one}), "e": jax.tree_util.Partial(len, two)}
     seen: list[Any] = []
-    mapped = map_modules(tree, lambda module: seen.append(module) or module.features)  # type: ignore[func-returns-value]
+    mapped = map_instances(tree, nn.Module, lambda module: seen.append(module) or module.features)  # type: ignore[func-returns-value]
     assert seen == [one, two, one, two]
     assert mapped["a"] == [1, 3]
     assert mapped["b"] == (2, None)
@@ -186,6 +186,6 @@ def test_map_modules_visits_containers_and_pytrees() -> None:
     assert mapped["e"].args == (2,)
 
 
-def test_map_modules_passes_on_what_holds_none() -> None:
+def test_map_instances_passes_on_what_holds_none() -> None:
     tree = {"a": [1, 2], "b": (X, "text", len)}
-    assert map_modules(tree, lambda module: 0) is tree
+    assert map_instances(tree, nn.Module, lambda module: 0) is tree

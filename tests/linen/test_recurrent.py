@@ -13,7 +13,7 @@ import pytest
 
 import linen_like as nn
 from liftcore.filters import All, Not, PathContains
-from linen_like.errors import CarryTypeError, LiftArgumentError, LiftError, ScopeParamShapeError, UnliftedSequenceError
+from linen_like.errors import CarryTypeError, LiftArgumentError, LiftError, ScopeParamShapeError, UnliftedStreamError
 from linen_like.recurrent import flip_sequences
 from tests.layers.bits import quick
 from tests.layers.row import array
@@ -280,7 +280,7 @@ def test_cell_with_dropout_and_statistics() -> None:
         y, state = layer.apply({}, x, rngs=rngs, mutable=["batch_stats"])
         assert len({np.asarray(y[:, step]).tobytes() for step in range(3)}) == (3 if split else 1)
         np.testing.assert_allclose(state["batch_stats"]["cell"]["mean"], y.mean((0, 2)).sum(), rtol=1e-6)
-    with pytest.raises(UnliftedSequenceError, match=r'make_rng\("dropout"\) at /cell/scan\(step\)/Dropout_0'):
+    with pytest.raises(UnliftedStreamError, match=r'make_rng\("dropout"\) at /cell/scan\(step\)/Dropout_0'):
         nn.RNN(Noisy(), variable_carry="batch_stats").init(rngs, x)
 
 
@@ -315,7 +315,7 @@ MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
         SEQUENCES,
         {"seq_lengths": np.ones((2, 3), bool)},
         LiftArgumentError,
-        f"{LENGTHS} (2,), {EACH} a bool[2, 3] array. {COUNT}",
+        f"{LENGTHS} (2,), {EACH} a bool[2,3] array. {COUNT}",
     ),
     (
         LAYER,
@@ -353,8 +353,8 @@ MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
         SEQUENCES,
         {},
         CarryTypeError,
-        "scan(step) at /cell: the type must stay the same from one iteration to the next (carry: bfloat16[2, 4] in, "
-        "float32[2, 4] out). Cast one of them, such as `carry.astype(jnp.float32)`.",
+        "scan(step) at /cell: the type must stay the same from one iteration to the next (carry: bfloat16[2,4] in, "
+        "float32[2,4] out). Cast one of them, such as `carry.astype(jnp.float32)`.",
     ),
 ]
 
@@ -423,7 +423,7 @@ def test_cell_that_returns_no_pair() -> None:
         def __call__(self, carry: Any, x: Any) -> Any:
             return x
 
-    text = r"Broken at /cell/scan\(step\): a cell must return a pair.* given a float32\[2, 4\] array\. Write `return "
+    text = r"Broken at /cell/scan\(step\): a cell must return a pair.* given a float32\[2,4\] array\. Write `return "
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Broken()).apply({}, SEQUENCES)
 

@@ -219,7 +219,7 @@ def tree(**changes: Any) -> Any:
         (tree(h_2={"w": np.ones((2, 3)), "b": np.ones(3), "c": 1}), r"c: none in layer 0, int\[\] in layer 2"),
         (
             tree(h_1={"w": np.ones((2, 4)), "b": np.ones(3)}),
-            r"w: float64\[2, 3\] in layer 0, float64\[2, 4\] in layer 1",
+            r"w: float64\[2,3\] in layer 0, float64\[2,4\] in layer 1",
         ),
         (
             tree(h_1={"w": np.ones((2, 3)), "b": np.ones(3, np.int32)}),

@@ -27,7 +27,7 @@ TIMEOUT = 60
 def _restless() -> Iterator[None]:
     """Threads take turns far more often than usual, so that what they share is found out."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
+    sys.setswitchinterval(1e-6)
     try:
         yield
     finally:
@@ -321,7 +321,6 @@ def test_reading_calls_of_one_bound_module_give_what_one_thread_gives() -> None:
 
 
 def test_parts_of_one_bound_module_are_read_in_many_threads() -> None:
-    bound, alone = Reads().bind(READS), Reads().bind(READS)
     reads: list[Callable[[Any], Any]] = [
         lambda model: model.shared(X),
         lambda model: model.blocks[1](X),
@@ -332,9 +331,11 @@ def test_parts_of_one_bound_module_are_read_in_many_threads() -> None:
         lambda model: jax.grad(lambda x: model(x).sum())(X),
         lambda model: model.variables,
     ]
+    alone = Reads().bind(READS)
     expected = [read(alone) for read in reads]
-    for _ in range(10):
-        for found, wanted in zip(at_once(lambda number: reads[number](bound)), expected, strict=True):
+    for _ in range(20):
+        bound = Reads().bind(READS)  # anew, so that threads read what another one is just setting up
+        for found, wanted in zip(at_once(lambda number, bound=bound: reads[number](bound)), expected, strict=True):
             assert_same(found, wanted)
 
 

@@ -118,7 +118,7 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
     "a loop that writes what it shares": (
         lambda scope, x: liftcore.while_loop(lambda s, x: x.sum() < 9, lambda s, x: count(s, x + 1))(scope, x),
         lambda mdl, x: nn.while_loop(lambda m, x: x.sum() < 9, lambda m, x: count(m, x + 1), mdl, x),
-        'Carry it: `variable_carry="state"` (of modules: `carry_variables`).',
+        'Carry it: `variable_carry="state"`.',
         'Carry it: `carry_variables="state"`.',
     ),
     "a loop of known length that writes what it shares": (
@@ -164,10 +164,10 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
             length=2,
             variable_carry="state",
         )(mdl, x, None),
-        "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline`, which make initial "
-        "values outside of it, or create it before that lift.",
-        "Write the lift that creates it with `nn.transformation` and `liftcore.outline`, which make initial "
-        "values outside of it, or create it before that lift.",
+        "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, "
+        "or `body.split`), which make initial values outside of it, or create it before that lift.",
+        "Write the lift that creates it with `nn.transformation` and `liftcore.outline` (or `liftcore.Loop`, "
+        "or `body.split`), which make initial values outside of it, or create it before that lift.",
     ),
     "a map of variables that is not undone": (
         lambda scope, x: liftcore.map_variables(

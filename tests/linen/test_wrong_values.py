@@ -20,7 +20,7 @@ from tests.linen.lifted import KEY, X
 @pytest.mark.parametrize("lift", [lambda cls: cls, nn.remat, nn.jit, nn.vmap], ids=["plain", "remat", "jit", "vmap"])
 def test_inputs_given_to_the_constructor_are_told_to_come_in_the_call(lift: Any) -> None:
     with pytest.raises(
-        LiftArgumentError, match=r"use_bias of \w*Dense: expected a bool, given a float32\[2, 3\] array"
+        LiftArgumentError, match=r"use_bias of \w*Dense: expected a bool, given a float32\[2,3\] array"
     ) as caught:
         lift(nn.Dense)(3, X)
     assert caught.value.fix.endswith("Dense(…)(x)`.")

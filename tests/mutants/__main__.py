@@ -17,7 +17,8 @@ from pathlib import Path
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("liftcore", "linen_like", "tests", "pyproject.toml", "setup.cfg", "setup.py", "README.md")
+PACKAGES = ("liftcore", "linen_like", "equinox_like")
+PARTS = (*PACKAGES, "tests", "conftest.py", "pyproject.toml", "setup.cfg", "setup.py", "README.md")
 
 
 def copied(to: Path) -> None:

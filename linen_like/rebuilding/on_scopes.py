@@ -1,4 +1,4 @@
-"""Crossing: how modules get through one use of a lift, out to their scopes and back to modules on lifted ones.
+"""Functions of modules as functions of scopes, for one use of a lift.
 
 A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again there, and
 runs the function on that one. Modules and variables that come along, as arguments or in closures, are made again too,
@@ -16,34 +16,34 @@ from typing import Any, NamedTuple
 import jax
 
 from liftcore import Scope
-from liftcore.errors import LiftArgumentError, no_function, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import Undescribed, snapshot, static_key, warn_not_shared
 
 from ..errors import TransformedMethodReturnValueError
 from ..lifecycle.binding import State, bound_scope, ensure_setup
-from ..lifecycle.calling import function_name
-from ..lifecycle.closures import HELD, held, holding, keeps
 from ..lifecycle.context import context
 from ..lifecycle.fields import Base
-from ..lifecycle.naming import map_modules
-from .template import Apart, Parts, Place, Template, instantiate, scopes_of
+from ..lifecycle.naming import map_instances
+from .closures import BOUND, closed_over, may_keep_arrays, with_closed_over
+from .template import ArgumentAt, Parts, StandIn, Template, TemplateBuilder, instantiate, scopes_of
 
-__all__ = ["NONE", "Call", "Crossing", "LiftOfClass", "cross", "lies_in"]
+__all__ = ["NONE", "Call", "ClassLift", "OnScopes", "RebuildPlan", "lies_below", "on_scopes"]
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Crossing(NamedTuple):
-    """One use of a lift over modules.
+class OnScopes(NamedTuple):
+    """What a lift is given in one use, in place of modules.
 
     Attributes:
         calls: the functions of the module, as functions of scopes.
-        scopes: that of the module, then those of what comes along.
-        args: the arguments after the module, with a `Place` for each module and variable.
+        scopes: that of the module, then those of modules and variables among the arguments and in closures, and last,
+            where a method with a name scope of its own is running, that.
+        args: the arguments after the module, with a `ArgumentAt` for each module and variable.
         kwargs: the keyword arguments, likewise.
-        subject: where not one module was given but a pytree of modules, that with a `Place` for each of them.
-        numbers: for each `Place` the number of its scope, or None for a module without one.
-        given: how many of the scopes are those of what was given; the others are for what closures hold.
+        subject: where not one module was given but a pytree of modules, that with a `ArgumentAt` for each of them.
+        numbers: for each `ArgumentAt` the number of its scope, or None for a module without one.
+        given: how many of the scopes are those of the module and of arguments.
     """
 
     calls: list[Call]
@@ -55,25 +55,25 @@ class Crossing(NamedTuple):
     given: int
 
 
-class LiftOfClass:
+class ClassLift:
     """One lift of a class; inside of it, methods that call each other run as they are.
 
     Attributes:
-        keeps: whether the transformations of its methods may keep arrays alive.
+        may_keep_arrays: whether the transformations of its methods may keep arrays alive.
     """
 
     def __init__(self, cores: Iterable[Callable[..., Any]]) -> None:
-        self.keeps = any(map(keeps, cores))
+        self.may_keep_arrays = any(map(may_keep_arrays, cores))
 
 
-class Inside(NamedTuple):
-    """What stands inside a lift, the same for all functions of one use.
+class RebuildPlan(NamedTuple):
+    """How modules are made again inside a lift, the same for all functions of one use.
 
     Attributes:
         parts: what the modules are made again from.
         states: where each of them begins.
         drawn: how many keys were drawn at the scope of the first since its `setup` began, if that is run again.
-        subject: as in `Crossing`.
+        subject: where not one module was given but a pytree of modules, that with a `ArgumentAt` for each of them.
         at_home: whether the last scope is where new submodules of the first go, since a method with a name scope of its
             own is running.
     """
@@ -90,26 +90,52 @@ class Inside(NamedTuple):
         Raises:
             Undescribed: where a field holds something that no key stands for.
         """
-        if True in [state.keeps for state in self.states]:
+        if True in [state.may_keep_arrays for state in self.states]:
             return None
         found = [static_key(part) for part in (*self.parts.templates, *self.parts.along) if part is not None]
-        states = [(one.in_setup, one.in_compact, one.reuse, one.begins, one.inside) for one in self.states]
+        states = [(one.in_setup, one.in_compact, one.reuse, one.begins, one.lifts) for one in self.states]
         return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
+    def made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
+        """The module on other scopes, and what comes along."""
+        module, along = self._on(scopes)
+        module._state.follow(self.states[0])
+        module._state.home = scopes[-1] if self.at_home else None
+        return module, along
 
-def cross(
+    def _on(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
+        """The same where they begin; what these define again has the names that it had."""
+        if self.parts.alone:
+            modules, along = instantiate(self.parts, scopes)
+            return modules[0], along
+        counts = scopes[0].node.counts  # those of streams that begin anew are not there
+        with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
+            (module, *others), along = instantiate(self.parts, scopes)
+            for other, state in zip(others, self.states[1:], strict=True):
+                if other is not None:
+                    other._state.follow(state)
+            if self.states[0].reuse or self.states[0].begins:
+                ensure_setup(module)
+        return module, along
+
+    def __snapshot__(self) -> RebuildPlan:
+        """The same with copies of what fields hold: what is kept under its key must stay as the key says."""
+        return self._replace(parts=self.parts._replace(templates=snapshot(self.parts.templates)))
+
+
+def on_scopes(
     where: str,
     subject: Any,
     functions: Sequence[Callable[..., Any]],
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] = NONE,
-    inside: Iterable[Any] = (),
+    lifts: Iterable[Any] = (),
     compared: bool = False,
-) -> Crossing:
-    """Takes modules to their scopes.
+) -> OnScopes:
+    """Puts scopes in the place of modules.
 
-    Modules and variables in closures cross too, where they lie at or below what is given. Others stay as they are: what
-    belongs elsewhere may be read inside, and an error says so where it is asked for more.
+    Modules and variables in closures are lifted too, where they are at or below what is given. Others stay as they
+    are: what belongs elsewhere may be read inside, and an error says so where it is asked for more.
 
     Where a method of a module is running, the module inside goes on with its names and definitions.
 
@@ -119,46 +145,62 @@ def cross(
         functions: what is called with that first; methods that are bound to a module may go without.
         args: what may come after it.
         kwargs: the keyword arguments.
-        inside: the lifts of its class that the module inside is inside of, beside those of the module itself.
+        lifts: the lifts of its class that the module inside is in, beside those of the module itself.
         compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
     """
     for fn in functions:
-        if not callable(fn):
-            raise no_function(where, fn)
-    functions = [_of_a_module(fn) for fn in functions]
+        check_function(where, fn)
     module = _first_module(where, subject)
     for fn in functions:
-        if isinstance(fn, Base):
-            raise LiftArgumentError(
-                where,
-                f"expected a function of the module, given a {type(fn).__name__}, a module itself.",
-                "Give it with the module whose variables are lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
-                f"`lambda mdl, x: {type(fn).__name__}(…)(x)`.",
-            )
+        _check_no_module(where, fn)
+    functions = [_of_a_module(fn) for fn in functions]
     scope, state = bound_scope(module, where), State()
-    state.follow(module._state, inside)
+    state.follow(module._state, lifts)
+    # Modules and variables among the arguments give way to stand-ins.
     along = _Along()
-    places = None if module is subject else along.put(subject)
+    subject_places = None if module is subject else along.put(subject)
     args, kwargs = along.put((args, kwargs))
-    apart = Apart(module)
-    apart.add(along.values)
-    given = [scope, *[other.scope for other in apart.others]]
-    came = len(along.values)
-    holds = [{id(value): along.number(value) for value in held(fn) if _is_within(value, given)} for fn in functions]
-    apart.add(along.values[came:])
-    states = [state, *map(_state_elsewhere, apart.others)]
-    here = [scope, *[other.scope for other in apart.others]]
-    scopes = [one if there.defines else one.rewound() for one, there in zip(here, states, strict=True)]
+    # Of each module it is noted down what it is made of; those in closures follow those that were given.
+    builder = TemplateBuilder(module)
+    builder.add(along.values)
+    given = [scope, *[other.scope for other in builder.others]]
+    of_arguments = len(along.values)
+    closed = [_numbers(fn, along, given) for fn in functions]
+    builder.add(along.values[of_arguments:])
+    states = [state, *map(_state_elsewhere, builder.others)]
+    all_scopes = [scope, *[other.scope for other in builder.others]]
+    # A method that defines things goes on where it stands; any other begins with all names free again.
+    scopes = [one if there.defines else one.rewound() for one, there in zip(all_scopes, states, strict=True)]
+    # `setup` runs again inside, where it must draw the keys that it drew outside: so draws since then are taken back.
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
         drawn = tuple((name, count - before.get(name, 0)) for name, count in scope.node.counts.items())
     home = module._state.home
     scopes += [] if home is None else [home]
-    there = Inside(apart.parts, tuple(states), drawn, places, home is not None)
+    plan = RebuildPlan(builder.parts, tuple(states), drawn, subject_places, home is not None)
     make = _comparable if compared else Call
-    calls = [make(fn, there, held_here) for fn, held_here in zip(functions, holds, strict=True)]
-    return Crossing(calls, scopes, args, kwargs, places, there.parts.numbers, len(given))
+    calls = [make(fn, plan, numbers) for fn, numbers in zip(functions, closed, strict=True)]
+    return OnScopes(calls, scopes, args, kwargs, subject_places, plan.parts.numbers, len(given))
+
+
+def _numbers(fn: Callable[..., Any], along: _Along, given: Sequence[Scope]) -> dict[int, int]:
+    """The numbers of the modules and variables that a function closes over, by their ids."""
+    return {id(value): along.number(value) for value in closed_over(fn) if _is_within(value, given)}
+
+
+def _check_no_module(where: str, fn: Any) -> None:
+    """Checks that what is to be called with a module is neither one itself nor a class of modules."""
+    is_class = isinstance(fn, type) and issubclass(fn, Base)
+    if is_class or isinstance(fn, Base):
+        name = fn.__name__ if is_class else type(fn).__name__
+        raise LiftArgumentError(
+            where,
+            f"expected a function of the module, given {'the class ' if is_class else 'a '}{name}"
+            f"{'' if is_class else ', a module itself'}.",
+            "Give it with the module whose variables are lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
+            f"`lambda mdl, x: {name}(…)(x)`.",
+        )
 
 
 class Call:
@@ -166,16 +208,16 @@ class Call:
 
     Attributes:
         fn: the method or function.
-        inside: what stands inside the lift.
-        holds: from the ids of the modules and variables that the function holds to their numbers.
+        plan: how modules are made again inside the lift.
+        closed: from the ids of the modules and variables that the function closes over to their numbers.
         without_key: the field for which there is no key, so that what is compiled is not kept.
     """
 
     without_key: str | None = None
 
-    def __init__(self, fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> None:
-        self.fn, self.inside, self.holds = fn, inside, holds
-        self.__name__, self.__wrapped__ = _name(fn, inside.parts.templates[0]), fn
+    def __init__(self, fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, int]) -> None:
+        self.fn, self.plan, self.closed = fn, plan, closed
+        self.__name__, self.__wrapped__ = _name(fn, plan.parts.templates[0]), fn
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -183,18 +225,16 @@ class Call:
 
     def __call__(self, scopes: Sequence[Scope], *args: Any, **kwargs: Any) -> Any:
         """Runs it on modules that are made on the scopes."""
-        subject = self.inside.subject
-        module, along = self._made(scopes)
-        module._state.follow(self.inside.states[0])
-        module._state.home = scopes[-1] if self.inside.at_home else None
+        subject = self.plan.subject
+        module, along = self.plan.made(scopes)
 
         def back(tree: Any) -> Any:
-            return map_modules(tree, lambda place: along[place.index])
+            return map_instances(tree, ArgumentAt, lambda place: along[place.index])
 
         def now(value: Any) -> Any:
-            return along[self.holds[id(value)]] if id(value) in self.holds else value
+            return along[self.closed[id(value)]] if id(value) in self.closed else value
 
-        fn = holding(self.fn, now) if self.holds else self.fn
+        fn = with_closed_over(self.fn, now) if self.closed else self.fn
         if along:
             args, kwargs = back((args, kwargs))
         context.modules.append(module)
@@ -205,25 +245,9 @@ class Call:
         self._check_result(scopes[0], result)
         return result
 
-    def _made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """The module on the scopes, and what comes along; what these define again has the names that it had."""
-        inside = self.inside
-        if inside.parts.alone:
-            modules, along = instantiate(inside.parts, scopes)
-            return modules[0], along
-        counts = scopes[0].node.counts  # those of streams that begin anew are not there
-        with scopes[0].again({name: number for name, number in inside.drawn if name in counts}):
-            (module, *others), along = instantiate(inside.parts, scopes)
-            for other, state in zip(others, inside.states[1:], strict=True):
-                if other is not None:
-                    other._state.follow(state)
-            if inside.states[0].reuse or inside.states[0].begins:
-                ensure_setup(module)
-        return module, along
-
     def _check_result(self, scope: Scope, result: Any) -> None:
         for leaf in jax.tree.leaves(result):
-            if isinstance(leaf, HELD):
+            if isinstance(leaf, BOUND):
                 raise TransformedMethodReturnValueError(
                     f"{self.__name__} at {scope.path_text}",
                     f"it returned a {type(leaf).__name__}, and what belongs to scopes inside a lift ends with them.",
@@ -232,7 +256,7 @@ class Call:
 
     def trace_facts(self) -> dict[str, Any]:
         """What it is, for `liftcore` to tell what differs from an earlier call."""
-        parts, states = self.inside[:2]
+        parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
         return found if self.without_key is None else {**found, "without a key": self.without_key}
@@ -241,15 +265,13 @@ class Call:
 class EqualCall(Call):
     """A `Call` that equals those of equal modules, so that they share what is compiled."""
 
-    def __init__(self, fn: Callable[..., Any], inside: Inside, key: Any) -> None:
-        super().__init__(fn, inside, {})
+    def __init__(self, fn: Callable[..., Any], plan: RebuildPlan, key: Any) -> None:
+        super().__init__(fn, plan, {})
         self._key = fn, key, context.captures[-1]
 
     def __snapshot__(self) -> EqualCall:
         """The same with copies of what its fields hold: what is kept under its key must stay as the key says."""
-        parts = self.inside.parts
-        kept = self.inside._replace(parts=parts._replace(templates=snapshot(parts.templates)))
-        return EqualCall(self.fn, kept, self._key[1])
+        return EqualCall(self.fn, self.plan.__snapshot__(), self._key[1])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EqualCall) and self._key == other._key
@@ -258,15 +280,15 @@ class EqualCall(Call):
         return hash(self._key)
 
 
-def _comparable(fn: Callable[..., Any], inside: Inside, holds: Mapping[int, int]) -> Call:
+def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, int]) -> Call:
     """A call that equals those of equal modules, unless it might keep arrays alive or is intercepted."""
     try:
-        key = None if holds or keeps(fn) or context.interceptors else inside.key()
+        key = None if closed or may_keep_arrays(fn) or context.interceptors else plan.key()
     except Undescribed as error:
-        call = Call(fn, inside, holds)
-        call.without_key = warn_not_shared(_name(fn, inside.parts.templates[0]), error)
+        call = Call(fn, plan, closed)
+        call.without_key = warn_not_shared(_name(fn, plan.parts.templates[0]), error)
         return call
-    return Call(fn, inside, holds) if key is None else EqualCall(fn, inside, key)
+    return Call(fn, plan, closed) if key is None else EqualCall(fn, plan, key)
 
 
 class _Along:
@@ -288,9 +310,9 @@ class _Along:
         return number
 
     def put(self, tree: Any) -> Any:
-        """A pytree with a `Place` for each module and variable."""
-        if True in [isinstance(leaf, HELD) for leaf in jax.tree.leaves(tree)]:
-            return map_modules(tree, lambda value: Place(self.number(value)), HELD)
+        """A pytree with a `ArgumentAt` for each module and variable."""
+        if True in [isinstance(leaf, BOUND) for leaf in jax.tree.leaves(tree)]:
+            return map_instances(tree, BOUND, lambda value: ArgumentAt(self.number(value)))
         return tree
 
 
@@ -328,7 +350,7 @@ def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def lies_in(scope: Scope, known: Iterable[Scope]) -> bool:
+def lies_below(scope: Scope, known: Iterable[Scope]) -> bool:
     """Whether a scope lies at or below one of some others."""
     return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)
 
@@ -336,7 +358,7 @@ def lies_in(scope: Scope, known: Iterable[Scope]) -> bool:
 def _is_within(value: Any, given: Sequence[Scope]) -> bool:
     """Whether a module or variable leads to what lies at or below some scopes, and nowhere else."""
     scopes = scopes_of(value)
-    return bool(scopes) and all(lies_in(scope, given) for scope in scopes)
+    return bool(scopes) and all(lies_below(scope, given) for scope in scopes)
 
 
 def _state_elsewhere(other: Any) -> State:
@@ -352,10 +374,13 @@ def _shown(part: Any) -> Any:
     """The class and fields of a module that is made again, for texts."""
     if not isinstance(part, Template):
         return f"module {part.index}"
-    return {"class": part.cls, **{name: map_modules(value, _shown) for name, value in part.arguments.items()}}
+    return {
+        "class": part.cls,
+        **{name: map_instances(value, StandIn, _shown) for name, value in part.arguments.items()},
+    }
 
 
 def _name(fn: Callable[..., Any], template: Any) -> str:
-    name, cls = function_name(fn), template.cls
+    name, cls = name_of(fn), template.cls
     shown: str = vars(cls).get("_lifted_class", cls).__name__
     return shown if name == "__call__" else f"{shown}.{name}" if hasattr(cls, name) else name

@@ -1,46 +1,20 @@
-"""What a trace of a lifted `jit` was made for: kept with the trace without arrays, told as facts to who asks."""
+"""What a trace of a lifted `jit` was made for, as facts that can be compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from ..diagnostics import facts
-from ..diagnostics.facts import WITHOUT_KEY, Facts
+from .. import filters
 from ..filters import Nothing, short_form
 from ..pipeline.stages import Layout
-from ..pipeline.use import Use
-from ..scopes.tree import Names
-from ..typing import PyTree
-from .arguments import parameter_names
+from ..runners.arguments import parameter_names
+from ..runners.compiled import Program, Signature
+from . import facts
+from .facts import WITHOUT_KEY, Facts
 
-if TYPE_CHECKING:
-    from .compiled import Program
-
-__all__ = ["Signature", "facts_of"]
-
-
-class Signature(NamedTuple):
-    """What the arguments of one trace were.
-
-    Attributes:
-        path: the place of the call, with the name of the lift.
-        treedef: the structure of the donated arguments, the groups of variables and of streams, and the arguments.
-        types: the types of their leaves.
-    """
-
-    path: str
-    treedef: Any
-    types: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, use: Use, gone: PyTree, operands: PyTree) -> Signature:
-        """That of a call."""
-        leaves, treedef = jax.tree.flatten((gone, operands))
-        path = f"{use.place.rstrip('/')}/{use.layout.lift.name}"
-        return cls(path, treedef, tuple(map(jax.typeof, leaves)))
+__all__ = ["facts_of"]
 
 
 def facts_of(program: Program, trace: Signature) -> Facts:
@@ -53,15 +27,17 @@ def facts_of(program: Program, trace: Signature) -> Facts:
         told |= facts.of_value(f"static argument {_shown(names, name)}", value)
         if type(key) is object:
             told[WITHOUT_KEY] = f"static argument {_shown(names, name)}"
-    for name, value in {**gone, **kept}.items():
+    for name, value in {**gone.arguments, **kept}.items():
         told |= facts.of_tree(f"argument {_shown(names, name)}", value)
-    for what, groups in (("variable", variable_groups), ("sequence", rng_groups)):
+    for what, groups in (("variable", gone.joined(variable_groups)), ("stream", rng_groups)):
         for group in groups:
             for index, tree in enumerate(group):
                 told |= facts.of_named(_of_scope(what, index), tree)
     for index, path in enumerate(program.paths):
         told[_of_scope("path", index)] = "/".join(path)
-    told["donated arguments"] = str([_shown(names, name) for name in gone])
+    told["donated arguments"] = str([_shown(names, name) for name in gone.arguments])
+    given_up = [path for group in gone.variables for tree in group for path, _ in filters.leaves_of(tree)]
+    told["donated variables"] = str([*map("/".join, given_up)])
     if program.shardings is not None:
         told["shardings"] = repr(program.shardings)
     return told
@@ -86,14 +62,10 @@ def _of_layout(layout: Layout) -> Iterator[tuple[str, str]]:
         yield _of_scope("mutable", index), "sown values" if sown else short_form(seen.mutable)
         yield _of_scope("creates variables", index), str(seen.changes[1])
         yield _of_scope("initializing", index), str(seen.initializing)
-        yield _of_scope("sequences given", index), str(seen.given)
+        yield _of_scope("streams given", index), str(seen.given)
         yield _of_scope("empty collections", index), ", ".join(seen.empty)
         yield _of_scope("variables not lifted", index), str([*map("/".join, (*layout.unlifted[index], *seen.unlifted))])
         yield _of_scope("rules of other streams", index), ", ".join(map(short_form, seen.rules))
     for index, names in enumerate(layout.names):
-        yield _of_scope("names taken", index), _names_text(names)
-
-
-def _names_text(names: Names) -> str:
-    taken = [name if collection is None else f"{collection}/{name}" for name, collection in names.taken]
-    return f"{sorted(taken)}, numbers {dict(names.numbers)}"
+        taken = sorted(name if collection is None else f"{collection}/{name}" for name, collection in names.taken)
+        yield _of_scope("names taken", index), f"{taken}, numbers {dict(names.numbers)}"

@@ -1,4 +1,4 @@
-"""Methods that a module keeps: `jax.jit(module.apply)` is found again for as long as the module is held and unchanged.
+"""Bound methods that a module keeps, so that `jax.jit(module.apply)` traces once for as long as the module is the same.
 
 JAX keeps what it traced with the function that it was given, and holds that weakly. Python makes a new bound method
 each time that one is asked for, so nothing would be found. So a method that is hashed, as `jax.jit` does, is kept by
@@ -15,15 +15,15 @@ from typing import Any, TypeVar, cast
 
 from liftcore.statics import Undescribed, static_key
 
-from .context import context
-from .fields import Base
+from .lifecycle.context import context
+from .lifecycle.fields import Base
 
-__all__ = ["kept"]
+__all__ = ["cached_method"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def kept(fun: F) -> F:
+def cached_method(fun: F) -> F:
     """Makes a method one that each module keeps.
 
     Two are equal where their modules are one and the same, with the same values in its fields.
@@ -34,21 +34,21 @@ def kept(fun: F) -> F:
         >>> model.apply == model.apply, model.apply == nn.Dense(3).apply
         (True, False)
     """
-    return cast(F, _Kept(fun))
+    return cast(F, _CachedMethod(fun))
 
 
-class _Kept:
-    """The descriptor that `kept` puts into the class."""
+class _CachedMethod:
+    """The descriptor that `cached_method` puts into the class."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         functools.update_wrapper(cast(Any, self), fun)
         self.fun = fun
 
-    def __get__(self, module: Any, cls: type | None = None) -> Any:
-        return self.fun if module is None else _Method(self.fun, module)
+    def __get__(self, module: Base, cls: type | None = None) -> Any:
+        return self.fun if module is None else _BoundMethod(self.fun, module)
 
 
-class _Method:
+class _BoundMethod:
     # A bound method; its docstring is that of the method.
 
     __slots__ = ("__func__", "__self__", "__weakref__", "_value")
@@ -61,7 +61,7 @@ class _Method:
         return self.__func__(self.__self__, *args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Method) and self._compared() == other._compared())
+        return self is other or (isinstance(other, _BoundMethod) and self._compared() == other._compared())
 
     def __hash__(self) -> int:
         value = self._compared()

@@ -1,7 +1,7 @@
-"""Closures: the modules and variables that a function holds without being given them.
+"""Closures: the modules and variables that a function closes over, and uses without being given them.
 
-A function holds what its closure, its defaults, a `functools.partial` or the object of a bound method holds, and what
-functions that it holds hold in turn.
+They are those in its closure, its defaults, a `functools.partial` or the object of a bound method, and those that
+functions in these close over in turn.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import numpy as np
 
 from liftcore import Variable
 
-from .fields import Base
-from .naming import map_modules
+from ..lifecycle.fields import Base
+from ..lifecycle.naming import map_instances
 
-__all__ = ["HELD", "held", "holding", "keeps", "parts"]
+__all__ = ["BOUND", "closed_over", "may_keep_arrays", "parts", "with_closed_over"]
 
-HELD = (Base, Variable)
+BOUND = (Base, Variable)
 """The types of what is found."""
 
 _HOLDERS = (types.FunctionType, types.MethodType, functools.partial)
-_KINDS = (*HELD, *_HOLDERS)
+_KINDS = (*BOUND, *_HOLDERS)
 
 
-def held(fn: Any) -> list[Any]:
-    """The modules and variables that a function holds, each once."""
+def closed_over(fn: Any) -> list[Any]:
+    """The modules and variables that a function closes over, each once."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
 
     def visit(value: Any) -> Any:
-        if isinstance(value, HELD):
+        if isinstance(value, BOUND):
             found.setdefault(id(value), value)
         elif id(value) not in seen:
             seen.add(id(value))
             for part in parts(value):
-                map_modules(part, visit, _KINDS)
+                map_instances(part, _KINDS, visit)
         return value
 
-    map_modules(fn, visit, _KINDS)
+    map_instances(fn, _KINDS, visit)
     return list(found.values())
 
 
-def holding(fn: Any, replace: Callable[[Any], Any]) -> Any:
-    """The same function with other modules and variables in its hold.
+def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
+    """The same function, closed over other modules and variables.
 
     Example:
         >>> import linen_like as nn
@@ -56,7 +56,7 @@ def holding(fn: Any, replace: Callable[[Any], Any]) -> Any:
         >>> def times(scale):
         ...     return lambda x: scale.by * x
         >>> doubled = times(Scale(2.0))
-        >>> holding(doubled, lambda module: module.clone(by=3.0))(1.0), doubled(1.0)
+        >>> with_closed_over(doubled, lambda module: module.clone(by=3.0))(1.0), doubled(1.0)
         (3.0, 2.0)
 
     Args:
@@ -66,26 +66,26 @@ def holding(fn: Any, replace: Callable[[Any], Any]) -> Any:
     made: dict[int, Any] = {}
 
     def rebuilt(value: Any) -> Any:
-        return map_modules(value, one, _KINDS)
+        return map_instances(value, _KINDS, one)
 
     def one(value: Any) -> Any:
-        if isinstance(value, HELD):
+        if isinstance(value, BOUND):
             return replace(value)
         if id(value) not in made:
-            made[id(value)] = value  # as it is, where it holds nothing
-            if held(value):
+            made[id(value)] = value  # as it is, where it closes over none
+            if closed_over(value):
                 _rebuild(value, rebuilt, made)
         return made[id(value)]
 
     return rebuilt(fn)
 
 
-def keeps(fn: Any) -> bool:
+def may_keep_arrays(fn: Any) -> bool:
     """Whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
     if isinstance(fn, functools.partial):
         arrays: list[Any] = []
-        map_modules([fn.args, fn.keywords], arrays.append, (jax.Array, np.ndarray))
-        return bool(arrays) or keeps(fn.func)
+        map_instances([fn.args, fn.keywords], (jax.Array, np.ndarray), arrays.append)
+        return bool(arrays) or may_keep_arrays(fn.func)
     cells = getattr(fn, "__closure__", None) or ()
     return not getattr(fn, "is_module_method", False) and not all(isinstance(_content(cell), type) for cell in cells)
 
@@ -96,7 +96,7 @@ def parts(value: Any) -> Iterator[Any]:
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
-    elif not getattr(value, "is_module_method", False):  # what a class holds it holds for all its instances
+    elif not getattr(value, "is_module_method", False):  # what a class closes over is that of all instances
         yield from map(_content, value.__closure__ or ())
         yield from (value.__defaults__, value.__kwdefaults__)
 
@@ -117,13 +117,13 @@ def _rebuild(value: Any, rebuilt: Callable[[Any], Any], made: dict[int, Any]) ->
         made[id(value)] = types.MethodType(rebuilt(value.__func__), rebuilt(value.__self__))
     else:
         old = value.__closure__ or ()
-        # A cell that holds none stays the one that `nonlocal` writes.
-        cells = tuple(types.CellType() if held(_content(cell)) else cell for cell in old)
+        # A cell with none of them stays the one that `nonlocal` writes.
+        cells = tuple(types.CellType() if closed_over(_content(cell)) else cell for cell in old)
         new = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, cells)
         made[id(value)] = new  # before its cells are filled: one of them may hold the function itself
         functools.update_wrapper(new, value).__dict__.pop("__wrapped__")
         new.__dict__.update(value.__dict__)
         new.__defaults__, new.__kwdefaults__ = rebuilt(value.__defaults__), rebuilt(value.__kwdefaults__)
-        for cell, fresh in zip(old, cells, strict=True):
-            if fresh is not cell:
-                fresh.cell_contents = rebuilt(_content(cell))
+        for cell, new_cell in zip(old, cells, strict=True):
+            if new_cell is not cell:
+                new_cell.cell_contents = rebuilt(_content(cell))

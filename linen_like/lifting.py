@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -13,17 +14,17 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import liftcore
-from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.errors import LiftArgumentError, check_function, name_of, shown
 from liftcore.statics import static_key
 
-from ..errors import TransformTargetError
-from ..lifecycle.binding import entered
-from ..lifecycle.calling import function_name, nowrap
-from ..lifecycle.context import context, no_parent
-from ..module import Module
-from .crossing import NONE, LiftOfClass, cross
+from .errors import TransformTargetError
+from .lifecycle.binding import entered
+from .lifecycle.calling import nowrap
+from .lifecycle.context import context, no_parent
+from .module import Module
+from .rebuilding.on_scopes import ClassLift, on_scopes
 
-__all__ = ["Methods", "flags", "lift_with", "mark_lifted", "run_lifted"]
+__all__ = ["Methods", "as_in_a_method", "flags", "lift_functions", "lift_with", "mark_lifted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Lift = Callable[..., Callable[..., Any]]
@@ -79,13 +80,13 @@ def lift_with(
         lifted = lift_with(lift, target.func, methods=methods, name=name, prefix=prefix)
         return functools.partial(lifted, *target.args, **target.keywords)
     for given in targets or (None,):
-        _check_function(name, given)
+        _check_target(name, given)
     if methods is not None:
         raise LiftArgumentError(f"{name}, methods", "it chooses methods of a class, given a function.", "Leave it out.")
-    return _lifted_function(lift, targets)
+    return lift_functions(lift, *targets, name=name)
 
 
-def _check_function(name: str, given: Any) -> None:
+def _check_target(name: str, given: Any) -> None:
     if isinstance(given, Module | type) or not callable(given):
         cls = type(given).__name__ if isinstance(given, Module) else "MyModule"
         text = f"an instance of {cls}" if isinstance(given, Module) else shown(given)
@@ -96,22 +97,50 @@ def _check_function(name: str, given: Any) -> None:
         )
 
 
-def run_lifted(
-    where: str,
-    lift: Lift,
-    functions: Sequence[Callable[..., Any]],
-    module: Any,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] = NONE,
-    inside: Iterable[Any] = (),
-    compared: bool = False,
-) -> Any:
-    """What functions of a module return under a lift; the arguments are those of `cross`, those of the lift first."""
-    if not context.is_used:  # as if a method were running: errors speak of modules
-        with no_parent():
-            return run_lifted(where, lift, functions, module, args, kwargs, inside, compared)
-    crossing = cross(where, module, functions, args, kwargs, inside, compared)
-    return lift(*crossing.calls)(crossing.scopes, *crossing.args, **crossing.kwargs)
+def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compared: bool = False) -> Callable[..., Any]:
+    """Functions of a module under a lift; what `lift_with` does with them.
+
+    Args:
+        lift: called with as many functions of scopes.
+        *functions: called with a module first.
+        name: that of the lift, for the text of errors.
+        compared: whether calls of equal modules are to be equal, as they are where the lift itself is `liftcore.jit`.
+
+    Returns:
+        A function of a module, or of a pytree of modules, and the arguments of the lifted one.
+    """
+    for fn in functions:
+        check_function(name, fn)
+    run = _run(lift, functions, name, compared)
+
+    @functools.wraps(functions[0])
+    def function(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
+            with entered(module) as module:
+                return run(module, args, kwargs)
+        return run(module, args, kwargs)
+
+    return mark_lifted(function)
+
+
+def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compared: bool = False) -> Callable[..., Any]:
+    """What takes a module, the arguments of the lifted function, and the lifts of its class, through the lift."""
+    lifted = lift(*functions)  # options are checked here, where they are given
+    # Each call lifts functions of its own, so nothing would be found again of what eager loops keep for theirs.
+    lift_call = liftcore.lifter_of(lifted, functions[0]) or lift
+    compared = compared or getattr(lift, "func", lift) is liftcore.jit
+
+    def run(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], lifts: Iterable[Any] = ()) -> Any:
+        with as_in_a_method():
+            use = on_scopes(name, module, functions, args, kwargs, lifts, compared)
+            return lift_call(*use.calls)(use.scopes, *use.args, **use.kwargs)
+
+    return run
+
+
+def as_in_a_method() -> contextlib.AbstractContextManager[None]:
+    """A context in which errors speak of modules, as in a method that is running; in one it does nothing."""
+    return contextlib.nullcontext() if context.is_used else no_parent()
 
 
 def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Module], prefix: str) -> Any:
@@ -191,16 +220,16 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
         "__copy__": _copied,
         "__deepcopy__": _copied,
     }
-    inside = LiftOfClass([keyed.lift for _, keyed in methods])
+    class_lift = ClassLift([keyed.lift for _, keyed in methods])
     for method, keyed in methods:
-        namespace[method] = _lifted_method(keyed.lift, getattr(cls, method), inside)
+        namespace[method] = _lifted_method(keyed.lift, getattr(cls, method), class_lift, name)
     return types.new_class(class_name, (cls,), exec_body=lambda body: body.update(namespace))
 
 
 @nowrap
-def _reduced(module: Any) -> Any:
+def _reduced(module: Module) -> Any:
     """What a pickle keeps of an instance: how its class was made, since no module has that by name, and its fields."""
-    return _remade, (_recipe(type(module)),), module.__getstate__()
+    return _without_fields, (_recipe(type(module)),), module.__getstate__()
 
 
 def _recipe(cls: Any) -> Any:
@@ -211,7 +240,7 @@ def _recipe(cls: Any) -> Any:
     return name, methods, _recipe(base), prefix
 
 
-def _remade(recipe: Any) -> Any:
+def _without_fields(recipe: Any) -> Any:
     """An instance without fields of the class that a recipe makes."""
     cls = _class_of(recipe)
     return cls.__new__(cls)
@@ -225,7 +254,7 @@ def _class_of(recipe: Any) -> Any:
 
 
 @nowrap
-def _copied(module: Any, memo: dict[int, Any] | None = None) -> Any:
+def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     """A copy of the very class, whether it would be found again or not."""
     again = module.__new__(type(module))
     state = module.__getstate__()
@@ -240,39 +269,17 @@ _LOCK = threading.RLock()
 """Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
 
 
-def _lifted_method(lift: Lift, fn: Callable[..., Any], inside: LiftOfClass) -> Callable[..., Any]:
+def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, name: str) -> Callable[..., Any]:
     """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
-    run = _run(lift, [fn])
+    run = _run(lift, [fn], name)
 
-    @functools.wraps(fn)
+    @functools.wraps(fn)  # with its `is_module_method`: what surrounds a method belongs to `fn`, on the module inside
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if inside in self._state.inside:
+        if class_lift in self._state.lifts:  # the module inside has the lifted class too
             return fn(self, *args, **kwargs)
-        return run(self, args, kwargs, (inside,))
+        return run(self, args, kwargs, (class_lift,))
 
     return method
-
-
-def _lifted_function(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    run = _run(lift, functions)
-
-    @functools.wraps(functions[0])
-    def function(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(module, Module) and module.scope is not None and module.scope.tree.thread != get_ident():
-            with entered(module) as module:
-                return run(module, args, kwargs)
-        return run(module, args, kwargs)
-
-    return mark_lifted(function)
-
-
-def _run(lift: Lift, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """What takes a module, and the arguments of the lifted function, through the lift."""
-    where = f"lifted {function_name(functions[0])}"
-    lifted = lift(*functions)  # options are checked here, where they are given
-    lift_any = liftcore.lifter_of(lifted, functions[0]) or lift
-    compared = getattr(lift, "func", lift) is liftcore.jit
-    return functools.partial(run_lifted, where, lift_any, functions, compared=compared)
 
 
 def mark_lifted(fn: Function) -> Function:

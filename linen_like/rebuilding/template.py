@@ -11,16 +11,26 @@ import jax
 from liftcore import Scope, Variable
 
 from ..lifecycle.binding import constructor_arguments
-from ..lifecycle.closures import HELD
 from ..lifecycle.fields import Base
-from ..lifecycle.naming import map_modules
+from ..lifecycle.naming import map_instances
+from .closures import BOUND
 
-__all__ = ["Apart", "Parts", "Place", "Template", "instantiate", "scopes_of"]
+__all__ = ["ArgumentAt", "Parts", "StandIn", "Template", "TemplateBuilder", "instantiate", "scopes_of"]
+
+
+class StandIn:
+    """Stands for a module or a variable while its scope goes through a lift.
+
+    Attributes:
+        index: a number, see the classes.
+    """
+
+    index: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Template(Base):
-    """The class and fields of a module. Modules in the fields are templates too, or `Shared`.
+class Template(StandIn):
+    """The class and fields of a module. Modules in the fields are templates too, or `ModuleAt`.
 
     Attributes:
         index: counts the templates of one call; two fields with the same module hold the same template.
@@ -28,31 +38,25 @@ class Template(Base):
         arguments: the arguments of its constructor.
     """
 
-    _field_names = ("index", "cls", "arguments")
-
     index: int
     cls: Any
     arguments: Mapping[str, Any]
 
     def __static_fields__(self) -> dict[str, Any]:
-        """See `Base`; what has no key is told by the name of the field."""
+        """See `liftcore.static_key`; what has no key is told by the name of the field."""
         return {"the number": self.index, "the class": self.cls, **self.arguments}
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared(Base):
+class ModuleAt(StandIn):
     """Stands for a module that is bound elsewhere, by its number among those; number 0 is the lifted module itself."""
-
-    _field_names = ("index",)
 
     index: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Held(Base):
+class VariableAt(StandIn):
     """Stands for a variable, by the number of its scope among those of the modules."""
-
-    _field_names = ("index", "collection", "key", "unbox")
 
     index: int
     collection: str
@@ -62,10 +66,11 @@ class Held(Base):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class Place(Base):
-    """Stands among the arguments of a call for a module, by its number; to JAX it is a pytree without leaves."""
+class ArgumentAt(StandIn):
+    """Stands for a module or variable among the arguments of a call, by its number.
 
-    _field_names = ("index",)
+    To JAX it is a pytree without leaves.
+    """
 
     index: int
 
@@ -82,7 +87,7 @@ class Parts(NamedTuple):
     """
 
     templates: tuple[Template | None, ...]
-    along: tuple[Base, ...]
+    along: tuple[StandIn, ...]
     numbers: tuple[int | None, ...]
     alone: bool
 
@@ -92,11 +97,11 @@ def scopes_of(value: Any) -> list[Scope]:
     if value.scope is not None:
         return [value.scope]
     found: list[Scope] = []
-    map_modules(list(constructor_arguments(value).values()), lambda inner: found.extend(scopes_of(inner)), HELD)
+    map_instances(list(constructor_arguments(value).values()), BOUND, lambda inner: found.extend(scopes_of(inner)))
     return found
 
 
-class Apart:
+class TemplateBuilder:
     """A bound module, and others that come along, taken apart, each of them once.
 
     Attributes:
@@ -104,14 +109,14 @@ class Apart:
             follows those that its fields lead to.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Base) -> None:
         self.others: list[Any] = []
         self._templates: list[Template | None] = [None]
-        self._along: list[Base] = []
+        self._along: list[StandIn] = []
         self._places: list[int | None] = []
         self._numbers = {module.scope.node: 0}
         self._count, self._defines = 0, type(module)._has_setup or type(module)._has_constructor
-        self._known: dict[int, Base] = {id(module): Shared(0)}
+        self._known: dict[int, StandIn] = {id(module): ModuleAt(0)}
         owned: dict[int, Template | None] = {}
         self._templates[0] = self.template(module, owned)
         self._known |= {key: found for key, found in owned.items() if found is not None and key != id(module)}
@@ -128,28 +133,28 @@ class Apart:
             self._along.append(self.find(value, {}))
             self._places.append(self.number(value))
 
-    def find(self, value: Any, owned: dict[int, Template | None]) -> Base:
+    def find(self, value: Any, owned: dict[int, Template | None]) -> StandIn:
         """What stands for a module or variable that a field of an owned module, or nothing, leads to."""
         found = self._known.get(id(value)) or owned.get(id(value))
         if found is not None:
             return found
         if isinstance(value, Variable):
-            found = Held(self.number(value) or 0, value.collection, value.name, value.unbox)
+            found = VariableAt(self.number(value) or 0, value.collection, value.name, value.unbox)
         elif value.scope is None:
             found = self.template(value, owned)
         elif id(value.parent) in owned:
             return self.template(value, owned)  # adopted: made with its owner, and bound there
         else:
-            found = Shared(self._add(value, self.template(value, {})))
+            found = ModuleAt(self._add(value, self.template(value, {})))
         self._known[id(value)] = found
         return found
 
-    def template(self, module: Any, owned: dict[int, Template | None]) -> Template:
+    def template(self, module: Base, owned: dict[int, Template | None]) -> Template:
         """A new template of a module, which is owned from now on."""
         index, self._count = self._count, self._count + 1
         owned[id(module)] = None
         values = {
-            name: map_modules(getattr(module, name), lambda inner: self.find(inner, owned), HELD)
+            name: map_instances(getattr(module, name), BOUND, lambda inner: self.find(inner, owned))
             for name in type(module)._field_names
         }
         placed = module.scope is not None and not _keeps_name(module, owned)
@@ -173,7 +178,7 @@ class Apart:
         return number
 
 
-def _keeps_name(module: Any, owned: Mapping[int, Any]) -> bool:
+def _keeps_name(module: Base, owned: Mapping[int, Any]) -> bool:
     """Whether a bound module is made again with its owner, in a field that keeps the name that it was given."""
     return id(module.parent) in owned and type(module.parent).preserve_adopted_names
 
@@ -187,20 +192,21 @@ def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[
     made: dict[Any, Any] = {}
 
     def build(template: Template, parent: Scope | None) -> Any:
-        values = {name: map_modules(value, below) for name, value in template.arguments.items()}
+        values = {name: map_instances(value, StandIn, below) for name, value in template.arguments.items()}
         if parent is not None:
             values["name"] = parent.name
         return template.cls(parent=parent, **values)
 
-    def below(inner: Any) -> Any:
-        if isinstance(inner, Held):
+    def below(inner: StandIn) -> Any:
+        if isinstance(inner, VariableAt):
             return Variable(scopes[inner.index], inner.collection, inner.key, inner.unbox)
         key = inner.index, type(inner)
         if key not in made:
-            shared = isinstance(inner, Shared)
-            made[key] = build(parts.templates[inner.index], scopes[inner.index]) if shared else build(inner, None)
+            bound = isinstance(inner, ModuleAt)
+            template: Any = parts.templates[inner.index] if bound else inner
+            made[key] = build(template, scopes[inner.index] if bound else None)
         return made[key]
 
     numbers = range(len(parts.templates))
-    modules = [None if parts.templates[number] is None else below(Shared(number)) for number in numbers]
+    modules = [None if parts.templates[number] is None else below(ModuleAt(number)) for number in numbers]
     return modules, [below(one) for one in parts.along]

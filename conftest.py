@@ -1,0 +1,94 @@
+"""All tests run on eight simulated CPU devices, and compile in little time rather than well, each program once.
+
+Workers share what they have compiled, and the next run finds it again, in `.pytest_cache`. XLA's older emitters take a
+third of the time of its newer ones, and no part of a program is so large that it should be compiled on a thread of its
+own. Which cases run is told in `tests/sample.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib.metadata
+import os
+import shutil
+import tempfile
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=8",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        # Later releases have no older emitters, and do not begin with a flag that they do not know.
+        "--xla_cpu_use_fusion_emitters=false"
+        if importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9.", "0.10."))
+        else "",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
+)
+
+import jax
+import pytest
+
+from tests.sample import SHARE, in_sample, tree_seed
+
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_compilation_cache_include_metadata_in_key", True)  # the names of scopes, which tests look at,
+jax.config.update("jax_traceback_in_locations_limit", 0)  # but not the line that each operation comes from
+jax.config.update("jax_disable_most_optimizations", True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which cases run, and which sample of them."""
+    group = parser.getgroup("cases", "which cases of the tests run; those of what is named run all")
+    group.addoption("--sample", action="store_true", help="a sample of the cases, of what is named too")
+    group.addoption("--rest", action="store_true", help="the cases that the sample leaves out")
+    group.addoption("--full", action="store_true", help="all cases")
+    group.addoption("--seed", type=int, help="the sample of an earlier run, which printed it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Works out, in the process that starts the workers, what they all go by."""
+    options = config.option
+    if options.seed is None:
+        options.seed = tree_seed()
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or options.keyword or options.markexpr
+    options.sample = not options.full and not options.rest and (options.sample or not named)
+    if not hasattr(config, "workerinput"):
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs(config)
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+
+
+def _programs(config: pytest.Config) -> str:
+    """A folder for what is compiled; one for this run alone where pytest is to keep nothing."""
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        return str(cache.mkdir("programs"))
+    folder = tempfile.mkdtemp(prefix="programs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Says which cases run."""
+    options = config.option
+    if not (options.sample or options.rest):
+        return None
+    what = f"the first case of each test, and {SHARE:.0%} of the others"
+    return f"cases: {'all but ' if options.rest else ''}{what} (--seed {options.seed}); --full runs all"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is not asked for."""
+    if config.option.sample or config.option.rest:
+        chosen = in_sample([item.nodeid for item in items], config.option.seed)
+        pairs = list(zip(items, chosen, strict=True))
+        config.hook.pytest_deselected(items=[item for item, one in pairs if one == config.option.rest])
+        items[:] = [item for item, one in pairs if one != config.option.rest]
+
+
+def pytest_collection_finish() -> None:
+    """Looks for garbage seldom, and never in what lives as long as the run."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

@@ -1,0 +1,78 @@
+"""Checks of what someone who writes a transformation hands to the pipeline, before it fails somewhere inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ..errors import LiftArgumentError, shown
+from ..scopes.lifts import Captured
+from ..typing import PyTree
+from .changes import Changes
+
+if TYPE_CHECKING:
+    from .use import Use
+
+__all__ = ["check_filters", "check_given", "checked_output"]
+
+
+def check_filters(name: str, **filters: Sequence[Any]) -> None:
+    """Checks that filters are listed, and that a `Captured` is the last of those of outputs."""
+    for what, given in filters.items():
+        where = f"{what} of {name}"
+        if not isinstance(given, tuple | list):
+            raise LiftArgumentError(
+                where, f"expected a list of filters, one for each group, given {shown(given)}.", f"Write `[{given!r}]`."
+            )
+        if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
+            raise LiftArgumentError(where, "`Captured()` is the last of the output filters.", "Put it there.")
+
+
+def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:
+    """Checks that a body is called with groups; only of streams there must be as many as the lift has filters."""
+    each, streams = len(use.outers), len(use.layout.lift.rngs)
+    if not _are_groups(variable_groups, each):
+        raise _no_groups(use, f"groups of variables, given {_shape(variable_groups)}")
+    if not _are_groups(rng_groups, each) or len(rng_groups) != streams:
+        raise _no_groups(use, f"the {streams} groups of RNG streams, given {_shape(rng_groups)}")
+
+
+def _are_groups(groups: Any, each: int) -> bool:
+    """Whether something is groups, each with a tree for each outermost scope."""
+    if not isinstance(groups, tuple | list):
+        return False
+    return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
+
+
+def _no_groups(use: Use, what: str) -> LiftArgumentError:
+    return LiftArgumentError(
+        use.where,
+        f"its body is called with {what}.",
+        "Write `body(variable_groups, rng_groups, …)`, with groups of the structure of those that were given.",
+    )
+
+
+def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
+    """The result and the output groups, from what a transformation returned."""
+    result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
+    if groups is use.unchanged:
+        return result, groups
+    wanted, captures = len(use.layout.lift.out), use.layout.lift.captures is not None
+    right = isinstance(groups, tuple | list) and len(groups) == wanted + captures
+    if groups is not None and right and all(isinstance(group, Changes) for group in groups[:wanted]):
+        return result, groups
+    raise LiftArgumentError(
+        use.where,
+        f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
+        f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
+        fix,
+    )
+
+
+def _shape(groups: Any) -> str:
+    """What was given for groups, in few words."""
+    if isinstance(groups, tuple | list):
+        return f"a {type(groups).__name__} of {len(groups)}"
+    return shown(groups)

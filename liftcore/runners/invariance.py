@@ -1,0 +1,176 @@
+"""What a loop is told, checked; and that what all its iterations share depends on none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import AxisSizeError, LiftArgumentError, LoopInvarianceError, name_of, shown
+from ..pipeline.splitting import Split, trace
+from ..pipeline.use import Body
+from ..texts import path_text
+from ..typing import PyTree
+from .carry import fix_for, overlay, select
+
+__all__ = [
+    "GROUPS",
+    "SLICES",
+    "STATE",
+    "WRITTEN",
+    "LoopAdvice",
+    "check_loop",
+    "check_unread",
+    "checked_iteration",
+    "not_constant",
+]
+
+STATE, SLICES = 0, 1
+"""The operands of a traced body, as `Split.reads` numbers them."""
+
+WRITTEN = 1
+"""Where in `Created.constant` the new values of shared variables are."""
+
+
+class LoopAdvice(NamedTuple):
+    """How the user of a loop has it take variables, for the text of errors; `{}` is the name of a collection.
+
+    Attributes:
+        stack: how to stack variables.
+        carry: how to carry them.
+        shared: what the option is called by which all iterations share variables, in parentheses; it may be empty.
+    """
+
+    stack: str
+    carry: str
+    shared: str = ""
+
+
+GROUPS = LoopAdvice(
+    'Stack it: put "{}" into one of the last groups of variables, those that have an axis in `group_axes`',
+    'Carry it: put "{}" into the second group of variables',
+)
+"""The advice to who writes a transformation with a `Loop`."""
+
+
+def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
+    """Checks what `Loop.run` was given.
+
+    Raises:
+        LiftArgumentError: where the output groups, or the state, are not those of a loop.
+        AxisSizeError: where there are more or fewer slices than iterations.
+    """
+    lift = body.use.layout.lift
+    if len(lift.out) != 2 + axes or lift.captures is None:
+        given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
+        raise LiftArgumentError(
+            body.where,
+            f"a loop has as output filters one for shared variables, one for carried ones, {axes} for stacked ones (as "
+            f"many as `group_axes`), and `Captured()`; given {given}.",
+            "List them in this order; `False` is a filter that takes nothing.",
+        )
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise LiftArgumentError(
+            body.where,
+            f"the state of a loop is a pair, the group of carried variables and the carry; given {shown(state)}.",
+            "Give `(variable_groups[1], carry)`; the carry may be None.",
+        )
+    if True in [np.shape(leaf)[:1] != (size,) for leaf in jax.tree.leaves(xs)]:
+        shapes = {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree.leaves_with_path(xs)}
+        path, shape = next((path, shape) for path, shape in shapes.items() if shape[:1] != (size,))
+        raise AxisSizeError(
+            body.where,
+            f"slices{path} of shape {shape} are given to a loop of size {size}.",
+            f"Give {size} slices along axis 0.",
+        )
+
+
+def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[..., Any]:
+    """The same `iteration`, that is checked to return what `Loop.run` takes."""
+
+    def checked(*args: Any) -> Any:
+        found = iteration(*args)
+        if isinstance(found, tuple) and len(found) == 3:
+            return found
+        given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
+        raise LiftArgumentError(
+            f"{name_of(iteration)} of {body.where}",
+            f"it returns the next carry, what is stacked, and the output groups; given {given}.",
+            "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
+        )
+
+    return checked
+
+
+def check_unread(
+    where: str,
+    iteration: Callable[..., Any],
+    shared: PyTree,
+    written: PyTree,
+    state: PyTree,
+    slices: PyTree,
+    advice: LoopAdvice,
+) -> None:
+    """Checks that a body does not read the shared variables that it writes before that: it would read others next time.
+
+    For that it is traced once more, as a function of them too.
+    """
+    there, treedef = jax.tree.flatten_with_path(select(shared, written))
+    given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
+
+    def run(state: Any, slices: Any, *leaves: Any) -> Any:
+        return iteration(state, slices, overlay(shared, jax.tree.unflatten(treedef, leaves)))
+
+    traced = trace(run, state, slices, *given)
+    made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # others once
+    (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
+    read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
+    found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
+    begun = {str(path) for path, _ in jax.tree.leaves_with_path(written)}
+    read = frozenset().union(*jax.tree.leaves(others), *[earlier[number] for number in again])
+    found |= {path_text(path[2:]) for number, path in enumerate(made) if number in read and _is_shared(path, begun)}
+    if found:
+        raise _carry_it(where, sorted(found), advice, "the body reads it and then writes it")
+
+
+def _is_shared(path: Any, among: Collection[str]) -> bool:
+    return path[0].name == "shared" and str(path[1:]) in among
+
+
+def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -> LoopInvarianceError:
+    return LoopInvarianceError(
+        where,
+        f"{list(names)} is shared by all iterations{advice.shared}, but {what}.",
+        f"{advice.carry.format(names[0].split('/')[0])}.",
+    )
+
+
+def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
+    """What to say where what all iterations share depends on one of them."""
+    paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
+    pairs = [(paths[number], STATE in traced.depends[number]) for number in differing]
+    carried = sorted({path_text(path[2:]) for path, state in pairs if path[0].name == "shared" and state})
+    where, names = body.where, sorted({path_text(path[2:]) for path, _ in pairs if path[0].name == "shared"})
+    if carried:
+        error = _carry_it(where, carried, advice, "its initial value depends on the carry, or on a carried variable")
+        return LoopInvarianceError(error.where, error.what, fix_for(body, names, error.fix))
+    if names:
+        return LoopInvarianceError(
+            where,
+            f"{names} is shared by all iterations{advice.shared}, but its initial value depends on "
+            "a slice or on a key that is split.",
+            fix_for(
+                body, names, f"{advice.stack.format(names[0].split('/')[0])}, or do not split the stream it draws from."
+            ),
+        )
+    written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
+    if written:
+        return _carry_it(where, written, advice, "the body writes values that differ between them")
+    return LoopInvarianceError(
+        where,
+        "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
+        "Give it an axis, and take one of the stacked values.",
+    )

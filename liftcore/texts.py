@@ -1,0 +1,81 @@
+"""Paths and types, as errors and reports show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+
+from .filters.trees import leaves_of
+from .typing import PyTree
+
+__all__ = ["ArrayType", "aval_of", "names_of", "path_text", "type_text", "types_text"]
+
+
+def path_text(path: Iterable[Any]) -> str:
+    """A path of names, or of JAX's keys; the names of a variable that is a dict may be anything.
+
+    Example:
+        >>> path_text(("params", "w")), path_text(jax.tree.leaves_with_path({"params": {"w": [1]}})[0][0])
+        ('params/w', 'params/w/0')
+    """
+    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+
+
+def names_of(group: PyTree) -> list[str]:
+    """The names of the variables of a group."""
+    return sorted({path_text(path) for tree in group for path, _ in leaves_of(tree)})
+
+
+def aval_of(value: Any) -> Any:
+    """The abstract value of an array; what stands for one stands for itself."""
+    return value if isinstance(value, jax.core.ShapedArray | jax.ShapeDtypeStruct) else jax.typeof(value)
+
+
+class ArrayType(NamedTuple):
+    """The type of an array, less its being weak.
+
+    Attributes:
+        dtype: its dtype.
+        shape: its shape.
+        spec: how each dimension is partitioned over axes of a mesh that are explicit.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...]
+    spec: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> ArrayType:
+        """That of an array, or of what stands for its type."""
+        aval = aval_of(value)
+        spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))
+        return cls(aval.dtype, aval.shape, (*spec, *[None] * (len(aval.shape) - len(spec))))
+
+    def __str__(self) -> str:
+        pairs = zip(self.shape, self.spec, strict=True)
+        return f"{self.dtype}[{','.join(str(size) if axes is None else f'{size}@{axes}' for size, axes in pairs)}]"
+
+
+def type_text(value: Any) -> str:
+    """The type of an array, such as `float32[2,3]`; of something else the name of its class.
+
+    Example:
+        >>> type_text(jax.numpy.ones((2, 3))), type_text("text")
+        ('float32[2,3]', 'str')
+    """
+    try:
+        return str(ArrayType.of(value))
+    except TypeError:
+        return type(value).__name__
+
+
+def types_text(value: PyTree) -> str:
+    """The types of a pytree.
+
+    Example:
+        >>> types_text({"w": jax.numpy.ones(3)})
+        "{'w': 'float32[3]'}"
+    """
+    return str(jax.tree.map(type_text, value))

@@ -1,0 +1,11 @@
+"""Modules out to their scopes, and made again on others, as each transformation of them asks.
+
+template    a bound module without its place, so that it can be made again on other scopes
+closures    modules that a function closes over
+on_scopes   functions of modules as functions of scopes, for one use of a lift
+scoped      a module among the arguments of any transformation
+"""
+
+from liftcore.lazy import from_stub
+
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

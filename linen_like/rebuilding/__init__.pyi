@@ -1,0 +1,3 @@
+from .scoped import split_module
+
+__all__ = ["split_module"]

@@ -1,0 +1,204 @@
+"""What someone who writes a lift of their own may do, and what they are told where it is wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import liftcore
+from liftcore import Captured, Loop, Scope
+from liftcore.errors import AxisSizeError, LiftArgumentError, LiftError, LoopInvarianceError
+
+KEY, X = jax.random.key(0), jnp.arange(8.0)
+GROUPS = ["params", "state"]
+OUT = [*GROUPS, Captured()]
+
+
+def layer(scope: Scope, x: Any) -> Any:
+    w = scope.param("w", lambda key: jnp.float32(2))
+    n = scope.variable("state", "n", lambda: x * 0)
+    n.value = n.value + x
+    return x * w
+
+
+def lift(transform: Callable[..., Any], into: Any = GROUPS, out: Any = OUT, rngs: Any = (True,)) -> Any:
+    return liftcore.transformation(transform, into, out, rngs, name="mine")
+
+
+Iteration = Callable[..., Any]
+
+
+def right(body: Any, shared: Any, state: Any, x: Any, rngs: Any) -> Any:
+    y, groups = body((shared, state[0]), rngs, x)
+    return None, y, groups
+
+
+def looped(iteration: Iteration = right, size: int = 8, state: Any = None, loop: Any = Loop, **options: Any) -> Any:
+    """A lift that is a loop over the elements of its argument."""
+
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        def step(inner: Any, shared: Any, state: Any, x: Any) -> Any:
+            return iteration(inner, shared, state, x, rngs)
+
+        begin = (variables[1], None) if state is None else state(variables)
+        scan = functools.partial(jax.lax.scan, length=size)
+        _, ys, groups = loop(size, scan).run(body, step, variables[0], begin, x, 0)
+        return ys, groups
+
+    return lift(transform, **options)
+
+
+def test_a_loop_of_ones_own_is_a_loop() -> None:
+    y, variables = liftcore.init(looped()(layer))(KEY, X)
+    np.testing.assert_array_equal(y, 2 * X)
+    assert variables == {"params": {"w": 2.0}, "state": {"n": 28.0}}
+
+
+def split_whole(size: int = 3) -> Any:
+    """A lift of two transformations: a loop, which is split once more as a whole, for what goes round it."""
+
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        def via(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+            def iteration(inner: Any, shared: Any, state: Any, _: Any) -> Any:
+                y, groups = inner((shared, state[0]), rngs, x)
+                return None, y, groups
+
+            scan = functools.partial(jax.lax.scan, length=size)
+            _, ys, groups = Loop(size, scan).run(body, iteration, variables[0], (variables[1], None), (), 0)
+            return ys, groups
+
+        split = body.split(variables, rngs, x, via=via)
+        created = split.prologue(variables, rngs, x)
+        return split.join(created, *jax.jit(split.remainder)(created, variables, rngs, x))
+
+    return lift(transform)
+
+
+INITIAL: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda x: jnp.zeros(()),
+    "zeros": lambda x: jnp.zeros(3),
+    "an argument": lambda x: x,
+    "computed": lambda x: x + 1,
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("init", INITIAL.values(), ids=INITIAL)
+def test_two_transformations_in_one_lift_split_the_body_twice(init: Callable[[Any], Any], nested: bool) -> None:
+    def counts(scope: Scope, x: Any) -> Any:
+        n = scope.variable("state", "n", init, x)
+        n.value = n.value + 1
+        return x + n.value
+
+    model, args, runs = split_whole()(counts), (jnp.ones(3),), 3
+    if nested:
+        inner = model
+        model = liftcore.scan(lambda scope, carry, _: (carry, inner(scope, carry)), 2, variable_carry="state")
+        args, runs = (jnp.ones(3), None), 6
+    _, variables = liftcore.init(model)(KEY, *args)
+    np.testing.assert_array_equal(variables["state"]["n"], init(jnp.ones(3)) + runs)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_iteration_that_runs_another_body_than_its_own_is_an_error(both: bool) -> None:
+    def transform(body: Any, variables: Any, rngs: Any, x: Any) -> Any:
+        def iteration(own: Any, shared: Any, state: Any, x: Any) -> Any:
+            if both:
+                own((shared, state[0]), rngs, x)
+            y, groups = body((shared, state[0]), rngs, x)
+            return None, y, groups
+
+        _, ys, groups = Loop(8, jax.lax.scan).run(body, iteration, variables[0], (variables[1], None), x, 0)
+        return ys, groups
+
+    with pytest.raises(LiftArgumentError, match=r"mine\(layer\) at /: .* another body than .* call that `body`"):
+        liftcore.init(lift(transform)(layer))(KEY, X)
+
+
+def direct(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A lift of `act(body, variable_groups, rng_groups, x)`, that has one group to hand out."""
+    return lambda: lift(act, out=GROUPS)
+
+
+WRONG: dict[str, tuple[Callable[[], Any], type[LiftError], str]] = {
+    "more iterations than slices": (lambda: looped(size=9), AxisSizeError, r"slices of shape \(8,\) .* size 9.*Give 9"),
+    "no group for captured values": (
+        lambda: looped(out=GROUPS),
+        LiftArgumentError,
+        r"given 2\. List them in this",
+    ),
+    "a group too many": (
+        lambda: looped(out=[*GROUPS, "cache", Captured()]),
+        LiftArgumentError,
+        r"0 for stacked ones .* given 3 and `Captured\(\)`",
+    ),
+    "an iteration of two results": (
+        lambda: looped(lambda *args: right(*args)[1:]),
+        LiftArgumentError,
+        r"step of mine\(layer\) at /: it returns the next carry, .* given 2 values.*`return carry, y, groups`",
+    ),
+    "a state without a carry": (
+        lambda: looped(state=lambda variables: variables[1]),
+        LiftArgumentError,
+        r"the state of a loop is a pair, .* Give `\(variable_groups\[1\], carry\)`",
+    ),
+    "one group for all": (
+        direct(lambda body, variables, rngs, x: body(variables[0], rngs, x)),
+        LiftArgumentError,
+        r"groups of variables, given a tuple of 1\. Write `body\(variable_groups, rng_groups",
+    ),
+    "one group of streams": (
+        direct(lambda body, variables, rngs, x: body(variables, rngs[0][0], x)),
+        LiftArgumentError,
+        r"the 1 groups of RNG streams, given a dict",
+    ),
+    "a group of streams too many": (
+        direct(lambda body, variables, rngs, x: body(variables, (*rngs, *rngs), x)),
+        LiftArgumentError,
+        r"the 1 groups of RNG streams, given a tuple of 2",
+    ),
+    "values for groups": (
+        direct(lambda body, *operands: (0, tuple(group.values for group in body(*operands)[1]))),
+        LiftArgumentError,
+        r"one `Changes` for each of its 2 output filters; given .* Return the groups that `body",
+    ),
+    "values for groups, in a split": (
+        direct(lambda body, *operands: body.split(*operands, via=lambda body, *operands: (0, ({}, {})))),
+        LiftArgumentError,
+        r"one `Changes` for each of its 2 output filters; given .* Return the groups that the body gave",
+    ),
+    "a filter for a list of filters": (
+        lambda: lift(lambda *_: 0, into="params"),
+        LiftArgumentError,
+        r"in_variable_filters of mine: expected a list of filters, .* Write `\['params'\]`",
+    ),
+    "a Captured that is not the last": (
+        lambda: lift(lambda *_: 0, out=[Captured(), "params"]),
+        LiftArgumentError,
+        r"out_variable_filters of mine: `Captured\(\)` is the last",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_mistake_of_who_writes_a_lift_is_told_in_their_terms(wrong: str) -> None:
+    make, error, text = WRONG[wrong]
+    with pytest.raises(error, match=text):
+        liftcore.init(make()(layer))(KEY, X)
+
+
+def test_a_loop_of_ones_own_names_no_options_of_scan() -> None:
+    def shared(scope: Scope, x: Any) -> Any:
+        return scope.param("w", lambda key: x)
+
+    with pytest.raises(
+        LoopInvarianceError, match=r"\['params/w'\] is shared .*Stack it: put \"params\" into"
+    ) as caught:
+        liftcore.init(looped()(shared))(KEY, X)
+    assert "variable_" not in str(caught.value)
