@@ -16,7 +16,7 @@ from .sides import PURE
 
 __all__ = ["as_json", "lines", "markdown"]
 
-_HEADS = ("", PURE, "core", "linen_like", "peers", "target", "met")
+_HEADS = ("", PURE, "core", "linen_like", "others", "target", "met")
 _PACKAGES = {"haiku": "dm-haiku"}
 _SCALES = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 
@@ -52,14 +52,14 @@ def as_json(rows: Sequence[Row], settings: Settings) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    peers = [side for side in row.values if side not in (PURE, "core", "linen_like")]
+    others = [side for side in row.values if side not in (PURE, "core", "linen_like")]
     met = row.is_met()
     return (
         row.what,
         _value(row, PURE),
         _value(row, "core"),
         _value(row, "linen_like"),
-        ", ".join(f"{side} {_value(row, side)}" for side in peers),
+        ", ".join(f"{side} {_value(row, side)}" for side in others),
         " / ".join(f"{target:g}" for target in dict.fromkeys(row.targets.values())),
         "" if met is None else "yes" if met else "no",
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from ..row import Row
 from ..settings import Settings
 from .compiling import compiled, recompiles
+from .filtering import filtering
 from .importing import importing
 from .nesting import levels, nested, nested_scans, runs
 from .saving import restoring, saving
@@ -28,6 +29,7 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "levels": levels,
     "jit": compiled,
     "recompiles": recompiles,
+    "filtered": filtering,
     "scan": scanned,
     "select": selecting,
     "save": saving,

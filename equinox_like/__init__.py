@@ -1,0 +1,5 @@
+"""Filtered transformations: those of JAX over functions of any Python objects, with the names of Equinox."""
+
+from liftcore.lazy import from_stub
+
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

@@ -1,0 +1,61 @@
+from . import errors
+from .adopting import adopt
+from .applied import Applied
+from .closure_convert import filter_closure_convert
+from .custom_jvp import filter_custom_jvp
+from .custom_vjp import filter_custom_vjp
+from .filters import (
+    combine,
+    filter,
+    is_array,
+    is_array_like,
+    is_inexact_array,
+    is_inexact_array_like,
+    partition,
+)
+from .grad import filter_grad, filter_value_and_grad
+from .jacobians import filter_hessian, filter_jacfwd, filter_jacrev
+from .jit import filter_jit
+from .jvp import filter_jvp
+from .module import Module, field
+from .pmap import filter_pmap
+from .remat import filter_checkpoint
+from .shapes import filter_eval_shape, filter_make_jaxpr
+from .update import apply_updates, tree_at, tree_equal
+from .vjp import filter_vjp
+from .vmap import filter_vmap, if_array
+
+__all__ = [
+    "Applied",
+    "Module",
+    "adopt",
+    "apply_updates",
+    "combine",
+    "errors",
+    "field",
+    "filter",
+    "filter_checkpoint",
+    "filter_closure_convert",
+    "filter_custom_jvp",
+    "filter_custom_vjp",
+    "filter_eval_shape",
+    "filter_grad",
+    "filter_hessian",
+    "filter_jacfwd",
+    "filter_jacrev",
+    "filter_jit",
+    "filter_jvp",
+    "filter_make_jaxpr",
+    "filter_pmap",
+    "filter_value_and_grad",
+    "filter_vjp",
+    "filter_vmap",
+    "if_array",
+    "is_array",
+    "is_array_like",
+    "is_inexact_array",
+    "is_inexact_array_like",
+    "partition",
+    "tree_at",
+    "tree_equal",
+]

@@ -1,0 +1,68 @@
+"""`Applied`: a function of a scope, or a Linen-style module, as a pytree with its variables inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import liftcore
+from liftcore.typing import Filter
+
+from .module import Module
+
+__all__ = ["Applied"]
+
+
+class Applied(Module):
+    """A function of a scope, or a module with an `apply`, as a module that is a pytree; its variables are leaves.
+
+    Example:
+        >>> import jax, equinox_like as eqx, linen_like as nn
+        >>> import jax.numpy as jnp
+        >>> layer = Applied.init(nn.Dense(2), jax.random.key(0), jnp.ones((1, 3)))
+        >>> layer(jnp.ones((1, 3))).shape
+        (1, 2)
+        >>> eqx.filter_grad(lambda layer, x: layer(x).sum())(layer, jnp.ones((1, 3))).variables["params"]["bias"]
+        Array([1., 1.], dtype=float32)
+
+    Attributes:
+        fn: the function, called as `fn(scope, *args, **kwargs)`, or the module.
+        variables: `{collection: {name: … array}}`.
+    """
+
+    fn: Any
+    variables: Any
+
+    @classmethod
+    def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
+        """One with new variables.
+
+        Args:
+            fn: the function or the module.
+            rngs: a key for each stream, or one for "params".
+            *args: the arguments of a first call.
+            **kwargs: those by name.
+        """
+        if hasattr(fn, "init"):
+            return cls(fn, fn.init(rngs, *args, **kwargs))
+        return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
+
+    def __call__(self, /, *args: Any, rngs: Any = None, mutable: Filter = False, **kwargs: Any) -> Any:
+        """Calls the function.
+
+        Args:
+            *args: its arguments.
+            rngs: a key for each stream that it draws from.
+            mutable: a filter of the variables that may change.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            The result; where anything is mutable, the result and an `Applied` with the new variables.
+        """
+        if hasattr(self.fn, "apply"):
+            found = self.fn.apply(self.variables, *args, rngs=rngs, mutable=mutable, **kwargs)
+        else:
+            found = liftcore.apply(self.fn, mutable=mutable)(self.variables, *args, rngs=rngs, **kwargs)
+        if mutable is False:
+            return found
+        result, changed = found
+        return result, Applied(self.fn, {**self.variables, **changed})

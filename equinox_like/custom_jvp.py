@@ -1,0 +1,95 @@
+"""`filter_custom_jvp`: a function of any Python objects with a rule of its own for its tangents."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from liftcore.errors import LiftArgumentError, check_function, name_of
+
+from .filters import is_array_like
+from .parts import SplitResult, SplitTree
+from .rules import along, as_arrays, check_rule_scopes, is_zero, taken, traced
+
+__all__ = ["filter_custom_jvp"]
+
+
+class filter_custom_jvp:
+    """A function of any Python objects with a rule of its own for its tangents, as `jax.custom_jvp`.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> @eqx.filter_custom_jvp
+        ... def scaled(x, model):
+        ...     return model["act"](model["w"] * x)
+        >>> @scaled.def_jvp
+        ... def rule(primals, tangents):
+        ...     (x, model), (along_x, _) = primals, tangents
+        ...     return scaled(x, model), 10 * along_x
+        >>> eqx.filter_grad(scaled)(jnp.float32(1), {"w": 2.0, "act": jnp.tanh})
+        Array(10., dtype=float32)
+
+    Args:
+        fn: called as `fn(*args, **kwargs)`. Arrays in arguments that are given by name are not differentiated.
+
+    Raises:
+        LiftArgumentError: when it is called, where the rule is missing, a scope is among the arguments, one that
+            is given by name is differentiated, or the rule returns something else than the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        check_function("filter_custom_jvp", fn)
+        self.fn = fn
+        self._rule: Callable[..., Any] | None = None
+        functools.update_wrapper(self, fn)
+
+    def def_jvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Takes the rule, and returns it.
+
+        Args:
+            fn_jvp: called as `fn_jvp(primals, tangents, **kwargs)`, with tuples like the positional arguments; in
+                `tangents` there is None for zero and in the place of what has none. It returns the result and its
+                tangent: a pytree like the result, with None for zero.
+        """
+        check_function("filter_custom_jvp.def_jvp", fn_jvp)
+        self._rule = fn_jvp
+        return fn_jvp
+
+    def defjvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """The older name of `def_jvp`.
+
+        Args:
+            fn_jvp: called as `fn_jvp(primals, tangents)`.
+        """
+        return self.def_jvp(fn_jvp)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule
+        if rule is None:
+            raise LiftArgumentError(where, "it has no rule yet.", "Define it: `@fn.def_jvp`.")
+        first, others = SplitTree(args), SplitTree(kwargs)
+        check_rule_scopes(where, "custom_jvp", [*first.scopes, *others.scopes])
+        result = SplitResult(where)
+
+        @jax.custom_jvp
+        def run(arrays: list[Any], named: list[Any]) -> list[Any]:
+            return traced(result, self.fn(*first.join(arrays), **others.join(named)), is_array_like)
+
+        def moved(primals: Any, tangents: Any) -> Any:
+            (arrays, named), (moving, moving_named) = map(as_arrays, primals), map(as_arrays, tangents)
+            if not all(map(is_zero, moving_named)):
+                raise LiftArgumentError(
+                    where, "an argument that is given by name is differentiated.", "Give it by position."
+                )
+            given = first.fill([None if is_zero(one) else one for one in moving])
+            value, tangent = rule(first.join(arrays), given, **others.join(named))
+            found = traced(result, value, is_array_like)
+            ways = taken(where, result.parts, tangent, "a tangent")
+            return found, [along(where, one, way) for one, way in zip(found, ways, strict=True)]
+
+        run.defjvp(moved, symbolic_zeros=True)
+        return result.join(run(first.arrays, others.arrays))

@@ -1,0 +1,173 @@
+"""`filter_custom_vjp`: a function of any Python objects with a rule of its own for its derivative."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError, check_function, name_of
+
+from .filters import is_inexact_array
+from .parts import SplitResult, SplitTree
+from .rules import along, as_arrays, check_rule_scopes, is_zero, taken, traced
+
+__all__ = ["filter_custom_vjp"]
+
+
+class filter_custom_vjp:
+    """A function of any Python objects with a rule of its own for its derivative, as `jax.custom_vjp`.
+
+    The arrays of floating-point numbers in its first argument are differentiated; all else is not.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> @eqx.filter_custom_vjp
+        ... def clipped(model, x):
+        ...     return model["w"] * x
+        >>> @clipped.def_fwd
+        ... def forward(perturbed, model, x):
+        ...     return clipped(model, x), None
+        >>> @clipped.def_bwd
+        ... def backward(residuals, cotangent, perturbed, model, x):
+        ...     return {"w": jnp.clip(cotangent * x, -1, 1), "name": None}
+        >>> eqx.filter_grad(lambda model: clipped(model, 5.0))({"w": jnp.float32(2), "name": "net"})
+        {'name': None, 'w': Array(1., dtype=float32)}
+
+    Args:
+        fn: called as `fn(vjp_arg, *args, **kwargs)`.
+
+    Raises:
+        LiftArgumentError: when it is called, where a rule is missing, a scope is among the arguments, another argument
+            than the first is differentiated, or the rule returns something else than the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        check_function("filter_custom_vjp", fn)
+        self.fn = fn
+        self._fwd: Callable[..., Any] | None = None
+        self._bwd: Callable[..., Any] | None = None
+        self._takes_zeros = False
+        functools.update_wrapper(self, fn)
+
+    def def_fwd(self, fn_fwd: Callable[..., Any]) -> Callable[..., Any]:
+        """Takes the forward rule, and returns it.
+
+        Args:
+            fn_fwd: called as `fn_fwd(perturbed, vjp_arg, *args, **kwargs)`, where `perturbed` is a pytree of bools like
+                `vjp_arg`: what is differentiated. It returns the result, and residuals: any pytree.
+        """
+        check_function("filter_custom_vjp.def_fwd", fn_fwd)
+        self._fwd = fn_fwd
+        return fn_fwd
+
+    def def_bwd(self, fn_bwd: Callable[..., Any]) -> Callable[..., Any]:
+        """Takes the backward rule, and returns it.
+
+        Args:
+            fn_bwd: called as `fn_bwd(residuals, cotangent, perturbed, vjp_arg, *args, **kwargs)`. The cotangent is a
+                pytree like the result, with None for zero and in the place of what has none. It returns the cotangent
+                of `vjp_arg`: a pytree like that, with None for zero.
+        """
+        check_function("filter_custom_vjp.def_bwd", fn_bwd)
+        self._bwd, self._takes_zeros = fn_bwd, False
+        return fn_bwd
+
+    def defvjp(self, fn_fwd: Callable[..., Any], fn_bwd: Callable[..., Any]) -> None:
+        """Takes both rules in their older form, which is not told what is differentiated.
+
+        Args:
+            fn_fwd: called as `fn_fwd(vjp_arg, *args, **kwargs)`. It returns the result, and residuals: any pytree.
+            fn_bwd: called as `fn_bwd(residuals, cotangent, vjp_arg, *args, **kwargs)`. The cotangent is a pytree like
+                the result, with None in the place of what has none. It returns the cotangent of `vjp_arg`.
+        """
+        check_function("filter_custom_vjp.defvjp", fn_fwd)
+        check_function("filter_custom_vjp.defvjp", fn_bwd)
+
+        def forward(perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return fn_fwd(*args, **kwargs)
+
+        def backward(residuals: Any, cotangent: Any, perturbed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return fn_bwd(residuals, cotangent, *args, **kwargs)
+
+        self._fwd, self._bwd, self._takes_zeros = forward, backward, True
+
+    def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        where = f"filter_custom_vjp({name_of(self.fn)})"
+        if self._fwd is None or self._bwd is None:
+            raise LiftArgumentError(where, "it has no rule yet.", "Define both: `@fn.def_fwd` and `@fn.def_bwd`.")
+        zero = zeros if self._takes_zeros else none
+        call = _Call(where, (self.fn, self._fwd, self._bwd), zero, (vjp_arg, args, kwargs))
+        run = jax.custom_vjp(call.run)
+        run.defvjp(call.forward, call.backward, symbolic_zeros=True)
+        return call.result.join(run(call.first.arrays, call.others.arrays))
+
+
+def none(cotangent: Any) -> None:
+    """None for a cotangent that is zero."""
+
+
+def zeros(cotangent: Any) -> Any:
+    """Zeros for a cotangent that is zero; None for what has none."""
+    return None if cotangent.dtype == jax.dtypes.float0 else jnp.zeros(cotangent.shape, cotangent.dtype)
+
+
+class _Call:
+    """One call: what is static of it, and what JAX is given.
+
+    Args:
+        where: the place, for the text of errors.
+        functions: the function and its rules.
+        zero: what the backward rule is given for a cotangent that is zero.
+        given: the arguments: the first, the others, and those by name.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+        zero: Callable[[Any], Any],
+        given: tuple[Any, tuple[Any, ...], dict[str, Any]],
+    ) -> None:
+        vjp_arg, args, kwargs = given
+        (self._fn, self._fwd, self._bwd), self._where, self._zero = functions, where, zero
+        self.first, self.others = SplitTree(vjp_arg), SplitTree((args, kwargs))
+        check_rule_scopes(where, "custom_vjp", [*self.first.scopes, *self.others.scopes])
+        self.result, self._residuals = SplitResult(where), SplitResult(where)
+        self._perturbed: list[bool] = []
+
+    def run(self, first: list[Any], others: list[Any]) -> list[Any]:
+        """What the function returns."""
+        args, kwargs = self.others.join(others)
+        return traced(self.result, self._fn(self.first.join(first), *args, **kwargs))
+
+    def forward(self, first: list[Any], others: list[Any]) -> Any:
+        """The same by the rule, and what is kept for the way back."""
+        if any(one.perturbed for one in others):
+            raise LiftArgumentError(
+                self._where,
+                "another argument than the first is differentiated.",
+                "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
+            )
+        self._perturbed = [one.perturbed and is_inexact_array(one.value) for one in first]
+        first, others = as_arrays(one.value for one in first), as_arrays(one.value for one in others)
+        args, kwargs = self.others.join(others)
+        perturbed = self.first.fill(self._perturbed, False)
+        result, residuals = self._fwd(perturbed, self.first.join(first), *args, **kwargs)
+        return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
+
+    def backward(self, kept: Any, cotangents: list[Any]) -> Any:
+        """The cotangents of arrays."""
+        residuals, first, others = kept
+        args, kwargs = self.others.join(others)
+        cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])
+        perturbed = self.first.fill(self._perturbed, False)
+        residuals = self._residuals.join(residuals)
+        found = self._bwd(residuals, cotangent, perturbed, self.first.join(first), *args, **kwargs)
+        ways = taken(self._where, self.first, found, "a cotangent")
+        ways = [None if way is None else along(self._where, one, way) for one, way in zip(first, ways, strict=True)]
+        return ways, None

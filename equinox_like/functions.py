@@ -1,0 +1,83 @@
+"""Filtered functions: what each transformation returns, callable and a pytree itself.
+
+So `filter_jit(filter_vmap(fn))`, made anew for each call, finds its trace again; and the arrays that `fn` holds, as a
+module does, are traced like those of its arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from liftcore.errors import check_function, name_of
+
+__all__ = ["MISSING", "FilteredFunction", "documented", "filtered"]
+
+MISSING: Any = object()
+"""The function, where a transformation is called with its options alone, as a decorator."""
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["fun", "options"], meta_fields=["transformation"])
+@dataclasses.dataclass(frozen=True, eq=False)  # a function equals itself; as pytrees, equal ones find one trace
+class FilteredFunction:
+    """A function under a transformation.
+
+    Attributes:
+        transformation: called as `transformation(fun, options, args, kwargs)`.
+        fun: the function: any pytree that can be called.
+        options: those of the transformation, by name.
+    """
+
+    transformation: Callable[..., Any]
+    fun: Callable[..., Any]
+    options: dict[str, Any]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function under the transformation."""
+        return self.transformation(self.fun, self.options, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """The function as a method: `instance` is its first argument, and its arrays are traced too."""
+        return self if instance is None else FilteredFunction(_call_bound, self, {"instance": instance})
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fun
+
+    @property
+    def __name__(self) -> str:
+        return name_of(self.fun)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__qualname__", "__doc__", "__module__", "__annotations__"):
+            return getattr(self.fun, name)
+        raise AttributeError(name)
+
+
+def _call_bound(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return fun(options["instance"], *args, **kwargs)
+
+
+def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: Any, options: dict[str, Any]) -> Any:
+    """A function under a transformation; where none was given, what makes that of one: a decorator.
+
+    Args:
+        make: the public function, such as `filter_vmap`, which is called again with a function.
+        transformation: see `FilteredFunction`.
+        fun: the function, or `MISSING`.
+        options: those of the transformation.
+    """
+    if fun is MISSING:
+        return functools.partial(make, **options)
+    check_function(name_of(make), fun)
+    return documented(FilteredFunction(transformation, fun, options))
+
+
+def documented(made: FilteredFunction) -> FilteredFunction:
+    """The same function, with the docstring and the home of the one that it was made of."""
+    made.__dict__.update({name: getattr(made.fun, name, None) for name in ("__doc__", "__module__")})
+    return made

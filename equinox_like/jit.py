@@ -1,0 +1,237 @@
+"""`filter_jit`: arrays are traced, all else is static."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore import Rest, is_array
+from liftcore.errors import LiftArgumentError, name_of, shown
+from liftcore.statics import Undescribed, warn_not_shared
+
+from .calls import OLDER, UNSET, call_answers, given_options
+from .functions import MISSING, FilteredFunction, documented, filtered
+from .keyed import ScopedAt, join, split_keyed, split_result
+from .parts import is_dynamic
+
+__all__ = ["filter_jit"]
+
+_DONATE = ("all", "all-except-first", "warn", "warn-except-first", "none")
+_UNUSED = "Some donated buffers were not usable"
+
+
+def filter_jit(
+    fun: Any = MISSING,
+    *,
+    donate: str = "none",
+    default: Any = UNSET,
+    fn: Any = UNSET,
+    args: Any = UNSET,
+    kwargs: Any = UNSET,
+    out: Any = UNSET,
+    **options: Any,
+) -> Any:
+    """`jax.jit` for a function of any Python objects: arrays are traced, all else is static.
+
+    A static leaf is part of what a trace is kept for, by type and value: `True`, `1` and `1.0` are traced apart. Scopes
+    among the arguments are lifted as by `liftcore.jit`.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> import jax.numpy as jnp
+        >>> @eqx.filter_jit
+        ... def step(model, x):
+        ...     return {**model, "scale": model["scale"] + 1}, model["act"](model["scale"] * x)
+        >>> model, y = step({"scale": jnp.float32(2), "act": jnp.square}, jnp.arange(3.0))
+        >>> model["act"] is jnp.square, y
+        (True, Array([ 0.,  4., 16.], dtype=float32))
+
+    Args:
+        fun: the function: any pytree that can be called. The arrays that it holds are traced too. Left out,
+            `filter_jit(donate=…)` is a decorator.
+        donate: whose buffers the results may take; these arrays are gone after the call. "all": those of the function
+            and of all arguments. "all-except-first": those of all arguments but the first. "none": no buffers. "warn"
+            and "warn-except-first" are the same as the first two, and JAX warns of buffers that no result could take.
+        default: what is traced of the arguments: a pytree prefix of bools, and of functions from a leaf to a bool. JAX
+            raises a TypeError for what it cannot trace. By default arrays.
+        fn: the same for the function.
+        args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
+        kwargs: the same for arguments that are given by name, as a dict.
+        out: the same for the result; what is not traced is returned as it is.
+        **options: other options of `jax.jit`, such as `inline`, `keep_unused` or `compiler_options`.
+
+    Returns:
+        A function with the arguments of `fun`. Its `.lower(*args, **kwargs).compile()` compiles ahead of time.
+
+    Raises:
+        LiftArgumentError: for another value of `donate`; when it is called, where a static leaf cannot be hashed, is
+            an array or depends on one, one of the options is no prefix, or the function returns a scope.
+    """
+    if donate not in _DONATE:
+        raise LiftArgumentError("filter_jit, donate", f"expected one of {_DONATE}, given {donate!r}.", 'Write "all".')
+    older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
+    made = filtered(filter_jit, _call, fun, {"donate": donate, **older, **options})
+    return made if fun is MISSING else documented(JittedFunction(made.transformation, made.fun, made.options))
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["fun", "options"], meta_fields=["transformation"])
+class JittedFunction(FilteredFunction):
+    """A function under `filter_jit`."""
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> LoweredFunction:
+        """The program of a call, which can be compiled ahead of time and looked at.
+
+        Args:
+            *args: the arguments of the call; a `jax.ShapeDtypeStruct` may stand for an array.
+            **kwargs: likewise.
+        """
+        jitted, arguments = _prepared(self.fun, self.options, args, kwargs)
+        return LoweredFunction(self, jitted.lower(*arguments))
+
+
+class LoweredFunction:
+    """A call of a jitted function, as a program.
+
+    Attributes:
+        lowered: that of `liftcore`.
+    """
+
+    def __init__(self, function: JittedFunction, lowered: Any) -> None:
+        self._function, self.lowered = function, lowered
+
+    def compile(self, *args: Any, **kwargs: Any) -> CompiledFunction:
+        """Compiles it; the arguments are those of `jax.stages.Lowered.compile`."""
+        return CompiledFunction(self._function, self.lowered.compile(*args, **kwargs))
+
+    def as_text(self, *args: Any, **kwargs: Any) -> str:
+        """The text of the program; the arguments are those of `jax.stages.Lowered.as_text`."""
+        text: str = self.lowered.as_text(*args, **kwargs)
+        return text
+
+
+class CompiledFunction:
+    """What was compiled for a call, and for all calls with equal static leaves and types of arrays.
+
+    Attributes:
+        compiled: that of `liftcore`.
+    """
+
+    def __init__(self, function: JittedFunction, compiled: Any) -> None:
+        self._function, self.compiled = function, compiled
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs it.
+
+        Raises:
+            TypeError: where the arguments are not of the types, or not with the static leaves, that it was made for.
+        """
+        _, arguments = _prepared(self._function.fun, self._function.options, args, kwargs)
+        arrays, rest = self.compiled(*arguments)
+        return join(rest, arrays)
+
+    def as_text(self) -> str:
+        """The text of the program."""
+        text: str = self.compiled.as_text()
+        return text
+
+
+def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    jitted, arguments = _prepared(fun, options, args, kwargs)
+    if options["donate"] in ("all", "all-except-first"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _UNUSED)
+            arrays, rest = jitted(*arguments)
+    else:
+        arrays, rest = jitted(*arguments)
+    return join(rest, arrays)
+
+
+def _prepared(
+    fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """The lifted `jit`, and what it is called with."""
+    name = name_of(fun)
+    if kwargs and len(options) == 1:
+        args, kwargs = _by_position(fun, args, kwargs)
+    donate, out, answers = options["donate"], None, None
+    given: tuple[tuple[str, Any], ...] = ()
+    if len(options) > 1:
+        older = {key: options[key] for key in OLDER if key in options}
+        answers = call_answers(f"filter_jit({name})", older, is_dynamic, fun, args, kwargs) if older else None
+        given = tuple([(key, value) for key, value in options.items() if key not in ("donate", *OLDER)])
+        out = Rest(options["out"]) if "out" in options else None
+    parts = split_keyed((fun, args, kwargs), answers)
+    for error in parts.unshared:
+        _check_hashable(name, error)
+        warn_not_shared(f"a static leaf of filter_jit({name})", error)
+    make = _jitted.__wrapped__ if parts.unshared else _jitted  # what serves no other call is not kept
+    jitted = make(name, given, out, donate != "none")
+    if donate == "none":
+        return jitted, (parts.scopes, parts.arrays, parts.rest)
+    first = _first(fun, args, answers) if donate.endswith("-except-first") else range(0)
+    gone, kept = _donated(first, parts.arrays)
+    return jitted, (parts.scopes, kept, parts.rest, gone)
+
+
+def _by_position(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with all by position that may be: however an argument is given, it is the same one."""
+    try:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # the call says what is wrong
+        return args, kwargs
+    return bound.args, bound.kwargs
+
+
+@functools.lru_cache(256)
+def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, donates: bool) -> Any:
+    """The lifted `jit` of all functions of one name: what tells them apart is in the rest of their calls."""
+
+    def body(scopes: Any, arrays: list[Any], rest: Rest, gone: Sequence[Any] = ()) -> tuple[list[Any], Rest]:
+        if donates:
+            arrays = [one if other is None else other for one, other in zip(arrays, gone, strict=True)]
+        fun, args, kwargs = join(rest, arrays, scopes)
+        return split_result(f"filter_jit({name})", fun(*args, **kwargs), None if out is None else out.value)
+
+    body.__name__ = body.__qualname__ = name
+    return liftcore.jit(body, donate_argnames="gone" if donates else (), **dict(options))
+
+
+def _donated(first: range, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The arrays whose buffers are given up, and the others, each with None in the places of the other ones."""
+    keeps = [number in first or isinstance(array, ScopedAt) for number, array in enumerate(arrays)]
+    pairs = list(zip(arrays, keeps, strict=True))
+    return [None if kept else array for array, kept in pairs], [array if kept else None for array, kept in pairs]
+
+
+def _first(fun: Any, args: tuple[Any, ...], answers: Sequence[bool] | None) -> range:
+    """The numbers of what is traced of the first argument; of the function, where there is none."""
+    sizes = len(jax.tree.leaves(fun)), len(jax.tree.leaves(args[:1]))
+    leaves = map(is_dynamic, jax.tree.leaves((fun, args[:1]))) if answers is None else answers
+    traced = list(itertools.islice(leaves, sum(sizes)))
+    begin = sum(traced[: sizes[0]])
+    return range(begin if args else 0, sum(traced))
+
+
+def _check_hashable(name: str, error: Undescribed) -> None:
+    kind = type(error.value)
+    if is_array(error.value):
+        raise LiftArgumentError(
+            f"filter_jit({name})",
+            f"a leaf of the arguments is to be static and is an array: {shown(error.value)}{error.place}.",
+            "Let it be traced: say True for it.",
+        )
+    if kind.__hash__ is None:
+        raise LiftArgumentError(
+            f"filter_jit({name})",
+            f"a leaf of the arguments is static and cannot be hashed: {shown(error.value)}{error.place}.",
+            f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or give its numbers as arrays.",
+        )

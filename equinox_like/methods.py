@@ -1,0 +1,57 @@
+"""Methods of modules: bound ones are pytrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+__all__ = ["BoundMethod", "BoundMethods"]
+
+
+class BoundMethods:
+    """A method of a class, which makes bound methods that are pytrees.
+
+    Args:
+        fn: the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    def __get__(self, module: Any, cls: Any = None) -> Any:
+        return self.fn if module is None else BoundMethod(self.fn, module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, as `super().__call__` of a class does."""
+        return self.fn(*args, **kwargs)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["__self__"], meta_fields=["__func__"])
+@dataclasses.dataclass(frozen=True)
+class BoundMethod:
+    """A method of a module, as a pytree with the leaves of the module."""
+
+    __func__: Callable[..., Any]
+    __self__: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return functools.partial(self.__func__, self.__self__)
+
+    @property
+    def __name__(self) -> str:
+        return self.__func__.__name__
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__qualname__", "__annotations__"):
+            return getattr(self.__func__, name)
+        raise AttributeError(name)

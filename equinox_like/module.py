@@ -1,0 +1,221 @@
+"""`Module`: a frozen dataclass that is a pytree."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, dataclass_transform
+
+import jax
+
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError, shown
+
+from .errors import FrozenModuleError, UnsetFieldError
+from .flattening import OPEN, STRUCTURE, flatten, flatten_with_keys, unflatten
+from .methods import BoundMethod, BoundMethods
+from .update import tree_equal
+
+__all__ = ["Module", "field"]
+
+
+def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False, **options: Any) -> Any:
+    """A field of a `Module`, as `dataclasses.field`, with more options.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> class Linear(eqx.Module):
+        ...     w: object = eqx.field(converter=jnp.asarray)
+        ...     name: str = eqx.field(static=True, default="linear")
+        >>> Linear([1.0, 2.0])
+        Linear(w=float32[2], name='linear')
+
+    Args:
+        converter: called with the value of the field when the module has been made; returns the one that it has.
+        static: whether the value is no part of the pytree, but of its structure. It may hold no arrays.
+        **options: those of `dataclasses.field`, such as `default`, `default_factory`, `init` or `kw_only`.
+    """
+    metadata = {**options.pop("metadata", {}), "static": static}
+    if converter is not None:
+        metadata["converter"] = converter
+    return dataclasses.field(metadata=metadata, **options)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, field))
+class ModuleMeta(abc.ABCMeta):
+    """Makes each subclass of `Module` a dataclass, and a pytree."""
+
+    _dynamic: tuple[str, ...]
+    _static: tuple[str, ...]
+    _converters: dict[str, Callable[[Any], Any]]
+    _has_own_init: bool
+
+    def __new__(mcs: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        """Makes a class."""
+        _check_names(name, namespace)
+        methods = {key: BoundMethods(one) for key, one in namespace.items() if _is_method(key, one)}
+        cls: Any = super().__new__(mcs, name, bases, {**namespace, **methods}, **options)
+        for key, one in _inherited(cls):
+            type.__setattr__(cls, key, BoundMethods(one))
+        above = next((base for base in cls.__mro__[1:] if isinstance(base, ModuleMeta)), None)
+        cls._has_own_init = "__init__" in namespace or (above is not None and above._has_own_init)
+        dataclasses.dataclass(eq=False, repr=False, init=not cls._has_own_init)(cls)
+        fields = dataclasses.fields(cls)
+        cls._dynamic = tuple(one.name for one in fields if not one.metadata.get("static", False))
+        cls._static = tuple(one.name for one in fields if one.metadata.get("static", False))
+        cls._converters = {one.name: one.metadata["converter"] for one in fields if "converter" in one.metadata}
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, functools.partial(unflatten, cls), flatten)
+        return cls
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, BoundMethods(value) if _is_method(name, value) else value)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """How it is called: as its `__init__`, without `self`."""
+        parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+        return inspect.Signature(list(parameters)[1:])
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Makes a module, which is frozen from then on, and checks it."""
+        made = cls.__new__(cls, *args, **kwargs)
+        made.__dict__[OPEN] = True
+        made.__init__(*args, **kwargs)
+        for name, converter in cls._converters.items():
+            if name in made.__dict__:
+                made.__dict__[name] = converter(made.__dict__[name])
+        del made.__dict__[OPEN]
+        _check(made)
+        for one in cls.__mro__:
+            check: Any = one.__dict__.get("__check_init__")
+            if check is not None:
+                check(made)
+        return made
+
+
+def _is_method(name: str, value: Any) -> bool:
+    special = name.startswith("__") and name.endswith("__") and name != "__call__"
+    return isinstance(value, types.FunctionType) and not special
+
+
+def _inherited(cls: Any) -> list[tuple[str, Any]]:
+    """The methods that a class has from others than modules."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            found.setdefault(name, value)
+    return [(name, value) for name, value in found.items() if _is_method(name, value)]
+
+
+_OURS = frozenset({STRUCTURE, OPEN, "_dynamic", "_static", "_converters", "_has_own_init"})
+
+
+def _check_names(cls: str, namespace: dict[str, Any]) -> None:
+    taken = sorted(_OURS.intersection({*namespace, *namespace.get("__annotations__", {})}))
+    if taken:
+        raise LiftArgumentError(
+            f"{taken[0]} of {cls}", "every module has something of this name.", "Take another name."
+        )
+
+
+def _check(made: Any) -> None:
+    """Checks that all fields are set, and that static ones hold no arrays."""
+    cls = type(made)
+    missing = [name for name in (*cls._dynamic, *cls._static) if not hasattr(made, name)]
+    if missing:
+        raise UnsetFieldError(
+            cls.__name__,
+            f"`__init__` did not set {missing}.",
+            f"Write `self.{missing[0]} = …` in it, or give a default.",
+        )
+    for name in cls._static:
+        if name in made.__dict__ and any(map(is_array, jax.tree.leaves(made.__dict__[name]))):
+            raise LiftArgumentError(
+                f"{name} of {cls.__name__}",
+                f"a static field holds an array, {shown(made.__dict__[name])}; it would be part of the tree structure.",
+                "Leave out `static=True`: arrays are leaves.",
+            )
+
+
+class Module(metaclass=ModuleMeta):
+    """A frozen dataclass that is a pytree: fields are its children, but those that are static.
+
+    A bound method is a pytree too, whose leaves are those of its module. A class may have its own `__init__`, which
+    sets the fields; `__check_init__(self)`, of each class in the hierarchy, runs when a module has been made.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> import jax.numpy as jnp
+        >>> class Linear(eqx.Module):
+        ...     w: jax.Array
+        ...     act: object
+        ...     def __init__(self, size, key):
+        ...         self.w = jax.random.normal(key, (size, size))
+        ...         self.act = jnp.tanh
+        ...     def __call__(self, x):
+        ...         return self.act(self.w @ x)
+        >>> model = Linear(3, jax.random.key(0))
+        >>> eqx.filter_grad(lambda model, x: model(x).sum())(model, jnp.ones(3)).w.shape
+        (3, 3)
+        >>> eqx.filter_jit(model)(jnp.ones(3)).shape
+        (3,)
+
+    Raises:
+        LiftArgumentError: where an initializer does not set a field (a TypeError too), sets one that there is not, or
+            puts an array into a static one; where a module is changed after it was made (an AttributeError too); and
+            where no key stands for the value of a static field.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        cls = type(self)
+        if OPEN not in self.__dict__:
+            raise FrozenModuleError(
+                f"{name} of {cls.__name__}",
+                "a module is frozen once it has been made.",
+                f"Make another one: `eqx.tree_at(lambda module: module.{name}, module, new)`.",
+            )
+        if name not in cls.__dataclass_fields__:
+            raise FrozenModuleError(
+                f"{name} of {cls.__name__}",
+                f"there is no such field (available: {[*cls._dynamic, *cls._static]}).",
+                f"Declare it in the class: `{name}: …`.",
+            )
+        if isinstance(value, BoundMethod) and value.__self__ is self:
+            raise LiftArgumentError(
+                f"{name} of {cls.__name__}",
+                "a method of the module itself would put the module into itself.",
+                "Write a method that calls it.",
+            )
+        self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenModuleError(
+            f"{name} of {type(self).__name__}", "a module is frozen.", "Make another one, with None in its place."
+        )
+
+    def __eq__(self, other: object) -> Any:
+        return tree_equal(self, other) if isinstance(other, Module) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((tuple(jax.tree.leaves(self)), jax.tree.structure(self)))
+
+    def __repr__(self) -> str:
+        texts = (f"{one.name}={_text(self.__dict__.get(one.name))}" for one in dataclasses.fields(self) if one.repr)
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != STRUCTURE}
+
+
+def _text(value: Any) -> str:
+    if is_array(value):
+        return f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
+    return getattr(value, "__name__", None) or repr(value)

@@ -1,0 +1,50 @@
+"""Pytree prefixes: one answer for each leaf of a pytree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from liftcore.errors import LiftArgumentError
+
+__all__ = ["is_prefix", "leafwise"]
+
+
+def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """One answer for each leaf of a pytree.
+
+    Args:
+        where: what the prefix is, for the text of errors.
+        spec: a pytree prefix. A function in it is asked for each leaf below; all else is the answer itself.
+        tree: the pytree.
+        is_leaf: which nodes of it are leaves, see `jax.tree.flatten`.
+
+    Raises:
+        LiftArgumentError: where it is no prefix.
+    """
+    answers: list[Any] = []
+
+    def below(answer: Any, subtree: Any) -> None:
+        leaves = jax.tree.leaves(subtree, is_leaf=is_leaf)
+        answers.extend(map(answer, leaves) if callable(answer) else [answer] * len(leaves))
+
+    try:
+        jax.tree.map(below, spec, tree, is_leaf=lambda value: value is None)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            where,
+            f"expected a pytree prefix of {jax.tree.structure(tree)}, given {jax.tree.structure(spec)}.",
+            "Give one answer for all, or a tuple with one for each argument.",
+        ) from error
+    return answers
+
+
+def is_prefix(spec: Any, tree: Any) -> bool:
+    """Whether one pytree is a prefix of another one."""
+    try:
+        jax.tree.map(lambda *_: None, spec, tree, is_leaf=lambda value: value is None)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""What a call would give, without computing it: shapes and dtypes, or a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError, check_function, name_of
+
+from .functions import FilteredFunction
+from .parts import SplitResult, SplitTree
+
+__all__ = ["filter_eval_shape", "filter_make_jaxpr"]
+
+
+def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`jax.eval_shape` of a function of any Python objects.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> import jax.numpy as jnp
+        >>> eqx.filter_eval_shape(lambda x, name: (x.sum(), name), jax.ShapeDtypeStruct((3,), jnp.float32), "net")
+        (ShapeDtypeStruct(shape=(), dtype=float32), 'net')
+
+    Args:
+        fun: the function: any pytree that can be called.
+        *args: its arguments; a `jax.ShapeDtypeStruct` may stand for an array. Scopes are lifted as by
+            `liftcore.eval_shape`, and stay as they were.
+        **kwargs: those by name.
+
+    Returns:
+        What it would return, with a `jax.ShapeDtypeStruct` in the place of each array.
+
+    Raises:
+        LiftArgumentError: where `fun` returns a scope.
+    """
+    check_function("filter_eval_shape", fun)
+    given, result = SplitTree((fun, args, kwargs), _is_typed), SplitResult(f"filter_eval_shape({name_of(fun)})")
+
+    def body(scopes: Any, arrays: list[Any]) -> list[Any]:
+        function, args, kwargs = given.join(arrays, scopes)
+        return result.arrays(function(*args, **kwargs))
+
+    return result.join(liftcore.eval_shape(body)(given.scopes, given.arrays))
+
+
+def filter_make_jaxpr(fun: Callable[..., Any]) -> Any:
+    """`jax.make_jaxpr` of a function of any Python objects.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> make = eqx.filter_make_jaxpr(lambda x, name: {"y": 2 * x, "name": name})
+        >>> jaxpr, shapes, static = make(jnp.ones(3), "net")
+        >>> jaxpr
+        { lambda ; a:f32[3]. let b:f32[3] = mul 2.0:f32[] a in (b,) }
+        >>> shapes, static
+        ({'name': None, 'y': ShapeDtypeStruct(shape=(3,), dtype=float32)}, {'name': 'net', 'y': None})
+
+    Args:
+        fun: the function: any pytree that can be called.
+
+    Returns:
+        A function with the arguments of `fun`, where a `jax.ShapeDtypeStruct` may stand for an array. It returns the
+        closed jaxpr, whose inputs and outputs are the arrays, and whose constants are those that `fun` holds; the
+        result with a `jax.ShapeDtypeStruct` in the place of each array and None in all others; and the result with
+        None in the places of arrays.
+
+    Raises:
+        LiftArgumentError: when it is called with a scope: a jaxpr has none.
+    """
+    check_function("filter_make_jaxpr", fun)
+    return FilteredFunction(_make_jaxpr, fun, {})
+
+
+def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    where = f"filter_make_jaxpr({name_of(fun)})"
+    given, result = SplitTree((args, kwargs), _is_typed), SplitResult(where)
+    if given.scopes:
+        raise LiftArgumentError(
+            where,
+            f"the scope {given.scopes[0].path_text} is among the arguments, and a jaxpr has none.",
+            "Make a function of variables first: `pure, variables = liftcore.purify(fn)(scope, …)`.",
+        )
+
+    def run(*arrays: Any) -> list[Any]:
+        args, kwargs = given.join(arrays)
+        return result.arrays(fun(*args, **kwargs))
+
+    jaxpr, shapes = jax.make_jaxpr(run, return_shape=True)(*given.arrays)
+    nothing = [None] * len(shapes)
+    return jaxpr, result.parts.fill(shapes), result.parts.join(nothing)
+
+
+def _is_typed(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)

@@ -1,0 +1,188 @@
+"""Pytrees changed by making others, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError, shown
+
+from .functions import MISSING
+
+__all__ = ["apply_updates", "tree_at", "tree_equal"]
+
+
+def apply_updates(model: Any, updates: Any) -> Any:
+    """The sum of a pytree and of updates, such as those of an optimizer; None is no update.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> eqx.apply_updates({"w": jnp.float32(3), "act": jnp.tanh}, {"w": jnp.float32(-1), "act": None})["w"]
+        Array(2., dtype=float32)
+
+    Args:
+        model: the pytree.
+        updates: a pytree of the same structure, with None in the place of each leaf that stays.
+
+    Raises:
+        ValueError: that of JAX, where the structures differ.
+    """
+
+    def added(update: Any, leaf: Any) -> Any:
+        if update is None:
+            return leaf
+        return leaf + update
+
+    return jax.tree.map(added, updates, model, is_leaf=lambda node: node is None)
+
+
+def tree_equal(*pytrees: Any, typematch: bool = False, rtol: Any = 0.0, atol: Any = 0.0) -> Any:
+    """Whether pytrees have the same structure and equal leaves.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> eqx.tree_equal({"w": jnp.ones(2)}, {"w": jnp.ones(2)}), eqx.tree_equal({"w": 1}, {"v": 1})
+        (True, False)
+
+    Args:
+        *pytrees: two pytrees or more.
+        typematch: whether leaves must have the same type as well: an array of JAX is no array of NumPy then, and 1
+            is not 1.0.
+        rtol: the relative tolerance for arrays of floating-point numbers, see `jax.numpy.isclose`.
+        atol: the absolute tolerance.
+
+    Returns:
+        A bool; inside a JAX transformation that traces arrays, a scalar array of bools.
+    """
+    first, structure = jax.tree.flatten(pytrees[0])
+    found: Any = True
+    for other in pytrees[1:]:
+        other_structure: Any
+        leaves, other_structure = jax.tree.flatten(other)
+        if other_structure != structure:
+            return False
+        for one, leaf in zip(first, leaves, strict=True):
+            equal = _equal(one, leaf, typematch, rtol, atol)
+            if equal is False:
+                return False
+            found = equal if found is True else found & equal
+    return found if isinstance(found, jax.core.Tracer) else bool(found)
+
+
+def _equal(one: Any, other: Any, typematch: bool, rtol: Any, atol: Any) -> Any:
+    if typematch and type(one) is not type(other) and not all(isinstance(leaf, jax.Array) for leaf in (one, other)):
+        return False
+    if is_array(one) != is_array(other):
+        return False
+    if not is_array(one):
+        return bool(one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    exact = not jnp.issubdtype(one.dtype, jnp.inexact) or (isinstance(rtol, float) and rtol == atol == 0)
+    numpy: Any = np if all(isinstance(leaf, np.ndarray | np.generic) for leaf in (one, other)) else jnp
+    return (one == other).all() if exact else numpy.isclose(one, other, rtol=rtol, atol=atol).all()
+
+
+def tree_at(
+    where: Callable[[Any], Any],
+    pytree: Any,
+    replace: Any = MISSING,
+    replace_fn: Callable[[Any], Any] = MISSING,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """The same pytree with something else in chosen places.
+
+    Example:
+        >>> import jax.numpy as jnp, equinox_like as eqx
+        >>> model = {"layers": [{"w": 1, "b": 2}, {"w": 3, "b": 4}], "act": None}
+        >>> eqx.tree_at(lambda model: model["layers"][1]["b"], model, 5)
+        {'act': None, 'layers': [{'b': 2, 'w': 1}, {'b': 5, 'w': 3}]}
+        >>> eqx.tree_at(lambda model: (model["act"], model["layers"][0]), model, ("tanh", "gone"))
+        {'act': 'tanh', 'layers': ['gone', {'b': 4, 'w': 3}]}
+
+    Args:
+        where: from the pytree to a node of it, or to a tuple or list of nodes. It is called with something else in the
+            places of leaves, so it may look at the structure alone.
+        pytree: the pytree.
+        replace: what takes the place of the node; or a sequence, with one for each node.
+        replace_fn: instead of `replace`, a function from what is there to what takes its place.
+        is_leaf: which nodes of the pytree are leaves, see `jax.tree.flatten`.
+
+    Raises:
+        LiftArgumentError: where both of `replace` and `replace_fn` are given, or none; where `where` does not return
+            nodes, or a node inside another one; where there are more or fewer replacements than nodes.
+    """
+    if (replace is MISSING) == (replace_fn is MISSING):
+        raise LiftArgumentError(
+            "tree_at", "expected one of `replace` and `replace_fn`.", "Write `tree_at(where, tree, new)`."
+        )
+
+    marked, nodes, several = _marked_nodes(where, pytree, is_leaf)
+    chosen = {id(node): number for number, node in enumerate(nodes)}
+    structure: Any
+    places, structure = jax.tree.flatten(marked, is_leaf=lambda node: id(node) in chosen)
+    numbers = [chosen.get(id(place)) for place in places]
+    if len(chosen) < len(nodes) or len(chosen) != sum(number is not None for number in numbers):
+        raise LiftArgumentError(
+            "tree_at, where", "it chose a node twice, or a node inside another one.", "Choose nodes apart."
+        )
+    current = structure.flatten_up_to(pytree)
+    if replace is MISSING:
+        values = [one if number is None else replace_fn(one) for one, number in zip(current, numbers, strict=True)]
+        return structure.unflatten(values)
+    new = list(replace) if several and isinstance(replace, tuple | list) else [replace]
+    if len(new) != len(nodes):
+        raise LiftArgumentError(
+            "tree_at, replace", f"expected {len(nodes)} values, one for each node, given {len(new)}.", "Give a tuple."
+        )
+    return structure.unflatten(
+        [one if number is None else new[number] for one, number in zip(current, numbers, strict=True)]
+    )
+
+
+class _Place:
+    """Stands for a leaf."""
+
+
+def _marked_nodes(
+    where: Callable[[Any], Any], pytree: Any, is_leaf: Callable[[Any], bool] | None
+) -> tuple[Any, list[Any], bool]:
+    """A pytree of places, the nodes of it that `where` returns, and whether these are several.
+
+    `where` may ask whether a node is None, or empty. But such a node may be one object wherever it stands: where one is
+    chosen, another call, in which they are places too, tells which.
+    """
+
+    def is_empty(node: Any) -> bool:
+        kind: Any = jax.tree.structure(node)
+        return kind.num_nodes == 1 or (is_leaf is not None and is_leaf(node))
+
+    for is_place in (is_leaf, is_empty):
+        structure: Any = jax.tree.structure(pytree, is_leaf=is_place)
+        marked = structure.unflatten([_Place() for _ in range(structure.num_leaves)])
+        nodes, several = _nodes(where, marked)
+        if all(isinstance(node, _Place) or jax.tree.leaves(node) for node in nodes):
+            break
+    return marked, nodes, several
+
+
+def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
+    """The nodes that `where` returns, and whether these are several."""
+    known: dict[int, Any] = {}
+    jax.tree.flatten(tree, is_leaf=lambda node: known.setdefault(id(node), node) is not node)
+    found = where(tree)
+    several = id(found) not in known and isinstance(found, tuple | list)
+    nodes = list(found) if several else [found]
+    wrong = [node for node in nodes if id(node) not in known]
+    if wrong:
+        raise LiftArgumentError(
+            "tree_at, where",
+            f"expected nodes of the pytree, given {shown(wrong[0])}.",
+            "Return what is in it, `lambda tree: tree.layers[0].weight`, without computing anything.",
+        )
+    return nodes, several

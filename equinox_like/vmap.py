@@ -1,0 +1,239 @@
+"""`filter_vmap`: arrays are mapped along axes that a pytree prefix tells; all else is static."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import liftcore
+from liftcore import is_array, is_scoped
+from liftcore.errors import LiftArgumentError, name_of, shown
+
+from .calls import OLDER, UNSET, call_answers, given_options
+from .functions import MISSING, filtered
+from .parts import SplitResult, SplitTree
+from .prefixes import leafwise
+
+__all__ = ["ARRAYS", "filter_vmap", "if_array", "mapped"]
+
+
+@dataclasses.dataclass(frozen=True)
+class if_array:
+    """The axis of a leaf that is an array; all others have none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> if_array(1)(jnp.ones((2, 3))), if_array(1)("text")
+        (1, None)
+
+    Attributes:
+        axis: the axis.
+    """
+
+    axis: int
+
+    def __call__(self, leaf: Any) -> int | None:
+        """The axis of a leaf."""
+        return self.axis if is_array(leaf) else None
+
+
+ARRAYS = if_array(0)
+AXES = ("in_axes", "out_axes", *OLDER)
+
+
+def filter_vmap(
+    fun: Any = MISSING,
+    *,
+    in_axes: Any = UNSET,
+    out_axes: Any = UNSET,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    variable_axes: Mapping[Any, Any] = MappingProxyType({}),
+    split_rngs: Mapping[Any, bool] | bool = MappingProxyType({}),
+    default: Any = UNSET,
+    fn: Any = UNSET,
+    args: Any = UNSET,
+    kwargs: Any = UNSET,
+    out: Any = UNSET,
+) -> Any:
+    """`jax.vmap` for a function of any Python objects: arrays are mapped, all else is static.
+
+    Scopes among the arguments are lifted as by `liftcore.vmap`.
+
+    Example:
+        >>> import jax, equinox_like as eqx
+        >>> import jax.numpy as jnp
+        >>> def call(model, x):
+        ...     return model["act"](model["w"] @ x), model["name"]
+        >>> ensemble = {"w": jnp.ones((5, 2, 3)), "act": jnp.tanh, "name": "net"}
+        >>> y, name = eqx.filter_vmap(call, in_axes=(eqx.if_array(0), None))(ensemble, jnp.ones(3))
+        >>> y.shape, name
+        ((5, 2), 'net')
+
+    Args:
+        fun: the function: any pytree that can be called. Left out, `filter_vmap(in_axes=…)` is a decorator.
+        in_axes: a pytree prefix of the tuple of arguments, of axes: an int, None for a leaf that is the same for all
+            elements, or a function from a leaf to one of these. By default axis 0 of all arrays. Or a dict with the
+            names of arguments. What the function itself holds is the same for all elements.
+        out_axes: the same for the result. None for a leaf that differs between elements is JAX's ValueError.
+        axis_name: the name of the axis, for collectives.
+        axis_size: the size of the axis; needed only where no argument has it.
+        spmd_axis_name: the name of an axis of devices that the elements lie on, see `jax.vmap`.
+        variable_axes: of scopes: for each filter of variables the axis along which they are stacked, or None for those
+            that all elements share; see `liftcore.vmap`.
+        split_rngs: of scopes: for each filter of RNG streams whether elements draw different keys.
+        default: the older way to say `in_axes`: a pytree prefix of axes for each argument. A bool is the same as None.
+        fn: the same for the arrays that the function holds, which otherwise are the same for all elements.
+        args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
+        kwargs: the same for arguments that are given by name, as a dict.
+        out: the older name of `out_axes`.
+
+    Returns:
+        A function with the positional arguments of `fun`; those by name may be given too where one of `default`, `fn`,
+        `args`, `kwargs` and `out` is.
+
+    Raises:
+        LiftArgumentError: where axes are no prefix, or an argument is given by name of which `in_axes` says nothing.
+    """
+    axes = given_options(
+        "filter_vmap",
+        {"in_axes": in_axes, "out_axes": out_axes},
+        default=_without_bools(default),
+        fn=_without_bools(fn),
+        args=_without_bools(args),
+        kwargs=_without_bools(kwargs),
+        out=_without_bools(out),
+    )
+    options = {
+        **axes,
+        "axis_name": axis_name,
+        "axis_size": axis_size,
+        "spmd_axis_name": spmd_axis_name,
+        "variable_axes": dict(variable_axes),
+        "split_rngs": dict(split_rngs) if isinstance(split_rngs, Mapping) else split_rngs,
+    }
+    return filtered(filter_vmap, _call, fun, options)
+
+
+def _without_bools(spec: Any) -> Any:
+    """Axes with None in the place of a bool."""
+    if spec is UNSET:
+        return spec
+    return jax.tree.map(lambda one: None if isinstance(one, bool) else one, spec, is_leaf=lambda one: one is None)
+
+
+def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mapped(liftcore.vmap, f"filter_vmap({name_of(fun)})", fun, options, args, kwargs)
+
+
+def mapped(
+    lift: Callable[..., Any],
+    where: str,
+    fun: Callable[..., Any],
+    options: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """A call under a mapping.
+
+    Args:
+        lift: the mapping of `liftcore`.
+        where: its name, for the text of errors.
+        fun: the function.
+        options: options of the mapping, among them the axes of leaves, in the newer or in the older way.
+        args: the arguments.
+        kwargs: those by name, which are an error in the newer way.
+    """
+    axes = {name: spec for name, spec in options.items() if name in AXES}
+    if any(name in axes for name in OLDER):
+        answers = call_answers(where, axes, ARRAYS, fun, args, kwargs, None)
+    elif kwargs:
+        raise LiftArgumentError(
+            where, f"{sorted(kwargs)} is given by name, where `in_axes` says nothing of it.", "Give it by position."
+        )
+    else:
+        spec = _by_place(where, axes.get("in_axes", ARRAYS), fun, args)
+        answers = leafwise("", None, fun) + leafwise(f"in_axes of {where}", spec, args)
+    _check_axes(where, answers)
+    in_axes, out_axes = LeafAxes(answers), LeafAxes([])
+    given, result = SplitTree((fun, args, kwargs), in_axes.traced), SplitResult(where)
+
+    def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+        function, inner, named = given.join(arrays, scopes)
+        found = function(*inner, **named)
+        each = leafwise(f"out_axes of {where}", axes.get("out_axes", axes.get("out", ARRAYS)), found)
+        _check_axes(where, each)
+        out_axes.begin(each)
+        # The axes of the result are known now only: what has one is stacked along the first, and moved outside.
+        return out_axes.parted(result.arrays(found, out_axes.traced))
+
+    if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes.along):
+        stacked, shared = body((), given.arrays)  # no axis: what is static is the same for all elements
+        if not stacked:
+            return result.join(shared)
+    others = {name: option for name, option in options.items() if name not in AXES}
+    lifted = lift(body, in_axes=(in_axes.along,), out_axes=(0, None), **others)
+    stacked, shared = map(iter, lifted(given.scopes, given.arrays))
+    each = [next(shared) if axis is None else jnp.moveaxis(next(stacked), 0, axis) for axis in out_axes.along]
+    return result.join(each)
+
+
+def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Axes by position, also of arguments that are named in a dict; the others are mapped as by default."""
+    if not isinstance(in_axes, dict):
+        return in_axes
+    names = [name for name, _ in zip(inspect.signature(fun).parameters, args, strict=False)]
+    unknown = sorted(set(in_axes) - set(inspect.signature(fun).parameters))
+    if unknown or len(names) < len(args):
+        raise LiftArgumentError(
+            f"in_axes of {where}",
+            f"it names {unknown or list(in_axes)}, and the arguments are {names}.",
+            "Give a tuple with one entry for each argument.",
+        )
+    return tuple([in_axes.get(name, ARRAYS) for name in names])
+
+
+def _check_axes(where: str, answers: Sequence[Any]) -> None:
+    for one in answers:
+        if one is not None and not isinstance(one, int):
+            raise LiftArgumentError(where, f"expected an axis, given {shown(one)}.", "Write an int, or None.")
+
+
+class LeafAxes:
+    """The axes of the leaves of a pytree.
+
+    Args:
+        answers: for each leaf its axis; None for an array that is the same for all; a bool says whether a leaf that is
+            the same for all is traced.
+
+    Attributes:
+        along: the axes of those that are traced, in order.
+    """
+
+    def __init__(self, answers: Sequence[int | bool | None]) -> None:
+        self.begin(answers)
+
+    def begin(self, answers: Sequence[int | bool | None]) -> None:
+        """Takes the axes of another pytree."""
+        self._answers, self.along = iter(answers), list[int | None]()
+
+    def traced(self, leaf: Any) -> bool:
+        """Whether the next leaf is traced: where it has an axis, and where it is an array."""
+        answer = next(self._answers)
+        same = answer is None or isinstance(answer, bool)
+        traced = not is_scoped(leaf) and (is_array(leaf) if answer is None else answer is not False)
+        if traced:
+            self.along.append(None if same else answer)
+        return traced
+
+    def parted(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The arrays that have an axis, and the others."""
+        pairs = list(zip(arrays, self.along, strict=True))
+        return [one for one, axis in pairs if axis is not None], [one for one, axis in pairs if axis is None]

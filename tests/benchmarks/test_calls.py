@@ -1,0 +1,76 @@
+"""How many functions of Python an eager call runs, which is what it costs."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import equinox_like
+import liftcore
+from benchmarks.measure import without_collection
+
+OURS = tuple(str(Path(package.__file__ or "").parent) for package in (liftcore, equinox_like))
+
+
+def calls(fn: Callable[[], Any], files: tuple[str, ...] = ("",)) -> Counter[str]:
+    """How often each function of some files runs in a call, where all is done already that is done once for all."""
+    for _ in range(3):
+        fn()
+    found: Counter[str] = Counter()
+    by_hash = ("__eq__", "__hash__")  # called as the addresses of objects fall together
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(files) and frame.f_code.co_name not in by_hash:
+            found[frame.f_code.co_qualname] += 1
+
+    with without_collection():
+        sys.setprofile(note)
+        try:
+            fn()
+        finally:
+            sys.setprofile(None)
+    return found
+
+
+def filtered(count: int) -> Callable[[], Any]:
+    model = {"layers": {f"w{number}": jnp.ones(2) for number in range(count)}, "act": jnp.tanh}
+    run = equinox_like.filter_jit(lambda model, x: model["act"](x * model["layers"]["w0"]))
+    return lambda: run(model, jnp.ones(2))
+
+
+def test_a_filtered_call_looks_at_each_array_once_and_at_nothing_else() -> None:
+    few, many = (calls(filtered(count), OURS) for count in (2, 300))
+    more = {name: many[name] - few[name] for name in many if many[name] != few[name]}
+    assert more == {"is_array": 298, "is_dynamic": 298}
+
+
+def over_no_scopes() -> Callable[[Any], Any]:
+    run = liftcore.jit(lambda scopes, x: 2 * x)
+    return lambda x: run((), x)
+
+
+def over_a_scope() -> Callable[[Any], Any]:
+    scope = liftcore.bind({"params": {"w": jnp.ones(())}, "state": {"n": jnp.zeros(())}}, mutable=["state"])
+    run = liftcore.jit(lambda scope, x: x * scope.get_variable("params", "w"))
+    return lambda x: run(scope, x)
+
+
+@pytest.mark.parametrize("make", [over_no_scopes, over_a_scope])
+def test_arguments_of_other_types_later_are_called_as_fast(make: Callable[[], Callable[[Any], Any]]) -> None:
+    run, xs = make(), [jnp.ones(size) for size in (2, 3, 4, 2)]
+    found = [sum(calls(functools.partial(run, x)).values()) for x in xs]
+    assert found == found[:1] * 4
+
+
+def test_a_call_over_no_scopes_goes_through_no_stage_of_a_lift() -> None:
+    run, x = over_no_scopes(), jnp.ones(3)
+    stages = ("dedupe", "filter_", "Use.__init__", "commit")
+    assert not [name for name in calls(functools.partial(run, x)) if name in stages]
+    assert jnp.array_equal(run(x), jnp.full(3, 2.0))

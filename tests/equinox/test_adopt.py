@@ -1,0 +1,224 @@
+"""Pytrees in models of scopes, and models of scopes in pytrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import equinox_like as eqx
+import liftcore
+import linen_like as nn
+from liftcore import Scope
+from liftcore.errors import LiftError
+from liftcore.filters import All, PathContains
+
+KEY, X = jax.random.key(0), jax.random.normal(jax.random.key(1), (3,))
+
+
+class Mlp(eqx.Module):
+    """Two layers, a static activation, and a table of integers."""
+
+    layers: list[Any]
+    order: Any
+    act: Any
+
+    def __init__(self, key: Any, size: int) -> None:
+        self.layers = [{"w": jax.random.normal(each, (size, size))} for each in jax.random.split(key, 2)]
+        self.order = jnp.arange(size)[::-1]
+        self.act = jnp.tanh
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = self.act(layer["w"] @ x)
+        return x[self.order]
+
+
+def layer(scope: Scope, x: Any) -> Any:
+    return eqx.adopt(scope.push("mlp"), Mlp, 3)(x)
+
+
+def by_hand(params: Any, x: Any) -> Any:
+    for number in "01":
+        x = jnp.tanh(params["layers"][number]["w"] @ x)
+    return x[::-1]
+
+
+def stacked(fn: Callable[..., Any]) -> Callable[..., Any]:
+    scan = liftcore.scan(
+        lambda scope, x, _: (fn(scope, x), None),
+        length=4,
+        variable_axes={"params": 0},
+        variable_broadcast="constants",
+        split_rngs=True,
+    )
+    return lambda scope, x: scan(scope, x, None)[0]
+
+
+LIFTS: dict[str, Callable[..., Any]] = {
+    "none": lambda fn: fn,
+    "jit": liftcore.jit,
+    "remat": liftcore.remat,
+    "filter_jit": lambda fn: eqx.filter_jit(fn),
+    "cond": lambda fn: lambda scope, x: liftcore.cond(fn, fn)(scope, True, x),
+}
+
+
+@pytest.mark.parametrize("lift", LIFTS)
+def test_arrays_are_variables_at_their_paths(lift: str) -> None:
+    model = LIFTS[lift](layer)
+    y, variables = liftcore.init(model)(KEY, X)
+    assert set(variables) == {"params", "constants"}
+    params = variables["params"]["mlp"]
+    np.testing.assert_allclose(y, by_hand(params, X), rtol=1e-6)
+    np.testing.assert_array_equal(variables["constants"]["mlp"]["order"], [2, 1, 0])
+    changed = jax.tree.map(lambda leaf: 2 * leaf, params)
+    given = {**variables, "params": {"mlp": changed}}
+    np.testing.assert_allclose(liftcore.apply(model)(given, X), by_hand(changed, X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("lift", ["none", "remat", "jit"])
+def test_a_scan_stacks_them_and_its_body_runs_once(lift: str) -> None:
+    runs: list[Any] = []
+
+    def counted(scope: Scope, x: Any) -> Any:
+        runs.append(scope.path)
+        return layer(scope, x)
+
+    model = stacked(LIFTS[lift](counted))
+    y, variables = liftcore.init(model)(KEY, X)
+    assert len(runs) == 1
+    params, x = variables["params"]["mlp"], X
+    assert params["layers"]["0"]["w"].shape == (4, 3, 3)
+    assert not jnp.allclose(params["layers"]["0"]["w"][0], params["layers"]["0"]["w"][1])
+    for number in range(4):
+        x = by_hand(jax.tree.map(lambda leaf, number=number: leaf[number], params), x)
+    np.testing.assert_allclose(y, x, rtol=1e-5)
+    np.testing.assert_allclose(liftcore.apply(model)(variables, X), x, rtol=1e-5)
+
+
+def test_filters_reach_single_arrays() -> None:
+    first = All("params", PathContains("0"))
+    axes = {first: None, "params": 0, "constants": None}
+    model = liftcore.vmap(layer, in_axes=None, axis_size=5, variable_axes=axes, split_rngs={"params": False})
+    _, variables = liftcore.init(model)(KEY, X)
+    layers = variables["params"]["mlp"]["layers"]
+    assert (layers["0"]["w"].shape, layers["1"]["w"].shape) == ((3, 3), (5, 3, 3))
+
+
+def test_in_a_linen_model_under_scan_of_remat() -> None:
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            return eqx.adopt(self.scope.push("mlp"), Mlp, 3, collection="params")(x), None
+
+    loop = nn.scan(nn.remat(Block), variable_axes={"params": 0}, split_rngs={"params": True}, length=4)
+    (y, _), variables = loop().init_with_output(KEY, X, None)
+    params, x = variables["params"]["mlp"], X
+    assert params["order"].shape == (4, 3)
+    for number in range(4):
+        x = by_hand(jax.tree.map(lambda leaf, number=number: leaf[number], params), x)
+    np.testing.assert_allclose(y, x, rtol=1e-5)
+
+
+def test_a_part_that_is_missing_is_made() -> None:
+    _, variables = liftcore.init(layer)(KEY, X)
+    w = 3 * jnp.ones((3, 3))
+    given = {"params": {"mlp": {"layers": {"0": {"w": w}}}}}
+    _, made = liftcore.apply(layer, mutable=True)(given, X, rngs={"params": KEY})
+    np.testing.assert_array_equal(made["params"]["mlp"]["layers"]["0"]["w"], w)
+    np.testing.assert_array_equal(
+        made["params"]["mlp"]["layers"]["1"]["w"], variables["params"]["mlp"]["layers"]["1"]["w"]
+    )
+
+
+def test_what_is_missing_and_may_not_be_made_is_an_error() -> None:
+    with pytest.raises(LiftError, match="w"):
+        liftcore.apply(layer)({"params": {}, "constants": {"mlp": {"order": jnp.arange(3)}}}, X)
+
+
+def test_explain_shows_adopted_arrays() -> None:
+    scope = liftcore.bind({}, KEY, mutable=True)
+    shown = str(liftcore.explain(stacked(layer))(scope, X))
+    assert "mlp/layers/0/w" in shown
+
+
+def test_a_real_module_of_equinox() -> None:
+    equinox = pytest.importorskip("equinox")
+
+    def make(key: Any) -> Any:
+        return equinox.nn.MLP(3, 3, 8, 2, key=key)
+
+    def model(scope: Scope, x: Any) -> Any:
+        return eqx.adopt(scope.push("mlp"), make)(x)
+
+    y, variables = liftcore.init(stacked(model))(KEY, X)
+    assert variables["params"]["mlp"]["layers"]["0"]["weight"].shape == (4, 8, 3)
+    x = X
+    for number in range(4):
+        sliced = jax.tree.map(lambda leaf, number=number: leaf[number], variables)
+        x = liftcore.apply(model)(sliced, x)
+    np.testing.assert_allclose(y, x, rtol=1e-5)
+    mlp = make(KEY)
+    np.testing.assert_allclose(eqx.filter_jit(mlp)(X), mlp(X), rtol=1e-6)
+    gradient = eqx.filter_grad(lambda mlp: mlp(X).sum())(mlp)
+    wanted = equinox.filter_grad(lambda mlp: mlp(X).sum())(mlp)
+    assert jax.tree.structure(gradient) == jax.tree.structure(wanted)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), gradient, wanted)
+    ensemble = eqx.filter_vmap(make)(jax.random.split(KEY, 3))
+    found = eqx.filter_vmap(lambda mlp, x: mlp(x), in_axes=(eqx.if_array(0), None))(ensemble, X)
+    assert found.shape == (3, 3)
+
+
+# -- Applied -----------------------------------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """A dense layer with a counter."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        count = self.variable("state", "count", lambda: jnp.int32(0))
+        count.value += 1
+        return nn.Dense(3)(x)
+
+
+def counting(scope: Scope, x: Any) -> Any:
+    count = scope.variable("state", "count", lambda: jnp.int32(0))
+    if scope.is_mutable_collection("state"):
+        count.value += 1
+    return x * scope.param("w", nn.initializers.ones, (3,))
+
+
+@pytest.mark.parametrize(
+    "fn", [counting, nn.Dense(3), nn.Sequential([nn.Dense(3), jnp.tanh])], ids=["function", "layer", "sequence"]
+)
+def test_a_function_of_a_scope_and_a_module_are_pytrees(fn: Any) -> None:
+    model = eqx.Applied.init(fn, KEY, X)
+    y = model(X)
+    np.testing.assert_allclose(eqx.filter_jit(model)(X), y, rtol=1e-6)
+    gradient = eqx.filter_grad(lambda model: model(X).sum())(model)
+    assert jax.tree.structure(gradient.variables["params"]) == jax.tree.structure(model.variables["params"])
+    ensemble = eqx.filter_vmap(lambda key: eqx.Applied.init(fn, key, X))(jax.random.split(KEY, 2))
+    assert eqx.filter_vmap(lambda model: model(X))(ensemble).shape == (2, 3)
+    changed = eqx.tree_at(lambda model: model.variables, model, jax.tree.map(jnp.zeros_like, model.variables))
+    np.testing.assert_array_equal(changed(X), jnp.zeros(3))
+
+
+@pytest.mark.parametrize("fn", [counting, Counting()], ids=["function", "module"])
+def test_it_is_changed_by_a_copy(fn: Any) -> None:
+    model = eqx.Applied.init(fn, KEY, X)
+    y, after = eqx.filter_jit(lambda model, x: model(x, mutable="state"))(model, X)
+    assert (int(model.variables["state"]["count"]), int(after.variables["state"]["count"])) == (1, 2)
+    np.testing.assert_allclose(
+        y, X @ after.variables["params"]["Dense_0"]["kernel"] if fn != counting else X, rtol=1e-5
+    )
+
+
+def test_it_is_given_random_streams() -> None:
+    model = eqx.Applied.init(nn.Dropout(0.5, deterministic=False), {"params": KEY, "dropout": KEY}, X)
+    assert float(model(jnp.ones(64), rngs={"dropout": KEY}).sum()) in range(20, 110)

@@ -1,0 +1,282 @@
+"""Filtered transformations: static leaves by type and value, scopes among the arguments, one run of each body."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import equinox_like as eqx
+import liftcore
+from liftcore import Scope
+from liftcore.errors import LiftArgumentError, NotSharedWarning
+
+KEY = jax.random.key(0)
+X = jnp.arange(3.0)
+
+
+def layer(scope: Scope, x: Any) -> Any:
+    w = scope.param("w", jax.random.normal, ())
+    runs = scope.variable("state", "runs", lambda: jnp.int32(0))
+    runs.value += 1
+    return w * x
+
+
+# -- static leaves -----------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_serves_equal_static_leaves_only_by_type_sign_and_value() -> None:
+    seen: list[Any] = []
+
+    @eqx.filter_jit
+    def run(x: Any, static: Any) -> Any:
+        seen.append(static)
+        return x + 1, static
+
+    values = [1, True, 1.0, 1, 0.0, -0.0, 0.0, "a", "a", None, (1, "b"), (1, "b"), (True, "b")]
+    for value in values:
+        _, home = run(X, value)
+        assert repr(home) == repr(value)
+    assert list(map(repr, seen)) == ["1", "True", "1.0", "0.0", "-0.0", "'a'", "None", "(1, 'b')", "(True, 'b')"]
+
+
+def test_functions_made_anew_find_their_trace() -> None:
+    runs = []
+
+    def body(x: Any) -> Any:
+        runs.append(x)
+        return 2 * x
+
+    for _ in range(3):
+        np.testing.assert_array_equal(eqx.filter_jit(eqx.filter_vmap(body))(X), 2 * X)
+        np.testing.assert_array_equal(eqx.filter_jit(eqx.filter_grad(lambda x: x**2))(jnp.float32(2)), 4)
+    assert len(runs) == 1
+
+
+def test_arrays_that_a_filtered_function_holds_are_traced() -> None:
+    runs = []
+
+    def call(model: Any, x: Any) -> Any:
+        runs.append(model)
+        return model["w"] * x
+
+    for w in range(3):
+        bound = jax.tree_util.Partial(call, {"w": jnp.float32(w)})
+        np.testing.assert_array_equal(eqx.filter_jit(bound)(X), w * X)
+    assert len(runs) == 1
+
+
+def test_a_filtered_function_is_a_method() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Model:
+        w: Any
+
+        @eqx.filter_jit
+        def __call__(self, x: Any) -> Any:
+            """Scales."""
+            return self.w * x
+
+    model = Model(jnp.float32(2))
+    np.testing.assert_array_equal(model(X), 2 * X)
+    np.testing.assert_array_equal(eqx.filter_jit(model.__call__)(X), 2 * X)
+    assert Model.__call__.__name__ == "__call__"
+
+
+class Opaque:
+    """Says nothing of what it is."""
+
+
+class Unhashable:
+    """Is equal to others, and has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable)
+
+
+def test_what_may_change_unseen_is_traced_each_time_with_a_warning() -> None:
+    runs = []
+    run = eqx.filter_jit(lambda x, opaque: (runs.append(opaque), opaque)[1])
+    opaque = Opaque()
+    with pytest.warns(NotSharedWarning, match=r"a static leaf of filter_jit\(<lambda>\) is .*Opaque"):
+        assert run(X, opaque) is opaque
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run(X, opaque) is opaque
+    assert len(runs) == 2
+
+
+def test_a_static_leaf_that_cannot_be_hashed_is_an_error_that_says_where_it_is() -> None:
+    with pytest.raises(LiftArgumentError, match=r"filter_jit\(sum\): a leaf .* cannot be hashed.*Register Unhashable"):
+        eqx.filter_jit(sum)([Unhashable()])
+
+
+def test_retraces_names_the_static_leaf() -> None:
+    run = eqx.filter_jit(lambda model: model["x"])
+    run({"x": X, "mode": "train"})
+    with liftcore.retraces() as found:
+        run({"x": X, "mode": "eval"})
+    (record,) = found.records
+    assert [(one.before, one.now) for one in record.differences] == [("'train'", "'eval'")]
+    assert "['mode']" in record.differences[0].what
+
+
+# -- donation, and compilation ahead of time ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("donate", "gone"),
+    [("none", [0, 0]), ("all", [1, 1]), ("all-except-first", [0, 1]), ("warn-except-first", [0, 1]), ("warn", [1, 1])],
+)
+def test_whose_buffers_are_given_up(donate: str, gone: list[int]) -> None:
+    args = [jnp.ones(3) + 1, jnp.ones(3) + 2]
+    eqx.filter_jit(lambda x, y: (x + y, x - y), donate=donate)(*args)
+    assert [arg.is_deleted() for arg in args] == list(map(bool, gone))
+
+
+@pytest.mark.parametrize("donate", ["all", "warn"])
+def test_only_warn_warns_of_buffers_that_no_result_could_take(donate: str) -> None:
+    run = eqx.filter_jit(lambda x: x[0], donate=donate)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run(jnp.ones(3) + 1)
+    assert bool(found) == (donate == "warn")
+
+
+def test_another_way_to_donate_is_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match=r"expected one of .*'all-except-first'.* given 'some'"):
+        eqx.filter_jit(lambda x: x, donate="some")
+
+
+def test_what_is_compiled_ahead_of_time_runs_for_equal_static_leaves_only() -> None:
+    compiled = eqx.filter_jit(lambda x, mode: (x + 1, mode)).lower(X, "train").compile()
+    np.testing.assert_array_equal(compiled(X, "train")[0], X + 1)
+    assert compiled(X, "train")[1] == "train"
+    with pytest.raises(LiftArgumentError, match="compiled for values of other types"):
+        compiled(X, "eval")
+
+
+# -- scopes ------------------------------------------------------------------------------------------------------------
+
+FILTERED: dict[str, Callable[[Scope, Any], Any]] = {
+    "filter_jit": lambda scope, x: eqx.filter_jit(layer)(scope, x),
+    "filter_checkpoint": lambda scope, x: eqx.filter_checkpoint(layer)(scope, x),
+    "filter_vmap": lambda scope, x: eqx.filter_vmap(
+        layer, in_axes=(None, 0), variable_axes={"params": None, "state": 0}, split_rngs=False
+    )(scope, jnp.stack([x, x]))[0],
+    "filter_grad": lambda scope, x: eqx.filter_grad(lambda x, scope: layer(scope, x))(x, scope),
+    "filter_value_and_grad": lambda scope, x: eqx.filter_value_and_grad(lambda x, scope: layer(scope, x))(x, scope)[1],
+    "filter_jacfwd": lambda scope, x: eqx.filter_jacfwd(lambda x, scope: layer(scope, x))(x, scope),
+    "filter_jacrev": lambda scope, x: eqx.filter_jacrev(lambda x, scope: layer(scope, x))(x, scope),
+    "filter_jvp": lambda scope, x: eqx.filter_jvp(layer, (scope, x), (None, jnp.ones_like(x)))[1],
+    "filter_vjp": lambda scope, x: eqx.filter_vjp(layer, scope, x)[1](jnp.ones_like(x))[1],
+}
+"""Each gives the parameter, for an input of ones."""
+
+
+@pytest.mark.parametrize("name", FILTERED)
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_scope_among_the_arguments_is_lifted_and_the_body_runs_once(name: str, looped: bool) -> None:
+    runs = []
+
+    def model(scope: Scope, x: Any) -> Any:
+        runs.append(x)
+        return FILTERED[name](scope.push(name), x)
+
+    one = jnp.float32(1)
+    fn = model
+    if looped:
+        fn = liftcore.scan(
+            lambda scope, carry, _: (carry, model(scope, carry)),
+            2,
+            variable_axes={"params": 0, "state": 0},
+            split_rngs=True,
+        )
+    args = (one, None) if looped else (one,)
+    y, variables = liftcore.init(fn)(KEY, *args)
+    assert len(runs) == 1
+    found = y[1] if looped else y
+    np.testing.assert_allclose(found, variables["params"][name]["w"], rtol=1e-6)
+    again, state = liftcore.apply(fn, mutable="state")(variables, *args)
+    np.testing.assert_allclose(again[1] if looped else again, found, rtol=1e-6)
+    before, after = (np.asarray(tree["state"][name]["runs"]) for tree in (variables, state))
+    np.testing.assert_array_equal(after, before + 1)
+
+
+def test_scopes_are_found_wherever_they_are() -> None:
+    def call(model: Any, x: Any) -> Any:
+        return model["act"](layer(model["scope"], x) + layer(model["others"][0], x))
+
+    def model(scope: Scope, x: Any) -> Any:
+        given = {"scope": scope.push("a"), "others": [scope.push("b")], "act": jnp.sin}
+        return eqx.filter_jit(call)(given, x)
+
+    y, variables = liftcore.init(model)(KEY, X)
+    params = variables["params"]
+    np.testing.assert_allclose(y, jnp.sin((params["a"]["w"] + params["b"]["w"]) * X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("filtered", [eqx.filter_jit, eqx.filter_vmap(axis_size=2), eqx.filter_checkpoint])
+def test_a_scope_that_is_returned_is_an_error(filtered: Callable[..., Any]) -> None:
+    with pytest.raises(LiftArgumentError, match=r"filter_.*returned the scope .*Return what was read from it"):
+        filtered(lambda scope: scope)(liftcore.bind({}))
+
+
+def test_a_jaxpr_has_no_scopes() -> None:
+    with pytest.raises(LiftArgumentError, match=r"the scope /.*liftcore\.purify"):
+        eqx.filter_make_jaxpr(layer)(liftcore.bind({}), X)
+
+
+# -- wrong use ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["filter_grad", "filter_value_and_grad", "filter_jacfwd", "filter_jacrev"])
+def test_what_is_differentiated_is_given_by_position(name: str) -> None:
+    with pytest.raises(LiftArgumentError, match="without a positional argument"):
+        getattr(eqx, name)(lambda *, x: x)(x=X)
+
+
+def test_arguments_of_a_mapped_function_are_given_by_position() -> None:
+    with pytest.raises(LiftArgumentError, match=r"\['x'\] is given by name"):
+        eqx.filter_vmap(lambda x: x)(x=X)
+
+
+def test_as_many_tangents_as_primals() -> None:
+    with pytest.raises(LiftArgumentError, match="expected 2 tangents, given 1"):
+        eqx.filter_jvp(lambda x, y: x, (X, X), (X,))
+
+
+def test_the_same_node_cannot_be_replaced_twice() -> None:
+    with pytest.raises(LiftArgumentError, match="chose a node twice"):
+        eqx.tree_at(lambda tree: (tree[0], tree[0]), [1, 2], (3, 4))
+
+
+# -- an ensemble -------------------------------------------------------------------------------------------------------
+
+
+def test_an_ensemble_whose_members_hold_static_activations_learns_as_its_members_do() -> None:
+    def make(key: Any) -> Any:
+        return {"w": jax.random.normal(key, (3,)), "act": jnp.tanh}
+
+    def loss(model: Any, x: Any) -> Any:
+        return model["act"](model["w"] @ x) ** 2
+
+    def step(model: Any, x: Any) -> Any:
+        gradient = eqx.filter_grad(loss)(model, x)
+        return eqx.apply_updates(model, jax.tree.map(lambda leaf: -0.1 * leaf, gradient))
+
+    keys = jax.random.split(KEY, 4)
+    ensemble = eqx.filter_vmap(make)(keys)
+    assert ensemble["act"] is jnp.tanh
+    members = [make(key) for key in keys]
+    run = eqx.filter_jit(eqx.filter_vmap(step, in_axes=(eqx.if_array(0), None)))
+    for _ in range(3):
+        ensemble = run(ensemble, X)
+        members = [step(member, X) for member in members]
+    np.testing.assert_allclose(ensemble["w"], jnp.stack([member["w"] for member in members]), rtol=1e-5)
