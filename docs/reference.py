@@ -8,10 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import equinox_like.errors
 import liftcore
 import liftcore.errors
 import linen_like
 import linen_like.errors
+import pax_like.errors
 
 DOCS = Path(__file__).parent
 
@@ -21,7 +23,8 @@ SECTIONS = (
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
-    "linen_like.errors",
+    "linen_like.errors", "equinox_like", "equinox_like.errors",
+    "pax_like", "pax_like.Module", "pax_like.errors",
 )  # fmt: skip
 
 OF_SCOPE = {
@@ -105,7 +108,7 @@ def api() -> str:
 def error_classes() -> str:
     """The page of all classes of errors."""
     lines = ["# Classes of errors", "", "Made from the classes. [Errors](errors.md) shows the message of each.", ""]
-    for module in (liftcore.errors, linen_like.errors):
+    for module in (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors):
         lines += [f"## {module.__name__}", "", "| class | is also | when |", "|---|---|---|"]
         for name, found in sorted(vars(module).items()):
             if inspect.isclass(found) and found.__module__ == module.__name__ and name == found.__name__:
@@ -151,10 +154,10 @@ def _line(heading: str, owner: Any, name: str) -> str:
         return f"Type: {TYPES[name]}."
     if inspect.ismodule(found):
         return f"Module: see [below](#{found.__name__.replace('.', '').lower()})."
-    if home.startswith("liftcore") and heading.startswith("linen_like"):
+    if home.startswith("liftcore") and not heading.startswith("liftcore"):
         public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
         return f"That of `{next(public, 'liftcore')}`."
-    if home.partition(".")[0] not in ("liftcore", "linen_like"):
+    if home.partition(".")[0] not in ("liftcore", "linen_like", "equinox_like", "pax_like"):
         return f"See `{_elsewhere(heading, name, found)}`."
     return _first(found)
 

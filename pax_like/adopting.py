@@ -1,0 +1,131 @@
+"""`adopt`: a module whose arrays are variables of a scope."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from liftcore import Blueprint, Scope
+from liftcore.errors import check_function, name_of
+
+from .structure import is_module
+from .variables import blueprint_of, write
+
+__all__ = ["Adopted", "adopt"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adopted:
+    """A module whose arrays are variables of a scope: read before each call, and written after it where they changed.
+
+    Attributes:
+        scope: the scope.
+        blueprint: the module without its arrays, and the variables that those are.
+    """
+
+    scope: Scope
+    blueprint: Blueprint
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module.
+
+        Args:
+            *args: the arguments.
+            **kwargs: those by name.
+
+        Raises:
+            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
+        """
+        return self.run(_call, *args, **kwargs)
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of the module, such as one of its other methods.
+
+        Example:
+            >>> import liftcore, pax_like as pax
+            >>> import jax.numpy as jnp
+            >>> def model(scope, x):
+            ...     norm = pax.adopt(scope.push("norm"), pax.BatchNorm(2))
+            ...     return norm(x), norm.run(lambda module: module.mean)
+            >>> (_, mean), variables = liftcore.init(model)({}, jnp.ones((3, 2)))
+            >>> variables["state"]["norm"]["mean"] is mean
+            True
+
+        Args:
+            fn: called as `fn(module, *args, **kwargs)`.
+            *args: its arguments.
+            **kwargs: those by name.
+
+        Raises:
+            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
+            LiftArgumentError: where it changes more of the module than arrays.
+        """
+        module = self.blueprint.read(self.scope)
+        result = fn(module, *args, **kwargs)
+        write(name_of(fn), self.blueprint, self.scope, module)
+        return result
+
+    def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
+        return [self.scope], _OnOther(self.blueprint)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnOther:
+    """Makes an adopted module on another scope."""
+
+    blueprint: Blueprint
+
+    def __call__(self, scopes: Sequence[Scope]) -> Adopted:
+        return Adopted(scopes[0], self.blueprint)
+
+
+def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+def adopt(scope: Scope, module: Any) -> Adopted:
+    """A module as a part of a model of scopes: its parameters are variables in "params", its states in "state".
+
+    So it stands in functions of scopes and in Linen-style modules, under any lift, and each of its arrays is reached by
+    filters.
+
+    Example:
+        >>> import jax, liftcore, pax_like as pax
+        >>> import jax.numpy as jnp
+        >>> def model(scope, x):
+        ...     linear = pax.adopt(scope.push("linear"), lambda key: pax.Linear(3, 2, key=key))
+        ...     return linear(x)
+        >>> _, variables = liftcore.init(model)(jax.random.key(0), jnp.ones((1, 3)))
+        >>> variables["params"]["linear"]["kernel"].shape
+        (3, 2)
+
+    Args:
+        scope: a scope of its own, such as `scope.push("counter")`.
+        module: the module, whose arrays are the initial values; or a function from a key of the stream "params" to it,
+            so that each iteration of a loop and each element of a batch has initial values of its own.
+
+    Returns:
+        What is called as the module is.
+
+    Raises:
+        ScopeVariableNotFoundError: where a variable is missing and may not be made, or another error that says so.
+    """
+    check_function("adopt", module if not is_module(module) else adopt)
+
+    def made() -> Any:
+        return module if is_module(module) else module(scope.make_rng("params"))
+
+    if is_module(module):
+        blueprint = blueprint_of(module)
+        blueprint.create(scope, made)
+    elif scope.is_initializing() and not scope.variables():
+        tree = made()
+        blueprint = blueprint_of(tree)
+        blueprint.create(scope, lambda: tree)
+    else:
+        blueprint = blueprint_of(jax.eval_shape(module, jax.eval_shape(jax.random.key, 0)))
+        blueprint.create(scope, made)
+    return Adopted(scope, blueprint)

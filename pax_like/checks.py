@@ -1,0 +1,60 @@
+"""Checks of what a module is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from liftcore import is_array, trace_state
+
+from . import problems
+from .kinds import PaxKind
+from .structure import Structured, is_module, leaves_and_modules
+
+__all__ = ["check_changeable", "check_kind", "check_one_module", "check_value"]
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def check_changeable(module: Structured, name: str) -> None:
+    """Checks that a module may be changed in the trace that is running."""
+    if not module._trace == trace_state():
+        raise problems.changed_elsewhere(module, name)
+
+
+def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
+    """Checks that an attribute may have a kind: it has none, or the same."""
+    if not isinstance(kind, PaxKind):
+        raise problems.no_kind_given(module, name, kind)
+    before = module._structure.kind(name)
+    if before not in (None, kind):
+        raise problems.other_kind(module, name, before, kind)
+    if before is None and (name == "is_training" or _is_ours(type(module), name)):
+        raise problems.reserved(module, name)
+
+
+def check_one_module(module: Structured, name: str, value: Any) -> None:
+    """Checks that a value is a module."""
+    if not is_module(value):
+        raise problems.unfit(module, name, PaxKind.MODULE, value)
+
+
+def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> None:
+    """Checks that an attribute of a kind may hold a value."""
+    for one in leaves_and_modules(value):
+        if not _fits(one, kind):
+            raise problems.unfit(module, name, kind, one)
+
+
+def _fits(leaf: Any, kind: PaxKind) -> bool:
+    if kind is PaxKind.MODULE:
+        return is_module(leaf)
+    is_data = is_array(leaf) or is_module(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+    return not is_data if kind is PaxKind.OTHERS else is_data or type(leaf) in _NUMBERS
+
+
+def _is_ours(kind: Any, name: str) -> bool:
+    """Whether a name is one of those that every module has."""
+    base = next(one for one in reversed(kind.__mro__) if one.__bases__ == (Structured,))
+    return name in vars(base)

@@ -1,0 +1,85 @@
+"""`value_and_grad` of functions that change a module: with respect to its parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import liftcore
+from liftcore.errors import LiftArgumentError, check_function, name_of
+
+from .lifting import OnScope, run
+from .variables import Places
+
+__all__ = ["value_and_grad"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any], has_aux: bool = False, **options: Any
+) -> Callable[..., tuple[tuple[Any, Any], Any]]:
+    """`jax.value_and_grad` with respect to the parameters of a module, less those that are frozen.
+
+    Example:
+        >>> import jax, pax_like as pax
+        >>> import jax.numpy as jnp
+        >>> def loss(layer, x):
+        ...     return jnp.sum(layer(x) ** 2)
+        >>> layer = pax.Linear(2, 1, key=jax.random.key(0))
+        >>> (layer, value), gradient = pax.value_and_grad(loss)(layer, jnp.ones((3, 2)))
+        >>> gradient
+        Linear(bias=float32[1], kernel=float32[2,1], is_training=True)
+
+    Args:
+        fn: called as `fn(module, *args, **kwargs)`; returns a number, or with `has_aux` that and something else. It may
+            change the arrays of the module.
+        has_aux: whether it returns a pair, of which only the first is differentiated; the second comes out as it is.
+        **options: `holomorphic` and `allow_int` of `jax.value_and_grad`.
+
+    Returns:
+        A function that returns `((module, value), gradient)`: the changed module, the value, and a module that holds
+        gradients in the place of parameters, and None in that of all else.
+
+    Raises:
+        LiftArgumentError: when it is called, where the first argument is no module, where it has no parameter to
+            differentiate with respect to, or one that is not of floating point.
+    """
+    where = f"value_and_grad({name_of(fn)})"
+    check_function(where, fn)
+
+    @functools.lru_cache(64)
+    def lifted(places: Places) -> Callable[..., Any]:
+        if not places.trainable:
+            raise LiftArgumentError(
+                where,
+                "the module has no parameter to differentiate with respect to.",
+                "Register one, `self.register_parameter(name, array)`, or write `module.unfreeze()`.",
+            )
+        body = OnScope(fn, places.blueprint)
+        return liftcore.value_and_grad(body, has_aux=has_aux, wrt=_Among(places.trainable), **options)
+
+    @functools.wraps(fn)
+    def call(module: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], Any]:
+        changed, (value, gradient), places = run(where, lifted, module, args, kwargs)
+        paths = places.blueprint.paths
+        found = [_below(gradient, path) if path in places.trainable else None for path in paths]
+        return (changed, value), places.blueprint.rest.unflatten(found)
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _Among:
+    """A filter of single variables, by path."""
+
+    paths: frozenset[Any]
+
+    def __call__(self, path: Any, value: Any) -> bool:
+        return tuple(path) in self.paths
+
+
+def _below(tree: Any, path: Any) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

@@ -1,0 +1,157 @@
+"""`lift`: any lifted transformation of liftcore, for functions that change a module."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import jax
+
+import liftcore
+from liftcore import Blueprint, Scope
+from liftcore.errors import LiftArgumentError, check_function, name_of
+
+from .purity import check_first
+from .structure import is_module
+from .variables import Places, places_of, write
+
+__all__ = ["OnScope", "lift", "run"]
+
+
+def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Callable[..., tuple[Any, Any]]:
+    """A lifted transformation for functions that change a module.
+
+    Inside, the parameters of the module are variables of the collection "params", and its states of "state". So options
+    say for each kind, and for single arrays, what the transformation does with them.
+
+    Example:
+        >>> import jax, liftcore, pax_like as pax
+        >>> import jax.numpy as jnp
+        >>> class Sum(pax.Module):
+        ...     def __init__(self):
+        ...         self.register_state("total", jnp.float32(0))
+        ...         self.register_parameter("scale", jnp.float32(2))
+        ...     def add(self, _, x):
+        ...         self.total = self.total + self.scale * x
+        ...         return None, self.total
+        >>> over_time = pax.lift(liftcore.scan, Sum.add, variable_carry="state", variable_broadcast="params")
+        >>> changed, (_, totals) = over_time(Sum(), None, jnp.arange(4.0))
+        >>> totals, changed.total
+        (Array([ 0.,  2.,  6., 12.], dtype=float32), Array(12., dtype=float32))
+
+    Args:
+        transformation: one of `liftcore`, or your own, made with `liftcore.pack`; called as
+            `transformation(*fns, **options)`. To give a function a rule of differentiation, pass a function that makes
+            `liftcore.custom_vjp` of what it gets, defines the rule on it, and returns it.
+        *fns: the functions, called as `fn(module, *args, **kwargs)`; they may change the arrays of the module. Most
+            transformations take one; `liftcore.switch` takes a list.
+        **options: those of the transformation.
+
+    Returns:
+        `lifted(module, *args, **kwargs)`, which returns the changed module and what the transformation returns. The
+        module that it is given stays as it is.
+
+    Raises:
+        LiftArgumentError: when it is called, where the first argument is no module, and where a function changes more
+            of it than arrays.
+        LiftError: as the transformation raises them: with the line that lifts a kind, where that is missing.
+    """
+    where = f"lift({name_of(transformation)})"
+    check_function(where, transformation)
+    named = list(_named(where, fns))
+    for fn in named:
+        _check_free(where, fn)
+
+    @functools.lru_cache(_KEPT)
+    def lifted(places: Places) -> Callable[..., Any]:
+        return cast(Callable[..., Any], transformation(*_bodies(fns, places.blueprint), **options))
+
+    @functools.wraps(named[0])
+    def call(module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        changed, result, _ = run(where, lifted, module, args, kwargs)
+        return changed, result
+
+    return call
+
+
+_KEPT = 64
+"""For how many definitions of a module a lifted function is kept, with what `jit` has compiled of it."""
+
+
+def run(
+    where: str,
+    lifted: Callable[[Places], Callable[..., Any]],
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, Any, Places]:
+    """Calls a function of scopes on a scope with the arrays of a module.
+
+    Args:
+        where: what was called, for errors.
+        lifted: gives the function, for the places of the module.
+        module: the module, which stays as it is.
+        args: the arguments after the scope.
+        kwargs: those by name.
+
+    Returns:
+        The changed module, the result, and the places.
+    """
+    check_first(where, (module,))
+    leaves, definition = jax.tree.flatten(module)
+    places = places_of(definition)
+    scope = liftcore.bind(places.variables(leaves), mutable=True)
+    result = lifted(places)(scope, *args, **kwargs)
+    return places.blueprint.read(scope.variables()), result, places
+
+
+@dataclasses.dataclass(frozen=True)
+class OnScope:
+    """A function of a module as one of a scope with its arrays; equal where the function and the blueprint are.
+
+    Attributes:
+        fn: the function.
+        blueprint: that of the module.
+    """
+
+    fn: Callable[..., Any]
+    blueprint: Blueprint
+
+    def __post_init__(self) -> None:
+        self.__dict__.update({"__name__": name_of(self.fn), "__doc__": self.fn.__doc__, "__wrapped__": self.fn})
+
+    def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, and writes what it changed."""
+        module = self.blueprint.read(scope)
+        result = self.fn(module, *args, **kwargs)
+        write(name_of(self.fn), self.blueprint, scope, module)
+        return result
+
+
+def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
+    """The functions, also those in lists."""
+    if not fns:
+        raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
+    for one in fns:
+        yield from one if isinstance(one, list | tuple) else [one]
+
+
+def _check_free(where: str, fn: Any) -> None:
+    """Checks that a function takes the module: that it is bound to none."""
+    check_function(where, fn)
+    if is_module(fn) or is_module(getattr(fn, "__self__", None)):
+        kind = type(fn if is_module(fn) else fn.__self__).__name__
+        raise LiftArgumentError(
+            where,
+            f"expected a function whose first argument is the module, given one of a certain {kind}.",
+            f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
+        )
+
+
+def _bodies(fns: Sequence[Any], blueprint: Blueprint) -> list[Any]:
+    return [
+        [OnScope(fn, blueprint) for fn in one] if isinstance(one, list | tuple) else OnScope(one, blueprint)
+        for one in fns
+    ]

@@ -1,0 +1,186 @@
+"""What a module is as a pytree: the kinds of its attributes, its children, and what is static of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from liftcore import Rest, trace_state
+from liftcore.statics import Undescribed
+
+from . import problems
+from .kinds import PaxKind
+
+__all__ = [
+    "Definition",
+    "Structure",
+    "Structured",
+    "check_shared",
+    "flatten",
+    "hold",
+    "is_module",
+    "leaves_and_modules",
+    "modules_in",
+    "unflatten",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The kinds of a module's attributes.
+
+    Attributes:
+        kinds: the name and the kind of each attribute that is registered, in that order.
+        is_frozen: whether its parameters are frozen.
+    """
+
+    kinds: tuple[tuple[str, PaxKind], ...] = ()
+    is_frozen: bool = False
+
+    @functools.cached_property
+    def children(self) -> tuple[str, ...]:
+        """The names of the children."""
+        return tuple([name for name, kind in self.kinds if kind is not PaxKind.OTHERS])
+
+    def kind(self, name: str) -> PaxKind | None:
+        """The kind of an attribute, or None where it has none."""
+        return next((kind for other, kind in self.kinds if other == name), None)
+
+    def shown(self, kind: PaxKind) -> PaxKind:
+        """A kind as users see it: a parameter that is frozen is a state."""
+        return PaxKind.STATE if self.is_frozen and kind is PaxKind.PARAMETER else kind
+
+    def registered(self, name: str, kind: PaxKind) -> Structure:
+        """The same with an attribute more, where it is new."""
+        return self if self.kind(name) else dataclasses.replace(self, kinds=(*self.kinds, (name, kind)))
+
+    def without(self, name: str) -> Structure:
+        """The same without an attribute."""
+        return dataclasses.replace(self, kinds=tuple([each for each in self.kinds if each[0] != name]))
+
+
+class Structured:
+    """Base of modules: beside its attributes a module holds their kinds, and the trace in which it may be changed."""
+
+    __slots__ = ("__dict__", "__weakref__", "_kept", "_structure", "_trace")
+
+    _structure: Structure
+    _trace: Any
+    _kept: Kept | None
+    """The definition, where it was made of values that cannot change in place."""
+
+
+Definition: TypeAlias = Rest
+"""What of a module is a part of the tree definition: its structure, and the attributes that are no children."""
+
+Kept: TypeAlias = tuple[Structure, dict[str, Any], Definition]
+"""A structure, the attributes that are no children, and the definition of both."""
+
+_FIXED = frozenset({bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType})
+
+
+def is_module(value: Any) -> bool:
+    """Whether a value is a module."""
+    return isinstance(value, Structured)
+
+
+def hold(module: Structured, structure: Structure, attributes: Mapping[str, Any]) -> None:
+    """Sets the structure of a module, and attributes."""
+    # In place of those of `Module`, which set one attribute, check it, and call this.
+    object.__setattr__(module, "_structure", structure)
+    module.__dict__.update(attributes)
+
+
+def flatten(module: Structured) -> tuple[list[Any], Definition]:
+    """The children of a module, and its definition."""
+    structure, values = module._structure, module.__dict__
+    names = structure.children
+    children = [values[name] for name in names]
+    check_shared(module)
+    others = {name: value for name, value in values.items() if name not in names}
+    return children, _kept(module, structure, others) or _definition(module, structure, others)
+
+
+def _kept(module: Structured, structure: Structure, others: Mapping[str, Any]) -> Definition | None:
+    """The definition that was made before of the very same values; comparing them costs less than making it."""
+    if module._kept is None:
+        return None
+    before, values, definition = module._kept
+    same = before is structure and len(values) == len(others)
+    return definition if same and all(values.get(name, _MISSING) is one for name, one in others.items()) else None
+
+
+_MISSING = object()
+
+
+def _definition(module: Structured, structure: Structure, others: dict[str, Any]) -> Definition:
+    try:
+        _check_others(module, others)
+        definition = Rest((structure, others))
+    except Undescribed as error:
+        raise problems.no_key(module, others, error) from error
+    is_fixed = all(map(_is_fixed, others.values()))
+    object.__setattr__(module, "_kept", (structure, others, definition) if is_fixed else None)
+    return definition
+
+
+@functools.lru_cache(1024)
+def _parts(definition: Definition) -> tuple[Structure, dict[str, Any], bool]:
+    """The structure and the attributes of a definition, and whether these cannot change in place."""
+    structure, others = definition.value
+    return structure, others, all(map(_is_fixed, others.values()))
+
+
+def _is_fixed(value: Any) -> bool:
+    if type(value) is functools.partial:
+        return all(map(_is_fixed, (value.func, *value.args, *value.keywords.values())))
+    return type(value) in _FIXED or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def unflatten(module: Structured, definition: Definition, children: Iterable[Any]) -> None:
+    """Gives a new module its attributes. It may be changed in the trace that is running."""
+    structure, others, is_fixed = _parts(definition)
+    if not is_fixed:  # each module gets values of its own
+        structure, others = definition.value
+    object.__setattr__(module, "_trace", trace_state())
+    object.__setattr__(module, "_kept", (structure, others, definition) if is_fixed else None)
+    hold(module, structure, {**others, **dict(zip(structure.children, children, strict=True))})
+
+
+def leaves_and_modules(tree: Any) -> list[Any]:
+    """The leaves of a pytree, where modules are leaves."""
+    if is_module(tree):
+        return [tree]
+    return jax.tree.leaves(tree, is_leaf=is_module)
+
+
+def modules_in(tree: Any) -> Iterator[Any]:
+    """The modules in a pytree, from outside in; one that stands twice comes twice."""
+    for one in leaves_and_modules(tree):
+        if is_module(one):
+            yield one
+            for name in one._structure.children:
+                yield from modules_in(one.__dict__[name])
+
+
+def check_shared(tree: Any) -> None:
+    """Checks that no module stands twice in a pytree: its copies would go apart, unseen."""
+    seen: set[int] = set()
+    for one in modules_in(tree):
+        if id(one) in seen:
+            raise problems.shared(tree, one)
+        seen.add(id(one))
+
+
+def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
+    """Checks that attributes which are no children hold no arrays and no modules."""
+    for name, value in others.items():
+        for one in leaves_and_modules(value):
+            if is_module(one) or isinstance(one, jax.Array | np.ndarray):
+                raise problems.no_kind(module, name, one)

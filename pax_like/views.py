@@ -1,0 +1,127 @@
+"""What a module shows of its leaves: some of them, others in their place, a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError
+
+from .kinds import PaxKind
+from .structure import is_module, leaves_and_modules
+
+__all__ = ["Leaf", "leaves_of", "select", "summary", "text", "updated"]
+
+
+class Leaf(NamedTuple):
+    """A leaf of a module.
+
+    Attributes:
+        names: the way to it.
+        kind: that of the outermost attribute on it that is no module.
+        is_trainable: whether it is a parameter that is not frozen.
+        value: what it is.
+    """
+
+    names: tuple[str, ...]
+    kind: PaxKind
+    is_trainable: bool
+    value: Any
+
+
+def leaves_of(module: Any) -> list[Leaf]:
+    """All leaves of a module, in the order of the pytree."""
+    found = jax.tree.leaves_with_path(module)
+    kinds = list(_kinds(module))
+    return [
+        Leaf(tuple([jax.tree_util.keystr((key,), simple=True) for key in path]), *kind, value)
+        for (path, value), kind in zip(found, kinds, strict=True)
+    ]
+
+
+def _kinds(module: Any) -> Iterator[tuple[PaxKind, bool]]:
+    """For each leaf its kind, and whether it is trained."""
+    structure = module._structure
+    for name in structure.children:
+        value, kind = module.__dict__[name], structure.kind(name)
+        if kind is PaxKind.MODULE:
+            for one in leaves_and_modules(value):
+                yield from _kinds(one) if is_module(one) else [(kind, False)]
+        else:
+            is_trainable = kind is PaxKind.PARAMETER and not structure.is_frozen
+            yield from [(kind, is_trainable)] * len(jax.tree.leaves(value))
+
+
+def select(module: Any, wanted: Callable[[Leaf], bool]) -> Any:
+    """A copy with None in the place of all leaves but those that are wanted."""
+    leaves = [leaf.value if wanted(leaf) else None for leaf in leaves_of(module)]
+    return jax.tree.unflatten(jax.tree.structure(module), leaves)
+
+
+def updated(module: Any, other: Any) -> Any:
+    """A copy that takes the leaves of another module where that has them."""
+    structure: Any
+    mine, structure = jax.tree.flatten(module)
+    try:
+        theirs = structure.flatten_up_to(other)
+    except (ValueError, TypeError) as error:
+        raise LiftArgumentError(
+            f"{type(module).__name__}.update",
+            f"expected a module of the same structure, given one that differs from it: {error}",
+            "Pass what `parameters` gave, with other arrays; `train`, `eval` and `freeze` change the structure.",
+        ) from error
+    leaves = [old if new is None else new for old, new in zip(mine, theirs, strict=True)]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def summary(module: Any) -> str:
+    """A text with each attribute on a line."""
+    leaves = leaves_of(module)
+    lines = list(_lines(module, ""))
+    widths = [max((len(line[place]) for line in lines), default=0) for place in range(2)]
+    rows = ["  ".join([*map(str.ljust, line[:2], widths), line[2]]).rstrip() for line in lines]
+    sizes = {kind: sum(jnp.size(leaf.value) for leaf in leaves if leaf.kind is kind) for kind in PaxKind}
+    numbers = f"{sizes[PaxKind.PARAMETER]:,} numbers in parameters, {sizes[PaxKind.STATE]:,} in states"
+    return "\n".join([f"{type(module).__name__}: {numbers}", *rows])
+
+
+def _lines(module: Any, above: str) -> Iterator[tuple[str, str, str]]:
+    """The place, the kind and the value of each attribute, and of those in modules below it."""
+    for name, kind in module.name_to_kind.items():
+        if kind is PaxKind.OTHERS:
+            continue
+        for path, one in jax.tree.leaves_with_path(module.__dict__[name], is_leaf=is_module):
+            place = f"{above}{name}{jax.tree_util.keystr(path)}"
+            yield place, kind.name, type(one).__name__ if is_module(one) else _type(one)
+            if is_module(one) and kind is PaxKind.MODULE:
+                yield from _lines(one, f"{place}.")
+
+
+def _type(leaf: Any) -> str:
+    if is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct):
+        return f"{leaf.dtype.name}[{','.join(map(str, leaf.shape))}]"
+    return repr(leaf)
+
+
+def text(module: Any) -> str:
+    """The module in one line, without attributes that are private."""
+    names = [name for name in {**dict.fromkeys(module.pytree_attributes), **module.__dict__} if name[0] != "_"]
+    parts = [f"{name}={_texts(module.__dict__[name])!r}" for name in names]
+    return f"{type(module).__name__}({', '.join(parts)})"
+
+
+def _texts(value: Any) -> Any:
+    return jax.tree.map(lambda leaf: _Text(_type(leaf)) if is_array(leaf) else leaf, value, is_leaf=is_module)
+
+
+class _Text(str):
+    """A text that shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
