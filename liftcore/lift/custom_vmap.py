@@ -72,7 +72,8 @@ class custom_vmap:
                 bools: what has a new axis 0. `scopes` are as the function is given them, to be read only; their
                 variables are there as they are batched, so read them by `get_variable`. `in_batched` is a tuple: for
                 the scopes a dict `{collection: {module: {name: bool}}}` of what is below, then for each argument a
-                pytree of bools.
+                pytree of bools. Where keys alone are batched, `jax.vmap` maps the function itself. A forward
+                derivative may ask with nothing batched, as in JAX, for then the tangents alone are.
 
         Returns:
             The rule.
@@ -130,16 +131,18 @@ class Rule:
         scopes = [roots[index].below((*self._places[index][0], *route)) for index, route in self._layout.routes]
         below = [copied(_below(flags[index], route)) for index, route in self._layout.routes]
         seen, given = (jax.tree.unflatten(self._layout.scopes, each) for each in (below, scopes))
+        (result, sown), batched = self._mapped(axis_size, in_batched, operands)
+        if any(jax.tree.leaves(in_batched)) and not any(jax.tree.leaves((seen, is_arg))):
+            return (result, sown), batched  # the rule sees no keys
         try:
-            result, batched = self._rule(axis_size, (seen, *is_arg), given, *args)
+            result, is_result = self._rule(axis_size, (seen, *is_arg), given, *args)
         except LiftError as error:
             error.add_note(f"This is the rule of {self._where}: it may read variables, and do nothing else to scopes.")
             raise
         finally:
             for root in roots:
                 root.invalidate()
-        sown = self._sown(axis_size, in_batched, operands)
-        return (result, sown), (batched, jax.tree.map(lambda _: True, sown))
+        return (result, sown), (is_result, batched[1])
 
     def _root(self, place: tuple[Path, bool], variables: Mapping[str, Any]) -> Scope:
         """A root scope with the variables at their absolute paths, to be read only."""
@@ -148,10 +151,14 @@ class Rule:
         tree.initializing = initializing
         return Scope.at(tree, tree.root, (), None)
 
-    def _sown(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> PyTree:
-        """What the function sows, by `jax.vmap` of it: XLA drops all else."""
+    def _mapped(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, Any]:
+        """What the function itself gives, as `jax.vmap` maps it, and what of it is batched."""
+        if not any(jax.tree.leaves(in_batched)):  # `jax.vmap` refuses to map nothing
+            given = self._run(*operands)
+            return given, jax.tree.map(lambda _: False, given)
         axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(in_batched))
-        return jax.vmap(lambda *operands: self._run(*operands)[1], axes, axis_size=axis_size)(*operands)
+        given = jax.vmap(self._run, axes, axis_size=axis_size)(*operands)
+        return given, jax.tree.map(lambda _: True, given)
 
 
 def _above(below: Any, path: Path) -> Any:

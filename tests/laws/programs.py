@@ -149,7 +149,13 @@ class Scale:
             pure, variables = liftcore.purify(layer, scope, x)
             return pure(variables, x)
         mapped = liftcore.custom_vmap(layer)
-        mapped.def_vmap(lambda size, in_batched, scope, x: (x * scope.get_variable("params", name), True))
+
+        @mapped.def_vmap
+        def rule(size: int, in_batched: Any, scope: Any, x: Any) -> Any:
+            # A forward derivative may call it with the batched tangents of values that are not batched themselves.
+            batched_variables, batched_x = in_batched
+            return x * scope.get_variable("params", name), batched_x or batched_variables["params"][name]
+
         return mapped(scope, x)
 
 

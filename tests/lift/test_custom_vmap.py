@@ -218,6 +218,33 @@ def test_what_is_sown_is_batched_without_the_rule() -> None:
     assert len(seen) == 1
 
 
+def test_what_is_sown_passes_where_tangents_alone_are_batched() -> None:
+    def sower(scope: Scope, x: Any) -> Any:
+        scope.sow("intermediates", "x", x)
+        return dense(scope, x)
+
+    lifted, seen = lifted_dense(body=sower)
+    jacobian, kept = jax.jacfwd(lambda x: liftcore.apply(lifted, mutable=["intermediates"])(W, x), has_aux=True)(X)
+    np.testing.assert_allclose(jacobian, 100 * W["params"]["w"].T, rtol=1e-6)
+    np.testing.assert_allclose(kept["intermediates"]["x"][0], X, rtol=1e-6)
+    assert [in_batched for _, in_batched, *_ in seen] == [({"params": {"w": False}}, False)]
+
+
+def test_where_keys_alone_are_mapped_the_function_is() -> None:
+    def noisy(scope: Scope, x: Any) -> Any:
+        return dense(scope, x) + uniform(scope.make_rng("dropout"), (2,))
+
+    def mapped(body: Any) -> Any:
+        elements = liftcore.vmap(
+            body, in_axes=None, axis_size=2, variable_axes={"params": None}, split_rngs={"dropout": True}
+        )
+        return liftcore.apply(elements)(W, X, rngs={"dropout": KEY})
+
+    lifted, seen = lifted_dense(body=noisy)
+    assert_same(mapped(lifted), mapped(noisy))
+    assert not seen
+
+
 def test_filters_say_what_is_lifted() -> None:
     def fn(scope: Scope, x: Any) -> Any:
         return x * scope.push("lora").get_variable("params", "w")
