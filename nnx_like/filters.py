@@ -1,0 +1,342 @@
+"""The filter language over paths of attributes: the one of `liftcore.filters`, where a string is the tag of a variable.
+
+A filter is a predicate over `(path, value)`: `path` is a tuple of attribute names and indices, `value` what is there,
+most often a `Variable`. Each of these forms is a filter:
+
+    ...  True        Everything()        all
+    None  False      Nothing()           none
+    a type           OfType(T)           values that are a `T`, or whose `.type` is a subclass of it
+    a string         WithTag(tag)        values whose `tag` is that, such as the streams of `Rngs`
+    tuple list set   Any(*filters)       what one of them matches
+                     All(*filters)       what all of them match
+                     Not(filter)         what the filter does not match
+                     PathContains(key)   values with that key in their path, or (exact=False) in a name of it
+                     PathIn(*paths)      the values at these paths
+    a callable       itself
+
+Where several filters are given, a value goes to the first that matches it: give the narrower ones first.
+
+Example:
+    >>> pairs = [(("encoder", "kernel"), 1.0), (("encoder", "steps"), 2), (("head", "kernel"), 3.0)]
+    >>> group(pairs, [All(float, PathContains("head")), ...])
+    [[(('head', 'kernel'), 3.0)], [(('encoder', 'kernel'), 1.0), (('encoder', 'steps'), 2)]]
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from liftcore import filters as core
+from liftcore.errors import InvalidFilterError, LiftArgumentError, UnmatchedFilterError
+
+__all__ = [
+    "All",
+    "Any",
+    "Everything",
+    "Filter",
+    "FilterLiteral",
+    "HasTag",
+    "Key",
+    "Not",
+    "Nothing",
+    "OfType",
+    "PathContains",
+    "PathIn",
+    "PathParts",
+    "Predicate",
+    "WithTag",
+    "filters_to_predicates",
+    "group",
+    "to_predicate",
+]
+
+Key: typing.TypeAlias = typing.Any
+"""One step of a path: the name of an attribute, the index of an item, or any other key that is hashed and compared."""
+
+PathParts: typing.TypeAlias = tuple[Key, ...]
+"""A path: a tuple of keys."""
+
+Predicate: typing.TypeAlias = Callable[[PathParts, typing.Any], bool]
+"""A function of a path and of the value there."""
+
+FilterLiteral: typing.TypeAlias = type | str | Predicate | bool | types.EllipsisType | None
+"""A filter that is not made of others."""
+
+Filter: typing.TypeAlias = FilterLiteral | tuple["Filter", ...] | list["Filter"] | AbstractSet["Filter"]
+"""Everything that `to_predicate` reads as a predicate."""
+
+_ACCEPTED = (
+    "..., None, a bool, a type, a tag, a callable, a tuple, list or set of filters, "
+    "or one of All, Any, Not, OfType, PathContains, PathIn, WithTag"
+)
+
+
+@typing.runtime_checkable
+class HasTag(typing.Protocol):
+    """A value that a string may choose."""
+
+    tag: str
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+Everything = core.Everything
+Nothing = core.Nothing
+
+
+class OfType(core.OfType):
+    """Matches values that are a `type`, or whose own `.type` is a subclass of it.
+
+    Example:
+        >>> OfType(int)(("steps",), 3), OfType(str)(("steps",), 3)
+        (True, False)
+    """
+
+    def __repr__(self) -> str:
+        return f"OfType({self.type!r})"
+
+
+class WithTag(core.WithTag):
+    """Matches values whose `tag` is that, whatever their path.
+
+    Example:
+        >>> class Stream:
+        ...     tag = "dropout"
+        >>> WithTag("dropout")(("rngs", "key"), Stream()), WithTag("rngs")(("rngs", "key"), Stream())
+        (True, False)
+    """
+
+    def __call__(self, path: PathParts, value: typing.Any) -> bool:
+        """Says whether the value at `path` matches."""
+        return bool(getattr(value, "tag", None) == self.tag)
+
+    def decide(self, prefix: PathParts) -> None:
+        """Leaves it to the values: a path says nothing about tags."""
+
+
+class PathContains(core.PathContains):
+    """Matches values with `key` somewhere in their path.
+
+    Example:
+        >>> path = ("layers", 0, "lora_a")
+        >>> PathContains(0)(path, None), PathContains("lora")(path, None), PathContains("lora", exact=False)(path, None)
+        (True, False, True)
+    """
+
+    def __call__(self, path: PathParts, value: typing.Any) -> bool:
+        """Says whether the value at `path` matches."""
+        return self.key in path if self.exact else any(str(self.key) in str(part) for part in path)
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r}, exact={self.exact})"
+
+
+class PathIn(core.SubtreePredicate):
+    """Matches the values at some paths.
+
+    Example:
+        >>> PathIn(("head", "kernel"))(("head", "kernel"), None), PathIn(("head",))(("head", "kernel"), None)
+        (True, False)
+
+    Args:
+        *paths: whole paths.
+    """
+
+    def __init__(self, *paths: PathParts) -> None:
+        self.paths = frozenset(paths)
+
+    def __call__(self, path: PathParts, value: typing.Any) -> bool:
+        """Says whether the value at `path` matches."""
+        return path in self.paths
+
+    def decide(self, prefix: PathParts) -> bool | None:
+        """Answers for all values under `prefix`."""
+        return None if any(path[: len(prefix)] == prefix for path in self.paths) else False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathIn) and self.paths == other.paths
+
+    def __hash__(self) -> int:
+        return hash((PathIn, self.paths))
+
+    def __repr__(self) -> str:
+        return f"PathIn({', '.join(sorted(map(repr, self.paths)))})"
+
+
+class Any(core.Any):
+    """Matches what one of the filters matches; with none given, nothing.
+
+    Example:
+        >>> Any(int, "dropout")
+        Any(OfType(<class 'int'>), WithTag('dropout'))
+    """
+
+    def __init__(self, *filters: Filter) -> None:
+        super().__init__(*map(to_predicate, filters))
+
+    @property
+    def predicates(self) -> tuple[Predicate, ...]:
+        """What it is made of."""
+        return self.filters
+
+    def __repr__(self) -> str:
+        return f"Any({', '.join(map(repr, self.filters))})"
+
+
+class All(core.All):
+    """Matches what all of the filters match; with none given, everything.
+
+    Example:
+        >>> All(float, PathContains("head"))(("head", "scale"), 1.0)
+        True
+    """
+
+    def __init__(self, *filters: Filter) -> None:
+        super().__init__(*map(to_predicate, filters))
+
+    @property
+    def predicates(self) -> tuple[Predicate, ...]:
+        """What it is made of."""
+        return self.filters
+
+    def __repr__(self) -> str:
+        return f"All({', '.join(map(repr, self.filters))})"
+
+
+class Not(core.Not):
+    """Matches what the filter does not match.
+
+    Example:
+        >>> Not(float)(("steps",), 3)
+        True
+    """
+
+    def __init__(self, collection_filter: Filter, /) -> None:
+        super().__init__(to_predicate(collection_filter))
+
+    @property
+    def predicate(self) -> Predicate:
+        """What it is made of."""
+        return self.filter
+
+    def __repr__(self) -> str:
+        return f"Not({self.filter!r})"
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def to_predicate(filter: Filter) -> Predicate:
+    """Returns the predicate that a filter stands for.
+
+    Example:
+        >>> to_predicate((float, "dropout"))
+        Any(OfType(<class 'float'>), WithTag('dropout'))
+
+    Args:
+        filter: any of the forms that are listed at the top of this file.
+
+    Returns:
+        A callable of a path and a value.
+
+    Raises:
+        InvalidFilterError: if `filter` is none of these forms.
+    """
+    if isinstance(filter, core.SubtreePredicate):
+        return filter
+    if isinstance(filter, str):
+        return WithTag(filter)
+    if isinstance(filter, type) and not issubclass(filter, core.SubtreePredicate):
+        return OfType(filter)
+    if isinstance(filter, tuple | list):
+        return Any(*filter)
+    if isinstance(filter, AbstractSet):
+        return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
+    if filter is ... or filter is None or isinstance(filter, bool) or callable(filter):
+        return core.to_predicate(filter)
+    raise InvalidFilterError("filter", f"{filter!r} of type {type(filter).__name__} is none.", f"Give {_ACCEPTED}.")
+
+
+def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
+    """Returns the predicates of filters that are asked in order.
+
+    Example:
+        >>> filters_to_predicates([float, ...])
+        (OfType(<class 'float'>), Everything())
+
+    Args:
+        filters: the filters, in order.
+
+    Returns:
+        One predicate for each.
+
+    Raises:
+        LiftArgumentError: if a filter comes after `...`, which leaves nothing for it.
+        InvalidFilterError: if one is no filter.
+    """
+    filters = tuple(filters)
+    for index, filter in enumerate(filters):
+        if filter is ... or filter is True:
+            late = next((one for one in filters[index + 1 :] if one is not ... and one is not True), ...)
+            if late is not ...:
+                what = f"the filter {late!r} comes after {filter!r}, which takes all that is left."
+                raise LiftArgumentError(f"filters {filters!r}", what, f"Move {filter!r} to the end.")
+    return tuple(map(to_predicate, filters))
+
+
+def group(
+    pairs: Iterable[tuple[PathParts, typing.Any]],
+    filters: Sequence[Filter],
+    complete: bool = True,
+    where: str = "split",
+) -> list[list[tuple[PathParts, typing.Any]]]:
+    """Groups pairs of path and value: each goes to the first filter that matches it, in the order given.
+
+    Example:
+        >>> group([(("a",), 1), (("b",), 2.0)], [float], complete=False)
+        [[(('b',), 2.0)]]
+
+    Args:
+        pairs: `(path, value)`.
+        filters: the filters, in order.
+        complete: whether it is an error that no filter matches a value; else such values are left out.
+        where: what asks, for the error.
+
+    Returns:
+        One list of pairs for each filter.
+
+    Raises:
+        LiftArgumentError: if a filter comes after `...`.
+        InvalidFilterError: if one is no filter.
+        UnmatchedFilterError: if no filter matches a value and `complete`.
+    """
+    predicates = filters_to_predicates(filters)
+    if predicates and isinstance(predicates[0], Everything):  # most often there is nothing to ask
+        return [list(pairs), *([] for _ in predicates[1:])]
+    groups: list[list[tuple[PathParts, typing.Any]]] = [[] for _ in predicates]
+    numbered = tuple(zip(predicates, groups, strict=True))
+    missed = []
+    for pair in pairs:
+        path, value = pair
+        for matches, chosen in numbered:
+            if matches(path, value):
+                chosen.append(pair)
+                break
+        else:
+            missed.append(pair)
+    if missed and complete:
+        raise _unmatched(where, missed, predicates)
+    return groups
+
+
+def _unmatched(
+    where: str, missed: Sequence[tuple[PathParts, typing.Any]], predicates: Sequence[Predicate]
+) -> UnmatchedFilterError:
+    shown = ", ".join(f"{'.'.join(map(str, path))} ({type(value).__name__})" for path, value in missed[:5])
+    more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
+    given = ", ".join(map(core.short_form, predicates)) or "none"
+    what = f"no filter matches {shown}{more} (filters given: {given})."
+    return UnmatchedFilterError(where, what, "Add a filter for them, or ... as the last one to take all that is left.")
