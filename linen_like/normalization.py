@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from liftcore import Variable, nn
 from liftcore.errors import LiftArgumentError
@@ -333,7 +332,7 @@ class SpectralNorm(Module):
         sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
 
         def divided(value: Array) -> Array:
-            result, (new_u, new_sigma) = self._divided(value, u.value)
+            result, new_u, new_sigma = nn.spectral_normalize(value, u.value, self.n_steps, self.epsilon, self.dtype)
             found[f"{name}/u"], found[f"{name}/sigma"] = (u, new_u), (sigma, new_sigma)
             return result
 
@@ -348,18 +347,6 @@ class SpectralNorm(Module):
     @nowrap
     def _start(self, size: int) -> Array:
         return jax.random.normal(self.make_rng("params"), (1, size), self.param_dtype)
-
-    @nowrap
-    def _divided(self, value: Array, u: Array) -> tuple[Array, tuple[Array, Array]]:
-        """A matrix divided by its largest singular value; the singular vector that was found, and that value."""
-        matrix, v = jnp.reshape(value, (-1, value.shape[-1])), u
-        for _ in range(self.n_steps):
-            v = _unit(jnp.matmul(u, matrix.T), (0, 1), self.epsilon)
-            u = _unit(jnp.matmul(v, matrix), (0, 1), self.epsilon)
-        u, v = lax.stop_gradient(u), lax.stop_gradient(v)
-        sigma = jnp.matmul(jnp.matmul(v, matrix), u.T)[0, 0]
-        result = jnp.reshape(matrix / jnp.where(sigma != 0, sigma, 1), value.shape)
-        return jnp.asarray(result, canonicalize_dtype(value, u, v, sigma, dtype=self.dtype)), (u, sigma)
 
 
 class WeightNorm(Module):
@@ -438,7 +425,8 @@ class WeightNorm(Module):
 
     @nowrap
     def _scaled(self, value: Array, features: tuple[int, ...], scale: Array | None) -> Array:
-        result = _unit(value, tuple(axis for axis in range(value.ndim) if axis not in features), self.epsilon)
+        axes = tuple(axis for axis in range(value.ndim) if axis not in features)
+        result = nn.unit_norm(value, axes, self.epsilon)
         if scale is not None:
             scale = jnp.reshape(scale, [size if axis in features else 1 for axis, size in enumerate(value.shape)])
             result = result * scale
@@ -455,8 +443,3 @@ class WeightNorm(Module):
                 "Give other `feature_axes`, None for one length of it all, or a `variable_filter` that leaves it out.",
             )
         return tuple(sorted({axis % len(shape) for axis in axes}))
-
-
-def _unit(x: Array, axes: Sequence[int], epsilon: float) -> Array:
-    """Vectors of length 1, laid along axes."""
-    return x * lax.rsqrt((x * x).sum(tuple(axes), keepdims=True) + epsilon)

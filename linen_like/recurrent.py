@@ -6,15 +6,15 @@ The cells themselves lie in `cells`; all their names are here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from liftcore import FrozenDict
 from liftcore.errors import CarryTypeError, LiftArgumentError, shown
-from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree, Shape
+from liftcore.nn import Sequences, flip_sequences
+from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree
 
 from .cells import (
     ConvLSTMCell,
@@ -151,7 +151,7 @@ class RNN(Module):
 
         _check_rank(place(self), inputs, self.cell.num_feature_axes, time_major)
         batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
-        time = _Time.of(place(self), inputs.shape, batch_axes, time_major, seq_lengths)
+        time = Sequences.of(place(self), inputs.shape, batch_axes, time_major, seq_lengths)
         carry = initial_carry
         if carry is None:
             key = jax.random.key(0) if init_key is None else init_key
@@ -308,112 +308,6 @@ class Bidirectional(Module):
                 "it was called with `reverse=True`, and it runs in both directions already.",
                 "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
             )
-
-
-def flip_sequences(inputs: Array, seq_lengths: ArrayLike | None, num_batch_dims: int, time_major: bool) -> Array:
-    """Sequences from their last step to their first, with the padding still behind them.
-
-    Example:
-        >>> flip_sequences(jnp.array([[1, 2, 3], [4, 5, 0]]), jnp.array([3, 2]), num_batch_dims=1, time_major=False)
-        Array([[3, 2, 1],
-               [5, 4, 0]], dtype=int32)
-
-    Args:
-        inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` if `time_major`.
-        seq_lengths: how many steps each of them has, `(*batch)`; None means that there is no padding.
-        num_batch_dims: how many axes the batch has.
-        time_major: whether time is the first axis.
-
-    Raises:
-        LiftArgumentError: where the inputs have no such axes, or the lengths another shape.
-    """
-    if jnp.ndim(inputs) <= num_batch_dims:
-        raise LiftArgumentError(
-            "flip_sequences",
-            f"expected inputs with {num_batch_dims} batch axes and one of time, given shape {jnp.shape(inputs)}.",
-            "Pass `num_batch_dims`, the number of axes of `seq_lengths`.",
-        )
-    return _Time.of("flip_sequences", jnp.shape(inputs), num_batch_dims, time_major, seq_lengths).flip(inputs)
-
-
-class _Time(NamedTuple):
-    """The axis of time in a batch of sequences, and how many steps each of these has.
-
-    Attributes:
-        where: the layer, for errors.
-        axis: that of time.
-        steps: its size.
-        batch: the sizes of the batch.
-        lengths: the steps of each sequence, `(*batch)`; None where all have all of them.
-    """
-
-    where: str
-    axis: int
-    steps: int
-    batch: tuple[int, ...]
-    lengths: Array | None
-
-    @classmethod
-    def of(cls, where: str, shape: Shape, batch_axes: int, time_major: bool, seq_lengths: ArrayLike | None) -> _Time:
-        """Looks at the shape of the inputs, and checks the lengths."""
-        axis, first = (0, 1) if time_major else (batch_axes, 0)
-        time = cls(where, axis, shape[axis], tuple(shape[first : first + batch_axes]), None)
-        return time if seq_lengths is None else time._replace(lengths=time._checked(jnp.asarray(seq_lengths)))
-
-    def _checked(self, lengths: Array) -> Array:
-        if lengths.shape != self.batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
-            raise LiftArgumentError(
-                self.where,
-                f"expected seq_lengths to be integers of shape {self.batch}, one for each sequence of the batch, given "
-                f"{shown(lengths)}.",
-                f"Count the steps of each sequence; time is axis {self.axis} of the inputs, as `time_major` says.",
-            )
-        if not isinstance(lengths, jax.core.Tracer):  # traced ones are clipped, for nobody can look at them
-            wrong = np.asarray(lengths)[(np.asarray(lengths) < 0) | (np.asarray(lengths) > self.steps)]
-            if wrong.size:
-                raise LiftArgumentError(
-                    self.where,
-                    f"seq_lengths has {wrong[0]}, and the inputs have {self.steps} steps along axis {self.axis}.",
-                    "Count the steps of each sequence, from 0 to all of them; is time that axis, as `time_major` says?",
-                )
-        return jnp.clip(lengths.astype(int), 0, self.steps)
-
-    def flip(self, array: Array) -> Array:
-        """An array with this axis of time, from the last step of each sequence to its first."""
-        if self.lengths is None:
-            return jnp.flip(array, self.axis)
-        descending = jnp.arange(self.steps - 1, -1, -1)
-        others = [axis for axis in range(len(self.batch) + 1) if axis != self.axis]
-        index = jnp.expand_dims(descending, others) + jnp.expand_dims(self.lengths, self.axis)
-        return jnp.take_along_axis(array, _with_axes(index % self.steps, array.ndim), self.axis)
-
-    def last(self, initial: PyTree, history: PyTree) -> PyTree:
-        """The carry after the last step of each sequence.
-
-        Args:
-            initial: the carry before the first step, which remains where a sequence has none.
-            history: that after each step, stacked along the first axis.
-        """
-        if self.steps == 0:
-            return initial
-        return jax.tree.map(self._last, initial, history)
-
-    def _last(self, initial: Array, history: Array) -> Array:
-        if history.shape[1 : len(self.batch) + 1] != self.batch:
-            raise LiftArgumentError(
-                self.where,
-                f"with seq_lengths the last carry is chosen for each sequence, and a part of the carry has shape "
-                f"{history.shape[1:]}, which does not begin with that of the batch, {self.batch}.",
-                "Carry an array for each sequence, or leave out `return_carry` or `seq_lengths`.",
-            )
-        lengths = _with_axes(self.lengths, history.ndim - 1)
-        found = jnp.take_along_axis(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]
-        return jnp.where(lengths > 0, found, initial)
-
-
-def _with_axes(array: Any, ndim: int) -> Array:
-    """An array with further axes behind its own."""
-    return jnp.reshape(array, (*array.shape, *(1,) * (ndim - array.ndim)))
 
 
 def _check_cell(cell: Any) -> None:

@@ -11,6 +11,10 @@
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
     lora                             lora, and merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
+    statistics                       averager, moments, standardize, abs_square, to_reduction_dtype: parts of norms
+    reparametrization                unit_norm, spectral_normalize: weights that are rescaled before they are used
+    sequences                        Sequences, flip_sequences: batches of sequences of different lengths
+    axes                             normalize_axes, check_mask, split_mask
     dtypes                           canonicalize_dtype, promote_dtype: the dtype that a layer computes in
 
 Names of parameters, numbers and dtypes are those of `flax.linen`.

@@ -1,5 +1,6 @@
 from .activation import prelu
 from .attention import dot_product_attention, dot_product_attention_weights
+from .axes import check_mask, normalize_axes, split_mask
 from .convolution import conv, conv_local, conv_transpose
 from .decoding import DecodeCache, decode_cache
 from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
@@ -10,7 +11,10 @@ from .low_rank import lora, merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .pooling import avg_pool, max_pool, min_pool, pool
+from .reparametrization import spectral_normalize, unit_norm
 from .rotary import rotary_embedding
+from .sequences import Sequences, flip_sequences
+from .statistics import abs_square, averager, moments, standardize, to_reduction_dtype
 from .stochastic import dropout
 from .windows import PaddingLike
 
@@ -20,9 +24,13 @@ __all__ = [
     "Fp8Meta",
     "PaddingLike",
     "PromoteDtypeFn",
+    "Sequences",
+    "abs_square",
+    "averager",
     "avg_pool",
     "batch_norm",
     "canonicalize_dtype",
+    "check_mask",
     "combine_masks",
     "conv",
     "conv_local",
@@ -35,6 +43,7 @@ __all__ = [
     "dropout",
     "einsum",
     "embedding",
+    "flip_sequences",
     "fp8_dot_general",
     "fp8_einsum",
     "fp8_simulated_dot_general",
@@ -47,10 +56,17 @@ __all__ = [
     "max_pool",
     "merge_lora",
     "min_pool",
+    "moments",
+    "normalize_axes",
     "pool",
     "prelu",
     "promote_dtype",
     "rms_norm",
     "rotary_embedding",
+    "spectral_normalize",
+    "split_mask",
+    "standardize",
+    "to_reduction_dtype",
+    "unit_norm",
     "unmerge_lora",
 ]

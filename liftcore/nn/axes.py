@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError
 from ..typing import ArrayLike, Shape
 
-__all__ = ["check_mask", "normalize_axes", "to_tuple"]
+__all__ = ["check_mask", "normalize_axes", "split_mask", "to_tuple"]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
@@ -47,6 +47,14 @@ def normalize_axes(where: str, name: str, axes: int | Iterable[int], ndim: int) 
 def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
     """Checks that a mask over an array of that shape broadcasts to it.
 
+    Example:
+        >>> check_mask("layer_norm at /", jnp.ones((1, 3)), (2, 3))
+
+    Args:
+        where: the layer, for the error.
+        mask: the mask; None for none.
+        shape: the shape of the inputs.
+
     Raises:
         LiftArgumentError: where it does not.
     """
@@ -60,3 +68,21 @@ def check_mask(where: str, mask: ArrayLike | None, shape: Shape) -> None:
             f"the mask has shape {given}, which does not broadcast to that of the inputs, {tuple(shape)}.",
             f"Pass a mask of shape {tuple(shape)}, or with 1 for each dimension along which it is the same.",
         )
+
+
+def split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
+    """A mask for features, `(..., features)`, as one for groups of features, `(..., groups, size)`.
+
+    Example:
+        >>> split_mask(jnp.array([True, True, False, True]), groups=2, size=2).shape
+        (2, 2)
+
+    Args:
+        mask: the mask, which may also be a scalar, or have one element for all features; None for none.
+        groups: the number of groups.
+        size: the features of each.
+    """
+    shape = jnp.shape(mask) if mask is not None else ()
+    if mask is None or not shape:
+        return mask
+    return jnp.reshape(mask, (*shape[:-1], 1, 1) if shape[-1] == 1 else (*shape[:-1], groups, size))

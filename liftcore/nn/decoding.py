@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,28 +11,42 @@ from jax import lax
 
 from ..errors import LiftArgumentError, ScopeVariableNotFoundError
 from ..scopes.scope import Scope
-from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike
 from .masks import check_attention_mask
 
-__all__ = ["DecodeCache", "decode_cache"]
+__all__ = ["DecodeCache", "Holder", "decode_cache"]
+
+
+class Holder(Protocol):
+    """What holds an array that is replaced: a variable of a scope, or another object with a `value`."""
+
+    value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeCache:
-    """Room for the keys and values of all positions; made by `decode_cache`.
+    """Room for the keys and values of all positions; `decode_cache` makes one in a scope.
+
+    Example:
+        >>> from types import SimpleNamespace as Box
+        >>> cache = DecodeCache(Box(value=jnp.zeros((5, 1, 2))), Box(value=jnp.zeros((5, 1, 2))), Box(value=0), "here")
+        >>> query, keys, values, mask = cache.append(*[jnp.ones((1, 1, 2))] * 3)
+        >>> keys.shape, mask
+        ((5, 1, 2), Array([[[1., 0., 0., 0., 0.]]], dtype=float32))
 
     Attributes:
         key: those of the positions so far, `(*batch, length, heads, depth)`, zeros after them.
         value: the same of values.
         index: the next position, an `int32` scalar; by it positions are counted from 0.
         where: the place, for errors.
+        made_by: what makes a cache, with a noun that "of the greatest length" can follow, for errors.
     """
 
-    key: Variable
-    value: Variable
-    index: Variable
+    key: Holder
+    value: Holder
+    index: Holder
     where: str
+    made_by: str = "`init` with inputs"
 
     def append(
         self, query: Array, key: Array, value: Array, mask: ArrayLike | None = None
@@ -74,7 +89,7 @@ class DecodeCache:
                     self.where,
                     f"the cache takes one position at a time, a {name} of shape {expected} and dtype {kept.dtype}; "
                     f"given {new.shape} and {new.dtype}, with queries of shape {query.shape}.",
-                    "Pass inputs of length 1, of the batch and dtype that the cache was made with by `init`.",
+                    "Pass inputs of length 1, of the batch and dtype that the cache was made with.",
                 )
 
     def _fits(self, index: Array, length: int) -> Array:
@@ -82,7 +97,7 @@ class DecodeCache:
             raise LiftArgumentError(
                 self.where,
                 f"the cache is full: it has room for {length} positions, and this would be number {int(index) + 1}.",
-                "Make a longer one: call `init` with inputs of the greatest length.",
+                f"Make a longer one: call {self.made_by} of the greatest length.",
             )
         return index < length
 

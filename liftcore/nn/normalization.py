@@ -12,7 +12,7 @@ from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
-from .axes import check_mask, normalize_axes
+from .axes import check_mask, normalize_axes, split_mask
 from .params import check_stored, param_for
 from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype
 
@@ -483,7 +483,7 @@ def group_norm(
         force_float32_reductions,
     )
     x = jnp.reshape(inputs, (*inputs.shape[:-1], groups, size))
-    mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), _split_mask(mask, groups, size))
+    mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), split_mask(mask, groups, size))
     mean, var = jnp.repeat(mean, size, axis=-1), jnp.repeat(var, size, axis=-1)
     return recipe.standardize(scope, inputs, mean, var, axes[:-1], last)
 
@@ -513,11 +513,3 @@ def _groups(
         )
     other = shape[-1] // given
     return (other, given) if num_groups is None else (given, other)
-
-
-def _split_mask(mask: ArrayLike | None, groups: int, size: int) -> ArrayLike | None:
-    """A mask for features, as one for groups of features."""
-    shape = jnp.shape(mask) if mask is not None else ()
-    if mask is None or not shape:
-        return mask
-    return jnp.reshape(mask, (*shape[:-1], 1, 1) if shape[-1] == 1 else (*shape[:-1], groups, size))

@@ -23,12 +23,24 @@ Average: TypeAlias = Callable[..., list[Array]]
 
 
 def abs_square(x: Array) -> Array:
-    """`|x|²`, which is real for complex `x` too."""
+    """`|x|²`, which is real for complex `x` too.
+
+    Example:
+        >>> abs_square(jnp.array([-2.0, 3.0]))
+        Array([4., 9.], dtype=float32)
+
+    Args:
+        x: the array.
+    """
     return lax.square(x.real) + lax.square(x.imag) if jnp.iscomplexobj(x) else lax.square(x)
 
 
 def to_reduction_dtype(x: ArrayLike, dtype: Dtype | None = None, force_float32: bool = True) -> Array:
     """The array in the dtype that its statistics are computed in.
+
+    Example:
+        >>> to_reduction_dtype(jnp.ones(3, jnp.bfloat16)).dtype
+        dtype('float32')
 
     Args:
         x: the array.
@@ -46,6 +58,11 @@ def averager(
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Average:
     """A function that averages arrays over axes, and over the elements of a mapped axis.
+
+    Example:
+        >>> average = averager((1,), mask=jnp.array([True, True, False]))
+        >>> average(jnp.array([[1.0, 3.0, 99.0]]))
+        [Array([2.], dtype=float32)]
 
     Args:
         axes: the axes of the arrays.
@@ -69,6 +86,10 @@ def averager(
 
 def moments(x: Array, axes: Sequence[int], average: Average, use_fast_variance: bool = True) -> tuple[Array, Array]:
     """Mean and variance over axes.
+
+    Example:
+        >>> moments(jnp.array([[1.0, 3.0]]), (1,), averager((1,)))
+        (Array([2.], dtype=float32), Array([1.], dtype=float32))
 
     Args:
         x: the array.
@@ -97,6 +118,10 @@ def standardize(
     dtype: Dtype | None = None,
 ) -> Array:
     """`(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+
+    Example:
+        >>> standardize(jnp.array([[1.0, 3.0]]), jnp.array([2.0]), jnp.array([1.0]), axes=(1,), epsilon=0.0)
+        Array([[-1.,  1.]], dtype=float32)
 
     Args:
         x: the array.

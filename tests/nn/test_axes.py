@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from liftcore.errors import LiftArgumentError
-from liftcore.nn.axes import check_mask, normalize_axes
+from liftcore.nn import check_mask, normalize_axes, split_mask
 
 
 @pytest.mark.parametrize(("axes", "expected"), [(-1, (2,)), ((2, 0), (0, 2)), ([-3, 0, 1], (0, 1)), ((), ())])
@@ -34,3 +34,9 @@ def test_mask_that_does_not_broadcast_is_refused(shape: Any) -> None:
         LiftArgumentError, match=rf"mask has shape {re.escape(str(shape))}, .* Pass a mask of shape \(2, 3\)"
     ):
         check_mask("here", np.ones(shape), (2, 3))
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((2, 6), (2, 3, 2)), ((6,), (3, 2)), ((2, 1), (2, 1, 1)), ((), ())])
+def test_mask_of_features_becomes_one_of_groups(shape: Any, expected: Any) -> None:
+    assert np.shape(split_mask(np.ones(shape), 3, 2)) == expected
+    assert split_mask(None, 3, 2) is None

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from liftcore.nn.statistics import averager, moments, standardize, to_reduction_dtype
+from liftcore.nn import averager, moments, standardize, to_reduction_dtype
 from tests.layers.row import array
 
 X = array(3, 4, 2)
