@@ -1,0 +1,174 @@
+"""Metadata of variables: hooks, the names of sharding, and what an initializer tells of the variable it is for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["AXIS_HOOKS", "HOOKS", "VariableMetadata", "called", "merged", "named", "with_metadata", "with_partitioning"]
+
+AXIS_HOOKS = ("on_add_axis", "on_remove_axis")
+HOOKS = ("on_get_value", "on_set_value", "on_create_value", *AXIS_HOOKS)
+
+_SHARDINGS = ("sharding", "sharding_names")
+
+
+def named(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata under the names that it is kept by: `sharding` and `sharding_names` are `out_sharding`.
+
+    Args:
+        metadata: as the user gave it. It is not changed.
+
+    Returns:
+        The dict itself where all names are kept as they are, else another one.
+    """
+    if not metadata or not any(name in metadata for name in _SHARDINGS):
+        return metadata
+    metadata = dict(metadata)
+    for name in _SHARDINGS:
+        if name in metadata:
+            metadata["out_sharding"] = metadata.pop(name)
+    return metadata
+
+
+def called(hooks: Any, variable: Any, value: Any) -> Any:
+    """What hooks make of a value.
+
+    Args:
+        hooks: a hook `(variable, value) -> value`, or a sequence of them, called in order.
+        variable: the variable.
+        value: its value, read or to be written.
+    """
+    if callable(hooks):
+        return hooks(variable, value)
+    for hook in hooks:
+        value = hook(variable, value)
+    return value
+
+
+@dataclasses.dataclass
+class VariableMetadata:
+    """A value, and the metadata of the variable that will hold it: what a wrapped initializer returns.
+
+    Example:
+        >>> from nnx_like.variables.kinds import Param
+        >>> Param(VariableMetadata(1.0, metadata={"tag": "scale"})).tag
+        'scale'
+
+    Attributes:
+        raw_value: the value.
+        on_set_value: hooks `(variable, value) -> value` for each assigned value.
+        on_get_value: hooks `(variable, value) -> value` for each reading.
+        on_create_value: hooks `(variable, value) -> value` for the first value.
+        on_add_axis: hooks `(variable, axis index, axis name)` for where a lift adds an axis.
+        on_remove_axis: hooks `(variable, axis index, axis name)` for where a lift removes one.
+        metadata: all other metadata.
+    """
+
+    raw_value: Any
+    on_set_value: tuple[Callable[..., Any], ...] = ()
+    on_get_value: tuple[Callable[..., Any], ...] = ()
+    on_create_value: tuple[Callable[..., Any], ...] = ()
+    on_add_axis: tuple[Callable[..., Any], ...] = ()
+    on_remove_axis: tuple[Callable[..., Any], ...] = ()
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def merged(value: VariableMetadata, metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The value of what an initializer returned, and the metadata of a variable that is made of it.
+
+    Args:
+        value: what the initializer returned. An initializer may be wrapped more than once; the outermost one wins.
+        metadata: what the constructor of the variable got. Its hooks win; else the initializer does.
+    """
+    metadata, own = dict(metadata), dict(metadata)
+    told: list[VariableMetadata] = []
+    while isinstance(value, VariableMetadata):
+        told.insert(0, value)
+        value = value.raw_value
+    for one in told:
+        metadata.update(one.metadata)
+        metadata.update({hook: getattr(one, hook) for hook in HOOKS if getattr(one, hook) and hook not in own})
+    return value, metadata
+
+
+_Hooks = Callable[..., Any] | Sequence[Callable[..., Any]]
+
+
+def with_metadata(
+    initializer: Callable[..., Any],
+    on_set_value: _Hooks = (),
+    on_get_value: _Hooks = (),
+    on_create_value: _Hooks = (),
+    on_add_axis: _Hooks = (),
+    on_remove_axis: _Hooks = (),
+    **metadata: Any,
+) -> Callable[..., Any]:
+    """An initializer that also tells the metadata of the variable that its value is for.
+
+    Example:
+        >>> import jax
+        >>> from nnx_like.variables.kinds import Param
+        >>> init = with_metadata(jax.nn.initializers.zeros, sharding=("embed", None), frozen=True)
+        >>> weight = Param(init(jax.random.key(0), (4, 2)))
+        >>> weight.frozen, weight.sharding
+        (True, ('embed', None))
+
+    Args:
+        initializer: the initializer, such as `(key, shape, dtype) -> array`.
+        on_set_value: one hook or several, `(variable, value) -> value`, for each assigned value.
+        on_get_value: one hook or several, `(variable, value) -> value`, for each reading.
+        on_create_value: one hook or several, `(variable, value) -> value`, for the first value.
+        on_add_axis: one hook or several, `(variable, axis index, axis name)`, for where a lift adds an axis.
+        on_remove_axis: one hook or several, `(variable, axis index, axis name)`, for where a lift removes one.
+        **metadata: all other metadata.
+
+    Returns:
+        A function with the arguments of the initializer that gives a `VariableMetadata`.
+    """
+    hooks = {
+        "on_set_value": _several(on_set_value),
+        "on_get_value": _several(on_get_value),
+        "on_create_value": _several(on_create_value),
+        "on_add_axis": _several(on_add_axis),
+        "on_remove_axis": _several(on_remove_axis),
+    }
+
+    @functools.wraps(initializer)
+    def wrapped(*args: Any, **kwargs: Any) -> VariableMetadata:
+        return VariableMetadata(initializer(*args, **kwargs), metadata=dict(metadata), **hooks)
+
+    return wrapped
+
+
+def _several(hooks: _Hooks) -> tuple[Callable[..., Any], ...]:
+    return (hooks,) if callable(hooks) else tuple(hooks)
+
+
+def with_partitioning(
+    initializer: Callable[..., Any],
+    sharding: Any,
+    mesh: Any = None,
+    **metadata: Any,
+) -> Callable[..., Any]:
+    """An initializer that also tells how its value is sharded.
+
+    Example:
+        >>> import jax
+        >>> from nnx_like.variables.kinds import Param
+        >>> init = with_partitioning(jax.nn.initializers.zeros, ("embed", "mlp"))
+        >>> Param(init(jax.random.key(0), (4, 2))).sharding
+        ('embed', 'mlp')
+
+    Args:
+        initializer: the initializer, such as `(key, shape, dtype) -> array`.
+        sharding: for each axis of the value, the axis of the mesh, a tuple of them, or None.
+        mesh: the mesh whose axes these are. Without one it is the mesh at the time of use.
+        **metadata: all other metadata, hooks also.
+
+    Returns:
+        A function with the arguments of the initializer that gives a `VariableMetadata`.
+    """
+    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)

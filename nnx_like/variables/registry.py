@@ -1,0 +1,104 @@
+"""Names of kinds, and kinds by name: a collection in a plain dict is named after the kind of its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from liftcore.errors import LiftArgumentError
+
+from .variable import Variable
+
+__all__ = ["register_variable_name", "variable_name_from_type", "variable_type_from_name"]
+
+K = TypeVar("K", bound=type[Variable[Any]])
+
+_kinds: dict[str, type[Variable[Any]]] = {}
+
+
+@overload
+def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: ...
+@overload
+def register_variable_name(name: str, typ: None = None, *, overwrite: bool = False) -> Callable[[K], K]: ...
+def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = False) -> Any:
+    """Gives a kind a name; also a decorator of the class.
+
+    Example:
+        >>> @register_variable_name("statistics")
+        ... class Statistic(Variable): ...
+        >>> variable_name_from_type(Statistic)
+        'statistics'
+
+    Args:
+        name: the name.
+        typ: the kind. Without it, the result is a decorator.
+        overwrite: allows a name that another kind has.
+
+    Returns:
+        The kind.
+
+    Raises:
+        LiftArgumentError: where the name is taken.
+    """
+    if typ is None:
+        return lambda kind: register_variable_name(name, kind, overwrite=overwrite)
+    if not overwrite and name in _kinds:
+        raise LiftArgumentError(
+            f"register_variable_name({name!r})",
+            f"the name is already registered for {_kinds[name].__name__}.",
+            "Choose another name, or write `overwrite=True`.",
+        )
+    _kinds[name] = typ
+    return typ
+
+
+def variable_type_from_name(
+    name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
+) -> type[Variable[Any]]:
+    """The kind of a name.
+
+    Example:
+        >>> import nnx_like.variables.kinds
+        >>> variable_type_from_name("params").__name__
+        'Param'
+
+    Args:
+        name: the name.
+        base: what a new kind derives from.
+        allow_register: makes and registers a new kind where the name is unknown.
+
+    Raises:
+        LiftArgumentError: where the name is unknown, and no kind may be made.
+    """
+    if name in _kinds:
+        return _kinds[name]
+    if not allow_register:
+        raise LiftArgumentError(
+            f"variable_type_from_name({name!r})",
+            "no kind is registered under this name.",
+            "Call `register_variable_name(name, kind)`, or write `allow_register=True`.",
+        )
+    return register_variable_name(name, type(name, (base,), {}))
+
+
+def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
+    """The name of a kind.
+
+    Args:
+        typ: the kind.
+        allow_register: registers the name of the class where the kind has no name.
+
+    Raises:
+        LiftArgumentError: where the kind has no name and may not get one, or the name of its class is taken.
+    """
+    for name, kind in _kinds.items():
+        if kind is typ:
+            return name
+    if not allow_register:
+        raise LiftArgumentError(
+            f"variable_name_from_type({typ.__name__})",
+            "this kind has no registered name.",
+            "Call `register_variable_name(name, kind)`, or write `allow_register=True`.",
+        )
+    register_variable_name(typ.__name__, typ)
+    return typ.__name__

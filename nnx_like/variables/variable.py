@@ -1,0 +1,505 @@
+"""A variable: a value that is changed in place, with a kind – its class – and metadata."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from liftcore import trace_state
+from liftcore.errors import LiftArgumentError
+
+from ..errors import TraceContextError
+from .metadata import HOOKS, VariableMetadata, called, merged, named
+from .operators import Operators
+from .printing import block, size_of, size_text
+from .static import StaticMetadata
+
+__all__ = ["Variable"]
+
+A = TypeVar("A")
+
+
+class _Missing:
+    """What was not given, where None is a value."""
+
+
+_MISSING: Any = _Missing()
+
+
+class Variable(Operators, Generic[A]):
+    """A value with a kind and metadata, held by reference.
+
+    The kind is the class: transformations and filters tell variables apart by it. The value may be anything: an array,
+    a number, a string, None, a pytree; it counts as one value. Each operator of a variable is that of its value.
+
+    A value is *written* where another object is assigned. What changes inside of it, such as a dict that is the value,
+    is not seen: assign a new one, or assign an item by `variable[key] = item`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> class Scale(Variable): ...
+        >>> scale = Scale(jnp.ones(2), tag="x")
+        >>> scale.tag, scale.shape
+        ('x', (2,))
+        >>> scale[...] = scale * 3
+        >>> scale += 1
+        >>> scale.value
+        Array([4., 4.], dtype=float32)
+
+    Args:
+        value: the value, or a `VariableMetadata`, which an initializer with metadata returns.
+        **metadata: metadata by name, which is static and can be read as attributes. The names `sharding`,
+            `sharding_names` and `out_sharding` mean the same. The names `on_get_value`, `on_set_value`,
+            `on_create_value`, `on_add_axis` and `on_remove_axis` are hooks, one function or a sequence of them. A
+            subclass may have hooks as methods.
+    """
+
+    __slots__ = ("__weakref__", "_metadata", "_trace", "_value")
+
+    _value: Any
+    _metadata: dict[str, Any]
+    _trace: Any
+
+    required_metadata: frozenset[str] = frozenset()
+
+    def __init__(self, value: A | VariableMetadata, **metadata: Any) -> None:
+        if isinstance(value, VariableMetadata):
+            value, metadata = merged(value, metadata)
+        if isinstance(value, Variable):
+            value = value.get_value()
+        metadata = named(metadata)
+        kind = type(self)
+        for hook in HOOKS:
+            if hook not in metadata and hasattr(kind, hook):
+                metadata[hook] = getattr(kind, hook)
+        _put_metadata(self, metadata)
+        _put_trace(self, trace_state())
+        _put_value(self, self.create_value(value))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+    @classmethod
+    def made(cls, value: Any, metadata: dict[str, Any], trace: Any) -> Self:
+        """A variable of this kind without hooks or checks, for code that builds objects.
+
+        Args:
+            value: the raw value.
+            metadata: the metadata, under the names that it is kept by. It is not copied; nobody changes it.
+            trace: the trace state that the variable belongs to.
+        """
+        made = _new(cls)
+        _put_value(made, value)
+        _put_metadata(made, metadata)
+        _put_trace(made, trace)
+        return made
+
+    @classmethod
+    def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Self:
+        """A variable of this kind with a raw value and metadata; hooks are not called.
+
+        Args:
+            value: the raw value.
+            attributes: the metadata, such as `get_metadata()` gives it.
+        """
+        return cls.made(value, named(dict(attributes)), trace_state())
+
+    def check_live(self) -> None:
+        """Checks that the variable may be changed here.
+
+        Raises:
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        if self._trace != trace_state():
+            kind = type(self).__name__
+            raise TraceContextError(
+                f"Cannot mutate {kind}",
+                "it was made under another JAX trace than the current one, so a traced value would outlive its trace.",
+                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
+            )
+
+    # --- the value
+
+    def get_value(self, *, index: Any = _MISSING) -> Any:
+        """The value, as `on_get_value` gives it.
+
+        Args:
+            index: reads an item of the value, if given.
+        """
+        value, metadata = self._value, self._metadata
+        if index is not _MISSING and index is not ...:
+            value = value[index]
+        if metadata and "on_get_value" in metadata:
+            return called(metadata["on_get_value"], self, value)
+        return value
+
+    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+        """Assigns the value, as `on_set_value` gives it.
+
+        Args:
+            value: the new value; of a variable, its value. The very object is kept.
+            index: assigns an item of the value, if given.
+
+        Raises:
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        if isinstance(value, Variable):
+            value = value.get_value()
+        metadata = self._metadata
+        if metadata and "on_set_value" in metadata:
+            value = called(metadata["on_set_value"], self, value)
+        _put_value(self, value if index is _MISSING else _with_item(self._value, index, value))
+
+    value = property(
+        get_value, lambda self, value: self.set_value(value), doc="The value, read and written with hooks."
+    )
+
+    def get_raw_value(self) -> Any:
+        """The value; hooks are not called."""
+        return self._value
+
+    def set_raw_value(self, value: Any) -> None:
+        """Assigns the value; hooks are not called.
+
+        Args:
+            value: the new value, kept as it is.
+
+        Raises:
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        _put_value(self, value)
+
+    raw_value = property(get_raw_value, set_raw_value, doc="The value, read and written without hooks.")
+
+    def create_value(self, value: Any) -> Any:
+        """The first value, as `on_create_value` gives it.
+
+        Args:
+            value: the value that the constructor got.
+        """
+        metadata = self._metadata
+        return called(metadata["on_create_value"], self, value) if "on_create_value" in metadata else value
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get_value(index=key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set_value(value, index=key)
+
+    def __delitem__(self, key: Any) -> None:
+        self.check_live()
+        value = copy.copy(self._value)
+        del value[key]
+        _put_value(self, value)
+
+    # --- metadata
+
+    def get_metadata(self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+        """All metadata as a new dict, or that of one name.
+
+        Args:
+            name: the name, or None for all.
+            default: what is given where there is no such metadata.
+            exclude_required: has no effect, since no metadata is required.
+
+        Raises:
+            KeyError: where there is no such metadata and no default.
+        """
+        if name is None:
+            return dict(self._metadata)
+        if default is _MISSING:
+            return self._metadata[_kept(name)]
+        return self._metadata.get(_kept(name), default)
+
+    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
+        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it by a dict.
+
+        Example:
+            >>> variable = Variable(1, a=1)
+            >>> variable.set_metadata(b=2)
+            >>> variable.set_metadata("c", 3)
+            >>> variable.get_metadata()
+            {'a': 1, 'b': 2, 'c': 3}
+            >>> variable.set_metadata({"d": 4})
+            >>> variable.get_metadata()
+            {'d': 4}
+
+        Args:
+            *args: a name and its value; or a dict, which replaces all metadata.
+            **kwargs: names and values.
+
+        Raises:
+            TypeError: where the arguments have another form.
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        if args and kwargs:
+            raise TypeError("set_metadata: give positional or keyword arguments, not both.")
+        if len(args) == 1:
+            metadata = named(dict(args[0]))
+        elif len(args) == 2:
+            metadata = {**self._metadata, _kept(args[0]): args[1]}
+        elif kwargs:
+            metadata = {**self._metadata, **named(kwargs)}
+        else:
+            raise TypeError("set_metadata: give a name and a value, a dict, or keyword arguments.")
+        _put_metadata(self, metadata)
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether there is metadata of this name.
+
+        Args:
+            name: the name.
+        """
+        return _kept(name) in self._metadata
+
+    def del_metadata(self, name: str) -> None:
+        """Deletes metadata.
+
+        Args:
+            name: the name.
+
+        Raises:
+            KeyError: where there is none of this name.
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        metadata = dict(self._metadata)
+        del metadata[_kept(name)]
+        _put_metadata(self, metadata)
+
+    @property
+    def sharding_names(self) -> Any:
+        """The names of the mesh axes, one for each axis of the value, or None."""
+        return self._metadata.get("out_sharding")
+
+    @property
+    def sharding(self) -> Any:
+        """The names of the mesh axes, where the metadata has them; else how the value is sharded."""
+        metadata = self._metadata
+        return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Calls the hook `on_add_axis`, for a lift that adds an axis to the value.
+
+        Args:
+            axis_index: the new axis.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_add_axis", axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Calls the hook `on_remove_axis`, for a lift that removes an axis from the value.
+
+        Args:
+            axis_index: the axis that is removed.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
+
+    def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
+        hooks = self._metadata.get(name, ())
+        for hook in (hooks,) if callable(hooks) else hooks:
+            hook(self, axis_index, axis_name)
+
+    # --- one variable from another
+
+    @property
+    def type(self) -> type[Self]:
+        """The kind: the class of the variable."""
+        return type(self)
+
+    var_type = type
+
+    def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
+        """Another variable of the same kind, with the same raw value and metadata.
+
+        Args:
+            value: another raw value, if given. Containers in the value are copied, arrays are not.
+            **updates: other metadata, by name.
+        """
+        if value is _MISSING:
+            value = jax.tree.map(lambda leaf: leaf, self._value)
+        elif isinstance(value, Variable):
+            value = value.get_value()
+        metadata = {**self._metadata, **named(updates)} if updates else self._metadata
+        return self.made(value, metadata, trace_state())
+
+    def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
+        """Another variable of the same kind, with another raw value or other metadata.
+
+        Args:
+            value: the raw value, if it is another one; of a variable of the same kind, its metadata also.
+            **updates: other metadata, by name.
+        """
+        if type(value) is type(self):
+            return value.copy(**updates)
+        return self.copy(value, **updates)
+
+    def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
+        """The variable as it stands in a state: a copy.
+
+        Args:
+            value: another raw value, if given.
+            **updates: other metadata, by name.
+        """
+        return self.copy(value, **updates)
+
+    def copy_from(self, other: Variable[A]) -> None:
+        """Takes the raw value and the metadata of another variable of the same kind.
+
+        Args:
+            other: the other variable.
+
+        Raises:
+            LiftArgumentError: where the other one is of another kind.
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        if type(other) is not type(self):
+            raise LiftArgumentError(
+                f"copy_from of {type(self).__name__}",
+                f"a variable of the same kind is expected, not {type(other).__name__}.",
+                "Write `variable.value = other.value`, or `variable.update_from_state(other)`.",
+            )
+        self.update_from_state(other)
+
+    def update_from_state(self, variable_state: Variable[A]) -> None:
+        """Takes the raw value and the metadata of another variable, of any kind.
+
+        Args:
+            variable_state: the other variable.
+
+        Raises:
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        _put_value(self, variable_state._value)
+        _put_metadata(self, variable_state._metadata)
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = self.made(None, copy.deepcopy(self._metadata, memo), trace_state())
+        memo[id(self)] = made
+        _put_value(made, copy.deepcopy(self._value, memo))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self._value, self._metadata)
+
+    # --- attributes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self.get_value().shape
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__":  # protocols of Python and JAX look for methods of the variable, not of the value
+            raise AttributeError(name)
+        metadata = _get_metadata(self)
+        if name in metadata:
+            return metadata[name]
+        return getattr(self.get_value(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "value":
+            self.set_value(value)
+        elif name == "raw_value":
+            self.set_raw_value(value)
+        else:
+            _refuse(self, name, f"set_metadata({name}=…)")
+
+    def __delattr__(self, name: str) -> None:
+        _refuse(self, name, f"del_metadata({name!r})")
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.asarray(self.get_value())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = np.asarray(self.get_value(), dtype)
+        return np.array(array) if copy else array
+
+    def __repr__(self) -> str:
+        comment = size_text(*size_of(self._value))
+        return block(type(self).__name__, comment, {"value": self._value, **self._metadata})
+
+    def __treescope_repr__(self, path: str, subtree_renderer: Any) -> Any:
+        from treescope import repr_lib  # an optional dependency, which only its own users have
+
+        attributes = {"value": self._value, **self._metadata}
+        return repr_lib.render_object_constructor(type(self), attributes, path, subtree_renderer)
+
+
+# `__setattr__` refuses all but the value, so slots are written by their descriptors; it is also the fastest way.
+_new = object.__new__
+_put_value = Variable.__dict__["_value"].__set__
+_put_metadata = Variable.__dict__["_metadata"].__set__
+_put_trace = Variable.__dict__["_trace"].__set__
+_get_metadata = Variable.__dict__["_metadata"].__get__
+
+
+def _kept(name: str) -> str:
+    """The name that metadata is kept by."""
+    return "out_sharding" if name in ("sharding", "sharding_names") else name
+
+
+def _refuse(variable: Variable[Any], name: str, instead: str) -> NoReturn:
+    kind = type(variable).__name__
+    raise AttributeError(
+        f"{kind}.{name}: a variable has no attributes but its value and metadata. Write `variable.{instead}`."
+    )
+
+
+def _with_item(value: Any, index: Any, item: Any) -> Any:
+    """A value in which an item is another one. Nothing is changed in place: a new object is what tells of a write."""
+    if isinstance(value, jax.Array):
+        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
+            return item
+        return value.at[index].set(item)
+    if isinstance(value, np.ndarray):
+        if isinstance(item, jax.core.Tracer):
+            return jnp.asarray(value).at[index].set(item)
+        value = value.copy()
+    elif index is ...:
+        return item
+    else:
+        value = copy.copy(value)
+    value[index] = item
+    return value
+
+
+def _unpickled(kind: type[Variable[Any]], value: Any, metadata: dict[str, Any]) -> Variable[Any]:
+    return kind.made(value, metadata, trace_state())
+
+
+def _flatten(variable: Variable[Any]) -> tuple[tuple[Any], StaticMetadata]:
+    return (variable._value,), StaticMetadata(variable._metadata)
+
+
+def _flatten_with_keys(variable: Variable[Any]) -> tuple[tuple[Any], StaticMetadata]:
+    return ((_VALUE_KEY, variable._value),), StaticMetadata(variable._metadata)
+
+
+_VALUE_KEY = jax.tree_util.GetAttrKey("value")
+
+
+def _register(kind: type[Variable[Any]]) -> None:
+    """Makes a kind a pytree: the value is its child, all else is static."""
+
+    def unflatten(static: StaticMetadata, children: tuple[Any]) -> Variable[Any]:
+        return kind.made(children[0], static.metadata, trace_state())
+
+    jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, unflatten, _flatten)
+
+
+_register(Variable)
