@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import jax
@@ -13,7 +13,8 @@ import numpy as np
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
 
-from ..errors import TraceContextError
+from .described import Described, put_metadata, put_trace
+from .items import with_item, without_item
 from .metadata import HOOKS, VariableMetadata, called, merged, named
 from .operators import Operators
 from .printing import block, size_of, size_text
@@ -31,7 +32,7 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
-class Variable(Operators, Generic[A]):
+class Variable(Operators, Described, Generic[A]):
     """A value with a kind and metadata, held by reference.
 
     The kind is the class: transformations and filters tell variables apart by it. The value may be anything: an array,
@@ -59,13 +60,9 @@ class Variable(Operators, Generic[A]):
             subclass may have hooks as methods.
     """
 
-    __slots__ = ("__weakref__", "_metadata", "_trace", "_value")
+    __slots__ = ("_value",)
 
     _value: Any
-    _metadata: dict[str, Any]
-    _trace: Any
-
-    required_metadata: frozenset[str] = frozenset()
 
     def __init__(self, value: A | VariableMetadata, **metadata: Any) -> None:
         if isinstance(value, VariableMetadata):
@@ -77,8 +74,8 @@ class Variable(Operators, Generic[A]):
         for hook in HOOKS:
             if hook not in metadata and hasattr(kind, hook):
                 metadata[hook] = getattr(kind, hook)
-        _put_metadata(self, metadata)
-        _put_trace(self, trace_state())
+        put_metadata(self, metadata)
+        put_trace(self, trace_state())
         _put_value(self, self.create_value(value))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -96,8 +93,8 @@ class Variable(Operators, Generic[A]):
         """
         made = _new(cls)
         _put_value(made, value)
-        _put_metadata(made, metadata)
-        _put_trace(made, trace)
+        put_metadata(made, metadata)
+        put_trace(made, trace)
         return made
 
     @classmethod
@@ -109,20 +106,6 @@ class Variable(Operators, Generic[A]):
             attributes: the metadata, such as `get_metadata()` gives it.
         """
         return cls.made(value, named(dict(attributes)), trace_state())
-
-    def check_live(self) -> None:
-        """Checks that the variable may be changed here.
-
-        Raises:
-            TraceContextError: where the variable was made under another JAX trace.
-        """
-        if self._trace != trace_state():
-            kind = type(self).__name__
-            raise TraceContextError(
-                f"Cannot mutate {kind}",
-                "it was made under another JAX trace than the current one, so a traced value would outlive its trace.",
-                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
-            )
 
     # --- the value
 
@@ -155,11 +138,9 @@ class Variable(Operators, Generic[A]):
         metadata = self._metadata
         if metadata and "on_set_value" in metadata:
             value = called(metadata["on_set_value"], self, value)
-        _put_value(self, value if index is _MISSING else _with_item(self._value, index, value))
+        _put_value(self, value if index is _MISSING else with_item(self._value, index, value))
 
-    value = property(
-        get_value, lambda self, value: self.set_value(value), doc="The value, read and written with hooks."
-    )
+    value = property(get_value, set_value, doc="The value, read and written with hooks.")
 
     def get_raw_value(self) -> Any:
         """The value; hooks are not called."""
@@ -196,128 +177,14 @@ class Variable(Operators, Generic[A]):
 
     def __delitem__(self, key: Any) -> None:
         self.check_live()
-        value = copy.copy(self._value)
-        del value[key]
-        _put_value(self, value)
-
-    # --- metadata
-
-    def get_metadata(self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
-        """All metadata as a new dict, or that of one name.
-
-        Args:
-            name: the name, or None for all.
-            default: what is given where there is no such metadata.
-            exclude_required: has no effect, since no metadata is required.
-
-        Raises:
-            KeyError: where there is no such metadata and no default.
-        """
-        if name is None:
-            return dict(self._metadata)
-        if default is _MISSING:
-            return self._metadata[_kept(name)]
-        return self._metadata.get(_kept(name), default)
-
-    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it by a dict.
-
-        Example:
-            >>> variable = Variable(1, a=1)
-            >>> variable.set_metadata(b=2)
-            >>> variable.set_metadata("c", 3)
-            >>> variable.get_metadata()
-            {'a': 1, 'b': 2, 'c': 3}
-            >>> variable.set_metadata({"d": 4})
-            >>> variable.get_metadata()
-            {'d': 4}
-
-        Args:
-            *args: a name and its value; or a dict, which replaces all metadata.
-            **kwargs: names and values.
-
-        Raises:
-            TypeError: where the arguments have another form.
-            TraceContextError: where the variable was made under another JAX trace.
-        """
-        self.check_live()
-        if args and kwargs:
-            raise TypeError("set_metadata: give positional or keyword arguments, not both.")
-        if len(args) == 1:
-            metadata = named(dict(args[0]))
-        elif len(args) == 2:
-            metadata = {**self._metadata, _kept(args[0]): args[1]}
-        elif kwargs:
-            metadata = {**self._metadata, **named(kwargs)}
-        else:
-            raise TypeError("set_metadata: give a name and a value, a dict, or keyword arguments.")
-        _put_metadata(self, metadata)
-
-    def has_metadata(self, name: str) -> bool:
-        """Whether there is metadata of this name.
-
-        Args:
-            name: the name.
-        """
-        return _kept(name) in self._metadata
-
-    def del_metadata(self, name: str) -> None:
-        """Deletes metadata.
-
-        Args:
-            name: the name.
-
-        Raises:
-            KeyError: where there is none of this name.
-            TraceContextError: where the variable was made under another JAX trace.
-        """
-        self.check_live()
-        metadata = dict(self._metadata)
-        del metadata[_kept(name)]
-        _put_metadata(self, metadata)
-
-    @property
-    def sharding_names(self) -> Any:
-        """The names of the mesh axes, one for each axis of the value, or None."""
-        return self._metadata.get("out_sharding")
-
-    @property
-    def sharding(self) -> Any:
-        """The names of the mesh axes, where the metadata has them; else how the value is sharded."""
-        metadata = self._metadata
-        return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
-
-    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Calls the hook `on_add_axis`, for a lift that adds an axis to the value.
-
-        Args:
-            axis_index: the new axis.
-            axis_name: the name of the mesh axis, or None.
-        """
-        self._call_axis_hooks("on_add_axis", axis_index, axis_name)
-
-    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Calls the hook `on_remove_axis`, for a lift that removes an axis from the value.
-
-        Args:
-            axis_index: the axis that is removed.
-            axis_name: the name of the mesh axis, or None.
-        """
-        self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
-
-    def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
-        hooks = self._metadata.get(name, ())
-        for hook in (hooks,) if callable(hooks) else hooks:
-            hook(self, axis_index, axis_name)
+        _put_value(self, without_item(self._value, key))
 
     # --- one variable from another
 
     @property
-    def type(self) -> type[Self]:
+    def var_type(self) -> type[Self]:
         """The kind: the class of the variable."""
         return type(self)
-
-    var_type = type
 
     def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
         """Another variable of the same kind, with the same raw value and metadata.
@@ -382,7 +249,7 @@ class Variable(Operators, Generic[A]):
         """
         self.check_live()
         _put_value(self, variable_state._value)
-        _put_metadata(self, variable_state._metadata)
+        put_metadata(self, variable_state._metadata)
 
     def __copy__(self) -> Self:
         return self.copy()
@@ -401,12 +268,14 @@ class Variable(Operators, Generic[A]):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the value."""
-        return self.get_value().shape
+        shape: tuple[int, ...] = self.get_value().shape
+        return shape
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == "__":  # protocols of Python and JAX look for methods of the variable, not of the value
+        # Protocols of Python and JAX look for methods of the variable, not of the value; a slot may not be filled yet.
+        if name[:2] == "__" or name in ("_metadata", "_value", "_trace"):
             raise AttributeError(name)
-        metadata = _get_metadata(self)
+        metadata = self._metadata
         if name in metadata:
             return metadata[name]
         return getattr(self.get_value(), name)
@@ -433,8 +302,11 @@ class Variable(Operators, Generic[A]):
         comment = size_text(*size_of(self._value))
         return block(type(self).__name__, comment, {"value": self._value, **self._metadata})
 
+    # Late in the class, since after it `type` in an annotation would be this.
+    type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
+
     def __treescope_repr__(self, path: str, subtree_renderer: Any) -> Any:
-        from treescope import repr_lib  # an optional dependency, which only its own users have
+        from treescope import repr_lib  # type: ignore[import-untyped]  # an optional dependency, which only its own users have
 
         attributes = {"value": self._value, **self._metadata}
         return repr_lib.render_object_constructor(type(self), attributes, path, subtree_renderer)
@@ -443,14 +315,6 @@ class Variable(Operators, Generic[A]):
 # `__setattr__` refuses all but the value, so slots are written by their descriptors; it is also the fastest way.
 _new = object.__new__
 _put_value = Variable.__dict__["_value"].__set__
-_put_metadata = Variable.__dict__["_metadata"].__set__
-_put_trace = Variable.__dict__["_trace"].__set__
-_get_metadata = Variable.__dict__["_metadata"].__get__
-
-
-def _kept(name: str) -> str:
-    """The name that metadata is kept by."""
-    return "out_sharding" if name in ("sharding", "sharding_names") else name
 
 
 def _refuse(variable: Variable[Any], name: str, instead: str) -> NoReturn:
@@ -458,24 +322,6 @@ def _refuse(variable: Variable[Any], name: str, instead: str) -> NoReturn:
     raise AttributeError(
         f"{kind}.{name}: a variable has no attributes but its value and metadata. Write `variable.{instead}`."
     )
-
-
-def _with_item(value: Any, index: Any, item: Any) -> Any:
-    """A value in which an item is another one. Nothing is changed in place: a new object is what tells of a write."""
-    if isinstance(value, jax.Array):
-        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
-            return item
-        return value.at[index].set(item)
-    if isinstance(value, np.ndarray):
-        if isinstance(item, jax.core.Tracer):
-            return jnp.asarray(value).at[index].set(item)
-        value = value.copy()
-    elif index is ...:
-        return item
-    else:
-        value = copy.copy(value)
-    value[index] = item
-    return value
 
 
 def _unpickled(kind: type[Variable[Any]], value: Any, metadata: dict[str, Any]) -> Variable[Any]:
@@ -496,8 +342,8 @@ _VALUE_KEY = jax.tree_util.GetAttrKey("value")
 def _register(kind: type[Variable[Any]]) -> None:
     """Makes a kind a pytree: the value is its child, all else is static."""
 
-    def unflatten(static: StaticMetadata, children: tuple[Any]) -> Variable[Any]:
-        return kind.made(children[0], static.metadata, trace_state())
+    def unflatten(static: StaticMetadata, children: Iterable[Any]) -> Variable[Any]:
+        return kind.made(next(iter(children)), static.metadata, trace_state())
 
     jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, unflatten, _flatten)
 

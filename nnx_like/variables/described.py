@@ -1,0 +1,165 @@
+"""What a variable says of itself: static metadata by name, and the trace in which it may be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from liftcore import trace_state
+
+from ..errors import TraceContextError
+from .metadata import named
+
+__all__ = ["Described", "put_metadata", "put_trace"]
+
+_MISSING: Any = object()
+
+
+class Described:
+    """What has metadata, and belongs to a JAX trace.
+
+    The dict of the metadata is never changed in place: a change replaces it, so whoever keeps one has it as it was.
+    """
+
+    __slots__ = ("__weakref__", "_metadata", "_trace")
+
+    _metadata: dict[str, Any]
+    _trace: Any
+
+    required_metadata: frozenset[str] = frozenset()
+
+    def check_live(self) -> None:
+        """Checks that the variable may be changed here.
+
+        Raises:
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        if self._trace != trace_state():
+            kind = type(self).__name__
+            raise TraceContextError(
+                f"Cannot mutate {kind}",
+                "it was made under another JAX trace than the current one, so a traced value would outlive its trace.",
+                f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
+            )
+
+    def get_metadata(self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+        """All metadata as a new dict, or that of one name.
+
+        Args:
+            name: the name, or None for all.
+            default: what is given where there is no such metadata.
+            exclude_required: has no effect, since no metadata is required.
+
+        Raises:
+            KeyError: where there is no such metadata and no default.
+        """
+        if name is None:
+            return dict(self._metadata)
+        if default is _MISSING:
+            return self._metadata[_kept(name)]
+        return self._metadata.get(_kept(name), default)
+
+    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
+        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it by a dict.
+
+        Example:
+            >>> from nnx_like.variables.kinds import Param
+            >>> variable = Param(1, a=1)
+            >>> variable.set_metadata(b=2)
+            >>> variable.set_metadata("c", 3)
+            >>> variable.get_metadata()
+            {'a': 1, 'b': 2, 'c': 3}
+            >>> variable.set_metadata({"d": 4})
+            >>> variable.get_metadata()
+            {'d': 4}
+
+        Args:
+            *args: a name and its value; or a dict, which replaces all metadata.
+            **kwargs: names and values.
+
+        Raises:
+            TypeError: where the arguments have another form.
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        if args and kwargs:
+            raise TypeError("set_metadata: give positional or keyword arguments, not both.")
+        if len(args) == 1:
+            metadata = named(dict(args[0]))
+        elif len(args) == 2:
+            metadata = {**self._metadata, _kept(args[0]): args[1]}
+        elif kwargs:
+            metadata = {**self._metadata, **named(kwargs)}
+        else:
+            raise TypeError("set_metadata: give a name and a value, a dict, or keyword arguments.")
+        put_metadata(self, metadata)
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether there is metadata of this name.
+
+        Args:
+            name: the name.
+        """
+        return _kept(name) in self._metadata
+
+    def del_metadata(self, name: str) -> None:
+        """Deletes metadata.
+
+        Args:
+            name: the name.
+
+        Raises:
+            KeyError: where there is none of this name.
+            TraceContextError: where the variable was made under another JAX trace.
+        """
+        self.check_live()
+        metadata = dict(self._metadata)
+        del metadata[_kept(name)]
+        put_metadata(self, metadata)
+
+    @property
+    def sharding_names(self) -> Any:
+        """The names of the mesh axes, one for each axis of the value, or None."""
+        return self._metadata.get("out_sharding")
+
+    def get_value(self) -> Any:
+        """The value."""
+        raise NotImplementedError
+
+    @property
+    def sharding(self) -> Any:
+        """The names of the mesh axes, where the metadata has them; else how the value is sharded."""
+        metadata = self._metadata
+        return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Calls the hook `on_add_axis`, for a lift that adds an axis to the value.
+
+        Args:
+            axis_index: the new axis.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_add_axis", axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Calls the hook `on_remove_axis`, for a lift that removes an axis from the value.
+
+        Args:
+            axis_index: the axis that is removed.
+            axis_name: the name of the mesh axis, or None.
+        """
+        self._call_axis_hooks("on_remove_axis", axis_index, axis_name)
+
+    def _call_axis_hooks(self, name: str, axis_index: int, axis_name: str | None) -> None:
+        hooks = self._metadata.get(name, ())
+        for hook in (hooks,) if callable(hooks) else hooks:
+            hook(self, axis_index, axis_name)
+
+
+# Subclasses refuse to set attributes, so slots are written by their descriptors; it is also the fastest way.
+put_metadata = Described.__dict__["_metadata"].__set__
+put_trace = Described.__dict__["_trace"].__set__
+
+
+def _kept(name: str) -> str:
+    """The name that metadata is kept by."""
+    return "out_sharding" if name in ("sharding", "sharding_names") else name

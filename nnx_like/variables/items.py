@@ -1,0 +1,58 @@
+"""A value in which an item is another one: nothing is changed in place, so that a write is seen."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["with_item", "without_item"]
+
+
+def with_item(value: Any, index: Any, item: Any) -> Any:
+    """A value in which an item is another one.
+
+    Example:
+        >>> with_item({"a": 1}, "b", 2), with_item(3, ..., 4)
+        ({'a': 1, 'b': 2}, 4)
+
+    Args:
+        value: the value: an array, a list, a dict.
+        index: the index of the item; `...` stands for all of an array, and for a value without items.
+        item: the new item. An array is broadcast and cast to the type of the value.
+
+    Returns:
+        A new value. It is the item itself where that is an array of the same type and stands for all.
+    """
+    if isinstance(value, jax.Array):
+        if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
+            return item
+        return value.at[index].set(item)
+    if isinstance(value, np.ndarray):
+        if isinstance(item, jax.core.Tracer):
+            return jnp.asarray(value).at[index].set(item)
+        value = value.copy()
+    elif index is ...:
+        return item
+    else:
+        value = copy.copy(value)
+    value[index] = item
+    return value
+
+
+def without_item(value: Any, index: Any) -> Any:
+    """A value from which an item is deleted.
+
+    Args:
+        value: the value: a list, a dict.
+        index: the index of the item.
+
+    Returns:
+        A new value.
+    """
+    value = copy.copy(value)
+    del value[index]
+    return value
