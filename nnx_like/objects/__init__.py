@@ -1,0 +1,3 @@
+"""Objects: attributes by reference, which are pytrees too."""
+
+__all__: list[str] = []

@@ -1,0 +1,218 @@
+"""Containers that are objects: `List`, `Dict` and `Sequential`.
+
+Plain lists and dicts hold layers just as well. These are shared by reference, and have methods of modules.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
+from typing import Any, ClassVar, TypeVar
+
+from ..errors import StructureError
+from .calling import takes
+from .module import Module
+
+__all__ = ["Dict", "List", "Sequential"]
+
+Item = TypeVar("Item")
+
+
+class List(Module, MutableSequence[Item]):
+    """A list that is a module: its items are attributes, and may be anything.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layers = nnx.List([nnx.Param(1), nnx.Param(2)])
+        >>> layers.append(nnx.Param(3))
+        >>> del layers[0]
+        >>> [layer.get_value() for layer in layers]
+        [2, 3]
+
+    Args:
+        items: what the list begins with.
+    """
+
+    # The item at index 1 is the attribute "1": a walk over attributes reaches the items with nothing else to know.
+    _numbered: ClassVar[bool] = True
+
+    def __init__(self, items: Iterable[Item] | None = None, /) -> None:
+        self._hold([] if items is None else list(items))
+
+    def _hold(self, items: list[Any], start: int = 0) -> None:
+        """Makes the items from `start` on be these."""
+        for number in range(start + len(items), len(self)):
+            delattr(self, str(number))
+        for number, item in enumerate(items, start):
+            setattr(self, str(number), item)
+
+    def _number(self, index: Any, top: int) -> int:
+        number = operator.index(index)
+        number = number + len(self) if number < 0 else number
+        if not 0 <= number < top:
+            raise IndexError(f"index {index} of a List of {len(self)} items")
+        return number
+
+    def __len__(self) -> int:
+        held = vars(self)
+        number = len(held)
+        while number and str(number - 1) not in held:  # a subclass may have attributes besides
+            number -= 1
+        return number
+
+    def __iter__(self) -> Iterator[Item]:
+        held, number = vars(self), 0
+        while (name := str(number)) in held:
+            yield held[name]
+            number += 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return vars(self)[str(self._number(index, len(self)))]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, slice):
+            items: list[Any] = list(self)
+            items[index] = value
+            self._hold(items)
+        else:
+            setattr(self, str(self._number(index, len(self))), value)
+
+    def __delitem__(self, index: Any) -> None:
+        items = list(self)
+        del items[index]
+        self._hold(items)
+
+    def insert(self, index: int, value: Item) -> None:
+        """Puts an item before the one at an index.
+
+        Args:
+            index: as `list.insert` takes it.
+            value: the item.
+        """
+        items = list(self)
+        items.insert(index, value)
+        first = len(items) - 1 if index >= len(items) - 1 else max(index + len(items) - 1, 0) if index < 0 else index
+        self._hold(items[first:], first)
+
+    def append(self, value: Item) -> None:
+        """Puts an item at the end.
+
+        Args:
+            value: the item.
+        """
+        setattr(self, str(len(self)), value)
+
+    def sort(self, *, key: Callable[[Item], Any] | None = None, reverse: bool = False) -> None:
+        """Sorts the items in place.
+
+        Args:
+            key: what of an item is compared.
+            reverse: whether the largest comes first.
+        """
+        self._hold(sorted(self, key=key, reverse=reverse))  # type: ignore[type-var,arg-type]
+
+    def __add__(self, other: Iterable[Item]) -> List[Item]:
+        return type(self)([*self, *other])
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return list(self) == list(other)  # type: ignore[call-overload]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Dict(Module, MutableMapping[str, Item]):
+    """A dict that is a module: its values are attributes, and may be anything.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> towers = nnx.Dict(left=nnx.Param(1), right=nnx.Param(2))
+        >>> towers.left is towers["left"], list(towers)
+        (True, ['left', 'right'])
+
+    Args:
+        items: a mapping, or pairs of names and values.
+        **named: values by name.
+    """
+
+    def __init__(self, items: Any = (), /, **named: Item) -> None:
+        for name, value in dict(items, **named).items():
+            self[name] = value
+
+    def __getitem__(self, name: str) -> Item:
+        return vars(self)[name]  # type: ignore[no-any-return]
+
+    def __setitem__(self, name: str, value: Item) -> None:
+        if not isinstance(name, str):
+            raise StructureError(
+                f"{type(self).__name__}[{name!r}]",
+                f"names are texts, given a {type(name).__name__}.",
+                "Write `str(name)`, or use a plain dict.",
+            )
+        setattr(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in vars(self):
+            raise KeyError(name)
+        delattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    # Two that hold the same arrays cannot be compared by truth, and a module is known by what it is.
+    __hash__ = object.__hash__
+
+
+class Sequential(Module):
+    """Calls layers in order: each one is given what the one before it returned.
+
+    A tuple is given as positional arguments, a dict as keyword arguments. The first layer is given the arguments of
+    the call.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Sequential(jnp.sin, lambda x: 2 * x)
+        >>> float(model(0.0))
+        0.0
+
+    Args:
+        *fns: layers and functions.
+
+    Attributes:
+        layers: a `List` of them.
+    """
+
+    def __init__(self, *fns: Callable[..., Any]) -> None:
+        self.layers: List[Callable[..., Any]] = List(fns)
+
+    def __call__(self, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
+        """Calls the layers.
+
+        Args:
+            *args: those of the first layer.
+            rngs: random streams for each layer that takes `rngs`.
+            **kwargs: keyword arguments of the first layer.
+
+        Returns:
+            What the last layer returns; without layers, the arguments.
+
+        Raises:
+            TypeError: where a layer cannot be called.
+        """
+        result: Any = args[0] if len(args) == 1 and not kwargs else args
+        for number, fn in enumerate(self.layers):
+            if not callable(fn):
+                raise TypeError(f"Sequential[{number}] cannot be called: {fn!r}")
+            if number:
+                args = result if isinstance(result, tuple) else () if isinstance(result, dict) else (result,)
+                kwargs = dict(result) if isinstance(result, dict) else {}
+            given = {"rngs": rngs} if rngs is not None and takes(fn, "rngs") else {}
+            result = fn(*args, **kwargs, **given)
+        return result

@@ -1,0 +1,173 @@
+"""Objects as pytrees of JAX: data in the leaves, sorted by name, and all else in the structure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import jax
+from jax.tree_util import GetAttrKey, SequenceKey
+
+from liftcore import static_key, trace_state
+from liftcore.statics import Undescribed, snapshot
+
+from .markers import has_data, is_data
+
+__all__ = ["Statics", "is_marked_static", "mark", "marks_of", "register"]
+
+_NO_MARKS: Mapping[str, bool] = {}
+
+
+@jax.tree_util.register_static
+class Statics:
+    """Values that are a part of the structure, equal to others where they are by type and value.
+
+    A value that no key stands for, such as an object that may change unseen, is compared by `==`.
+
+    Attributes:
+        value: what is held, with copies of what may change in place.
+    """
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: tuple[Any, ...]) -> None:
+        self.value = tuple(map(snapshot, value))
+        self._key = tuple(map(_key, self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Statics) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __reduce__(self) -> Any:
+        return Statics, (self.value,)
+
+
+class _Alike:
+    """The key of a value that has none: equal where the types are, and `==` says so."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Alike) or type(self.value) is not type(other.value):
+            return False
+        if self.value is other.value:
+            return True
+        try:
+            return bool(self.value == other.value)
+        except Exception:  # such as that of an array, which has no truth value
+            return False
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
+def _key(value: Any) -> Hashable:
+    try:
+        return static_key(value)
+    except Undescribed:
+        return _Alike(value)
+
+
+def marks_of(node: Any) -> Mapping[str, bool]:
+    """Whether attributes of an object are static, where a mark says it."""
+    own = getattr(node, "_marks", _NO_MARKS)
+    of_class = type(node)._field_marks
+    return {**of_class, **own} if own and of_class else own or of_class
+
+
+def mark(node: Any, marks: Mapping[str, bool]) -> None:
+    """Marks attributes of one object."""
+    object.__setattr__(node, "_marks", {**getattr(node, "_marks", _NO_MARKS), **marks})
+
+
+def is_marked_static(node: Any, name: str) -> bool:
+    """Whether a mark says that an attribute is static."""
+    own = getattr(node, "_marks", None)
+    of_class = type(node)._field_marks
+    return bool((own or of_class) and marks_of(node).get(name))
+
+
+def register(cls: type) -> None:
+    """Registers a class of objects with JAX."""
+    jax.tree_util.register_pytree_with_keys(
+        cls,
+        _flatten_with_keys,
+        functools.partial(_unflatten, cls),
+        lambda node: _flatten(node)[1:],
+    )
+
+
+def _flatten_with_keys(node: Any) -> tuple[Iterable[Any], Statics]:
+    names, children, statics = _flatten(node)
+    return [(_path_key(node, name), child) for name, child in zip(names, children, strict=True)], statics
+
+
+def _path_key(node: Any, name: str) -> Any:
+    return SequenceKey(int(name)) if type(node)._numbered and name.isdigit() else GetAttrKey(name)
+
+
+def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
+    """The names of what is data, its values, and all else."""
+    marks = marks_of(node)
+    names, veiled, children, rest = [], [], [], []
+    for name, value in _sorted(node):
+        if not is_data(value) and not (marks and marks.get(name) is False):
+            if not has_data(value):
+                rest += [name, value]
+                continue
+            value, hidden = _veiled(value)
+            if hidden:
+                veiled.append(name)
+        names.append(name)
+        children.append(value)
+    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(getattr(node, "_marks", ())), *rest))
+
+
+def _sorted(node: Any) -> list[tuple[str, Any]]:
+    """The attributes by name, those that are numbers by their values."""
+    attributes = sorted(vars(node).items())  # names differ, so values are never compared
+    if type(node)._numbered:
+        attributes.sort(key=lambda item: (0, int(item[0])) if item[0].isdigit() else (1, 0))
+    return attributes
+
+
+def _veiled(value: Any) -> tuple[Any, bool]:
+    """A pytree that holds data, with what is static in it taken into its structure; and whether there was any."""
+    leaves, structure = jax.tree.flatten(value, is_leaf=is_data)
+    hidden = [leaf if is_data(leaf) else Statics((leaf,)) for leaf in leaves]
+    if all(map(is_data, leaves)):
+        return value, False
+    return structure.unflatten(hidden), True
+
+
+def _unveiled(value: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: snapshot(leaf.value[0]) if type(leaf) is Statics else leaf,
+        value,
+        is_leaf=lambda leaf: type(leaf) is Statics or is_data(leaf),
+    )
+
+
+def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
+    names, veiled, marks, *rest = statics.value
+    made = object.__new__(cls)
+    object.__setattr__(made, "_trace", trace_state())
+    attributes = vars(made)
+    for name, value in zip(rest[::2], rest[1::2], strict=True):
+        attributes[name] = snapshot(value)
+    for name, child in zip(names, children, strict=True):
+        attributes[name] = _unveiled(child) if name in veiled else child
+        if not is_data(child) and not has_data(child):  # the leaves became something else: they stay leaves
+            marks = {**marks, name: False}
+    if marks:
+        object.__setattr__(made, "_marks", marks)
+    return made

@@ -1,0 +1,231 @@
+"""What of an object is data, and the marks `data` and `static` that say it for what is not seen.
+
+Variables, objects and arrays are data, and so is what holds them: lists, tuples, dicts, any pytree. All else is static.
+So marks are rarely needed: `data` makes data of a Python number, and `static` checks that there is none in a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, dataclass_transform, overload
+
+import jax
+
+from liftcore import is_array
+
+from ..errors import StructureError
+from ..variables.variable import Variable
+
+__all__ = ["MARK", "data", "dataclass", "has_data", "is_data", "is_marked", "register_data_type", "static", "unmarked"]
+
+Kind = TypeVar("Kind", bound=type)
+
+MARK = "nnx_static"
+"""The name, in the metadata of a dataclass field, of whether the field is static."""
+
+_VALUE = "nnx_value"
+_NONE = object()
+_data_types: tuple[type, ...] = (Variable, jax.ShapeDtypeStruct)
+_STATIC_TYPES = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
+)
+
+
+def register_data_type(kind: Kind, /) -> Kind:
+    """Registers a class whose objects are data where they are attributes.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> @nnx.register_data_type
+        ... class Handle:
+        ...     pass
+        >>> nnx.is_data(Handle())
+        True
+
+    Args:
+        kind: the class. It is a decorator too.
+
+    Returns:
+        The class.
+    """
+    global _data_types
+    if kind not in _data_types:
+        _data_types = (*_data_types, kind)
+    return kind
+
+
+def is_data(value: Any, /) -> bool:
+    """Whether a value itself is data: a variable, an object, an array, or of a registered type.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> nnx.is_data(jnp.ones(2)), nnx.is_data(nnx.Param(1)), nnx.is_data(1), nnx.is_data([nnx.Param(1)])
+        (True, True, False, False)
+
+    Args:
+        value: any value. Of what holds others, `has_data` tells.
+    """
+    if type(value) in _STATIC_TYPES:
+        return False
+    return isinstance(value, _data_types) or is_array(value) or _is_ref(value)
+
+
+def _is_ref(value: Any) -> bool:
+    """Whether a value is one of JAX's references to an array, which change in place."""
+    kind = type(value)
+    return kind.__name__ == "Ref" and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def has_data(value: Any, /) -> list[Any]:
+    """All data in a pytree.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> [one.get_value() for one in nnx.has_data({"a": [nnx.Param(1), "text"], "b": nnx.Param(2)})]
+        [1, 2]
+        >>> nnx.has_data(["text"])
+        []
+
+    Args:
+        value: any pytree.
+
+    Returns:
+        What is data in it, in the order of its leaves; an attribute is data where there is any.
+    """
+    kind = type(value)
+    if kind in _STATIC_TYPES:
+        return []
+    if is_data(value):
+        return [value]
+    return [leaf for leaf in jax.tree.leaves(value, is_leaf=is_data) if is_data(leaf)]
+
+
+def data(value: Any = _NONE, /, **options: Any) -> Any:
+    """Marks an attribute as data, whatever its value.
+
+    What holds arrays, variables or objects is data without. A number of Python, or a text, is static unless it is
+    marked: marked ones are leaves of the object as a pytree.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> class Counter(nnx.Pytree):
+        ...     def __init__(self):
+        ...         self.count = nnx.data(0)
+        ...         self.limit = 10
+        >>> jax.tree.leaves(Counter())
+        [0]
+        >>> @nnx.dataclass
+        ... class Point(nnx.Pytree):
+        ...     x: float = nnx.data()
+        ...     name: str = "origin"
+        >>> jax.tree.leaves(Point(1.5))
+        [1.5]
+
+    Args:
+        value: the value of the attribute; left out where a field of a class is marked.
+        **options: those of `dataclasses.field`, where a field is marked.
+
+    Returns:
+        A mark, which the assignment takes off again.
+    """
+    return _mark(value, False, options)
+
+
+def static(value: Any = _NONE, /, **options: Any) -> Any:
+    """Marks an attribute as static: it is a part of the structure, and it is checked that it holds no data.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> @nnx.dataclass
+        ... class Layer(nnx.Module):
+        ...     size: int = nnx.static(default=3)
+        >>> Layer().size
+        3
+
+    Args:
+        value: the value of the attribute; left out where a field of a class is marked.
+        **options: those of `dataclasses.field`, where a field is marked.
+
+    Returns:
+        A mark, which the assignment takes off again.
+    """
+    return _mark(value, True, options)
+
+
+def _mark(value: Any, is_static: bool, options: Mapping[str, Any]) -> Any:
+    given = {} if value is _NONE else {_VALUE: value}
+    metadata = {**(options.get("metadata") or {}), **given, MARK: is_static}
+    return dataclasses.field(**{**options, "metadata": metadata})  # type: ignore[call-overload]
+
+
+def is_marked(value: Any) -> bool:
+    """Whether a value is what `data` or `static` returned."""
+    return type(value) is dataclasses.Field and MARK in value.metadata
+
+
+def unmarked(owner: str, name: str, mark: Any) -> tuple[Any, bool]:
+    """Takes off a mark.
+
+    Args:
+        owner: the class of the object, for errors.
+        name: the attribute that is assigned.
+        mark: what `data` or `static` returned.
+
+    Returns:
+        The value, and whether it is static.
+
+    Raises:
+        StructureError: where it marks a field of a class and not a value.
+    """
+    if _VALUE not in mark.metadata:
+        kind = "static" if mark.metadata[MARK] else "data"
+        raise StructureError(
+            f"{owner}.{name}",
+            f"it was assigned a mark without a value, `{kind}()`.",
+            f"Write `{kind}(value)`; without a value it marks a field in the body of a class.",
+        )
+    return mark.metadata[_VALUE], mark.metadata[MARK]
+
+
+@overload
+def dataclass(cls: Kind, /) -> Kind: ...
+@overload
+def dataclass(cls: None = None, /, **options: Any) -> Callable[[Kind], Kind]: ...
+@dataclass_transform(field_specifiers=(dataclasses.field, data, static))
+def dataclass(cls: Any = None, /, **options: Any) -> Any:
+    """Makes a dataclass of an object's class: `dataclasses.dataclass`, and type checkers know `data` and `static`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> @nnx.dataclass
+        ... class Scale(nnx.Module):
+        ...     factor: nnx.Param
+        ...     name: str = "scale"
+        >>> Scale(nnx.Param(2.0)).name
+        'scale'
+
+    Args:
+        cls: the class, a subclass of `Pytree`.
+        **options: those of `dataclasses.dataclass`.
+
+    Returns:
+        The class; without one a decorator.
+
+    Raises:
+        StructureError: where the class is no subclass of `Pytree`.
+    """
+
+    def make(cls: Any) -> Any:
+        if not issubclass(cls, _data_types):
+            raise StructureError(
+                f"dataclass({cls.__name__})",
+                "it is no subclass of `Pytree`.",
+                "Derive it from `Pytree` or `Module`, or write `dataclasses.dataclass`.",
+            )
+        return dataclasses.dataclass(**options)(cls)
+
+    return make if cls is None else make(cls)

@@ -1,0 +1,244 @@
+"""`Module`: the base of layers and models, with what is stored on the way and attributes that are set for all below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import StructureError
+from ..filters import to_predicate
+from ..variables.kinds import Perturbation
+from ..variables.registry import variable_type_from_name
+from ..variables.variable import Variable
+from .pytree import Pytree
+from .traversal import iter_children, iter_graph
+
+__all__ = ["CAPTURES", "Module", "iter_module_children", "iter_modules"]
+
+CAPTURES = "__captures__"
+"""The attribute that a module has inside `capture`: `(types, variables by name)`."""
+
+
+def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (*values, value)
+
+
+class Module(Pytree):
+    """The base of layers and models: an object (see `Pytree`) that holds variables and other modules.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> class Scale(nnx.Module):
+        ...     def __init__(self, size):
+        ...         self.factor = nnx.Param(jnp.ones(size))
+        ...     def __call__(self, x):
+        ...         return self.factor * x
+        >>> Scale(2)(jnp.array([2.0, 3.0]))
+        Array([2., 3.], dtype=float32)
+    """
+
+    def sow(
+        self,
+        variable_type: type[Variable] | str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = _append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Stores a value on the way, such as an activation: in a variable of this module, or of `capture`.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> class Double(nnx.Module):
+            ...     def __call__(self, x):
+            ...         self.sow(nnx.Intermediate, "seen", x)
+            ...         return 2 * x
+            >>> double = Double()
+            >>> double(double(1))
+            4
+            >>> double.seen.get_value()
+            (1, 2)
+
+        Args:
+            variable_type: the type of the variable, or its name.
+            name: the name of the attribute.
+            value: the value.
+            reduce_fn: called as `reduce_fn(stored, value)`; by default it appends to a tuple.
+            init_fn: makes what is stored before the first value; by default an empty tuple.
+
+        Returns:
+            Whether the value was stored; inside `capture` only those of the types that it captures are.
+
+        Raises:
+            StructureError: where the attribute is something else.
+        """
+        kind = _variable_type(variable_type)
+        stored = self._stored(kind, name)
+        if stored is None:
+            return False
+        if name not in stored:
+            variable = kind(reduce_fn(init_fn(), value))
+            self._store(stored, name, variable)
+            return True
+        variable = self._variable(kind, name, stored[name])
+        variable.set_value(reduce_fn(variable.get_value(), value))
+        return True
+
+    def perturb(self, name: str, value: Any, variable_type: type[Variable] | str = Perturbation) -> Any:
+        """Adds a variable that is zero to a value, so that its derivative is that of the value.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> class Square(nnx.Module):
+            ...     def __call__(self, x):
+            ...         return self.perturb("x", x) ** 2
+            >>> square = Square()
+            >>> float(square(3.0)), float(square.x.get_value())
+            (9.0, 0.0)
+
+        Args:
+            name: the name of the attribute.
+            value: the value, an array or a pytree of arrays.
+            variable_type: the type of the variable, or its name.
+
+        Returns:
+            The value, plus what the variable holds. Inside `capture` that does not capture such variables, and was not
+            given one, it is the value.
+
+        Raises:
+            StructureError: where the attribute is something else.
+        """
+        kind = _variable_type(variable_type)
+        stored = self._stored(kind, name)
+        if stored is None:
+            return value
+        if name not in stored:
+            self._store(stored, name, kind(jax.tree.map(jnp.zeros_like, value)))
+            stored = self._stored(kind, name) or stored
+        held = self._variable(kind, name, stored[name]).get_value()
+        return jax.tree.map(jnp.add, value, held)
+
+    def _stored(self, kind: type[Variable], name: str) -> dict[str, Any] | None:
+        """Where a variable of a type is stored: in the attributes, or in a dict of `capture`; None for nowhere."""
+        captures = vars(self).get(CAPTURES)
+        if captures is None:
+            return vars(self)
+        types, found = captures
+        return found if name in found or issubclass(kind, types) else None
+
+    def _store(self, stored: dict[str, Any], name: str, variable: Variable) -> None:
+        if stored is vars(self):
+            setattr(self, name, variable)
+        else:
+            stored[name] = variable
+
+    def _variable(self, kind: type[Variable], name: str, held: Any) -> Variable:
+        if not isinstance(held, Variable) or type(held) is not kind:
+            raise StructureError(
+                f"{type(self).__name__}.{name}",
+                f"expected it to be of type {kind.__name__}, and it is of type {type(held).__name__}.",
+                "Store under another name.",
+            )
+        return held
+
+    def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
+        """Sets attributes of this module and all modules below, of those that have them.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> model = nnx.Dict(a=nnx.Dict(rate=0.1), b=nnx.Dict(rate=0.2))
+            >>> model.set_attributes(nnx.PathContains("a"), rate=0.5)
+            >>> model.a.rate, model.b.rate
+            (0.5, 0.2)
+
+        Args:
+            *filters: which modules; one that any of the filters matches, by default all.
+            raise_if_not_found: whether it is an error that no module has one of the attributes.
+            **attributes: the values by name.
+
+        Raises:
+            StructureError: where no module has one of the attributes.
+        """
+        missing = set(attributes)
+        matches = to_predicate(list(filters) if filters else ...)
+        for path, module in iter_modules(self):
+            if matches(path, module):
+                for name in [name for name in attributes if hasattr(module, name)]:
+                    setattr(module, name, attributes[name])
+                    missing.discard(name)
+        if missing and raise_if_not_found:
+            raise StructureError(
+                f"{type(self).__name__}.set_attributes",
+                f"no module that the filters match has the attributes {sorted(missing)}.",
+                "Leave them out, or pass `raise_if_not_found=False`.",
+            )
+
+    def train(self, **attributes: Any) -> None:
+        """Sets all modules to training: `deterministic=False` and `use_running_average=False`.
+
+        Args:
+            **attributes: others to set, for `set_attributes`.
+        """
+        self.set_attributes(deterministic=False, use_running_average=False, **attributes, raise_if_not_found=False)
+
+    def eval(self, **attributes: Any) -> None:
+        """Sets all modules to evaluation: `deterministic=True` and `use_running_average=True`.
+
+        Args:
+            **attributes: others to set, for `set_attributes`.
+        """
+        self.set_attributes(deterministic=True, use_running_average=True, **attributes, raise_if_not_found=False)
+
+    def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
+        """`nnx_like.iter_modules` of this module."""
+        return iter_modules(self)
+
+    def iter_children(self) -> Iterator[tuple[Any, Module]]:
+        """`nnx_like.iter_module_children` of this module."""
+        return iter_module_children(self)
+
+
+def _variable_type(kind: type[Variable] | str) -> type[Variable]:
+    return variable_type_from_name(kind, allow_register=True) if isinstance(kind, str) else kind
+
+
+def iter_modules(module: Any, /) -> Iterator[tuple[tuple[Any, ...], Module]]:
+    """Iterates over the modules below a value, and itself; the innermost come first, and each comes once.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> [path for path, _ in nnx.iter_modules(nnx.Dict(a=nnx.Dict(b=nnx.List())))]
+        [('a', 'b'), ('a',), ()]
+
+    Args:
+        module: a module, or lists, tuples and dicts of modules.
+
+    Yields:
+        The path and the module.
+    """
+    for path, node in iter_graph(module):
+        if isinstance(node, Module):
+            yield path, node
+
+
+def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
+    """Iterates over the modules right below a value.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> [name for name, _ in nnx.iter_module_children(nnx.Dict(a=nnx.Dict(), w=nnx.Param(1)))]
+        ['a']
+
+    Args:
+        node: a module, or a list, tuple or dict of modules.
+
+    Yields:
+        The name and the module.
+    """
+    for name, child in iter_children(node):
+        if isinstance(child, Module):
+            yield name, child

@@ -1,0 +1,164 @@
+"""`Pytree`: an object with attributes by reference, which remembers the trace in which it may be changed."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from liftcore import trace_state
+
+from ..errors import StructureError, TraceContextError
+from . import flattening
+from .markers import MARK, has_data, is_marked, register_data_type, unmarked
+
+__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live"]
+
+
+class PytreeMeta(abc.ABCMeta):
+    """The class of classes of objects: they may have abstract methods, and a check of what is one is fast."""
+
+    # In place of those of `ABCMeta`, which also ask for classes that were registered, and take five times as long.
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+
+class Pytree(metaclass=PytreeMeta):
+    """An object whose attributes are state: changed in place, shared by reference, and taken along by transformations.
+
+    An attribute may be a `Variable`, another object, an array, any Python value, or a list, tuple, dict or other pytree
+    of those. Each subclass is a pytree of JAX by being defined, and needs no call of `super().__init__()`. As a pytree,
+    what is data (see `data`) is in the leaves, sorted by name, and all else in the structure.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> class Line(nnx.Pytree):
+        ...     def __init__(self, slope):
+        ...         self.slope = nnx.Param(slope)
+        ...         self.names = ["x", "y"]
+        >>> line = Line(2.0)
+        >>> line.slope.set_value(3.0)
+        >>> doubled = jax.tree.map(lambda leaf: 2 * leaf, line)
+        >>> doubled.slope.get_value(), doubled.names, line.slope.get_value()
+        (6.0, ['x', 'y'], 3.0)
+
+    Args:
+        pytree: given to the class statement; with `pytree=False` JAX takes an object of the class for a leaf.
+            Transformations of this package treat it like any other object.
+
+    Raises:
+        TraceContextError: where an object is changed inside a transformation that it was not passed to.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_marks", "_trace")
+
+    _trace: Any
+    """The JAX trace in which the object may be changed."""
+    _marks: Mapping[str, bool]
+    """Whether attributes are static, where a mark said it; not set where none did."""
+
+    _field_marks: ClassVar[Mapping[str, bool]] = {}
+    """What marks in the bodies of the class and its bases say."""
+    _numbered: ClassVar[bool] = False
+    """Whether attributes whose names are digits stand for the items of a sequence."""
+
+    def __init_subclass__(cls, *, pytree: bool = True, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._field_marks = {**cls._field_marks, **_marks_in(cls)}
+        if pytree:
+            flattening.register(cls)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Makes an object without attributes."""
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        made = super().__new__(cls)
+        object.__setattr__(made, "_trace", trace_state())
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_live(self, name)
+        if is_marked(value):
+            value, is_static = unmarked(type(self).__name__, name, value)
+            flattening.mark(self, {name: is_static})
+        if flattening.is_marked_static(self, name) and has_data(value):
+            raise _static_data(self, name)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        check_live(self, name)
+        object.__delattr__(self, name)
+
+    @property
+    def __orig_class__(self) -> Any:
+        raise AttributeError("__orig_class__")
+
+    @__orig_class__.setter
+    def __orig_class__(self, value: Any) -> None:
+        """Takes what `typing` says of `List[int]()`, which is no attribute of the user's."""
+
+    def __getstate__(self) -> Any:
+        """What is pickled and copied: the attributes, without the trace, which is made anew."""
+        return dict(vars(self)), dict(flattening.marks_of(self))
+
+    def __setstate__(self, state: Any) -> None:
+        attributes, marks = state
+        object.__setattr__(self, "_trace", trace_state())
+        vars(self).update(attributes)
+        if marks:
+            flattening.mark(self, marks)
+
+
+def _marks_in(cls: type) -> dict[str, bool]:
+    fields = {name: value for name, value in vars(cls).items() if type(value) is dataclasses.Field}
+    return {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
+
+
+register_data_type(Pytree)
+flattening.register(Pytree)
+
+Object = Pytree
+"""An older name of `Pytree`."""
+
+
+def check_live(node: Pytree, name: str) -> None:
+    """Checks that an object may be changed here.
+
+    Args:
+        node: the object.
+        name: the attribute that is changed, for the error.
+
+    Raises:
+        TraceContextError: inside a transformation to which it was not passed.
+    """
+    try:
+        trace = node._trace
+    except AttributeError:  # its class has a `__new__` that does not call this one's
+        object.__setattr__(node, "_trace", trace_state())
+        return
+    if trace != trace_state():
+        raise TraceContextError(
+            f"{type(node).__name__}.{name}",
+            f"the {type(node).__name__} was made outside of the transformation that is running, and is changed in it.",
+            "Pass the object as an argument of the transformation instead of using it by closure.",
+        )
+
+
+def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
+    """The attributes of an object as states name them: sorted, items of a sequence by their numbers."""
+    attributes = sorted(vars(node).items())  # names differ, so values are never compared
+    if not type(node)._numbered:
+        return attributes
+    items = sorted((int(name), value) for name, value in attributes if name.isdigit())
+    return items + [(name, value) for name, value in attributes if not name.isdigit()]
+
+
+def _static_data(node: Pytree, name: str) -> StructureError:
+    kinds = sorted({type(one).__name__ for one in has_data(vars(node).get(name))}) or ["data"]
+    return StructureError(
+        f"{type(node).__name__}.{name}",
+        f"it is marked static, and was assigned a value that holds data ({', '.join(kinds)}).",
+        "Remove the mark: what is data is seen from the value.",
+    )
