@@ -1,10 +1,11 @@
 """Functional layers: plain functions of a scope, which keep their parameters there.
 
-    linear                           dense, dense_general, einsum
+    linear                           dense, dense_general, einsum; affine and affine_einsum, of given parameters
     convolution                      conv, conv_local, conv_transpose
+    kernels                          convolve, convolve_transpose: convolutions with given parameters
     embedding                        embedding
     normalization                    batch_norm, layer_norm, rms_norm, group_norm, instance_norm
-    stochastic                       dropout
+    stochastic                       dropout, and drop, which is given its key
     activation                       prelu
     attention                        dot_product_attention, dot_product_attention_weights
     masks, rotary, decoding          of attention: masks, positions, and the cache to decode with

@@ -5,7 +5,8 @@ from .convolution import conv, conv_local, conv_transpose
 from .decoding import DecodeCache, decode_cache
 from .dtypes import PromoteDtypeFn, canonicalize_dtype, promote_dtype
 from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
-from .linear import dense, dense_general, einsum
+from .kernels import convolve, convolve_transpose
+from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
 from .low_rank import lora, merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
@@ -15,7 +16,7 @@ from .reparametrization import spectral_normalize, unit_norm
 from .rotary import rotary_embedding
 from .sequences import Sequences, flip_sequences
 from .statistics import abs_square, averager, moments, standardize, to_reduction_dtype
-from .stochastic import dropout
+from .stochastic import drop, dropout
 from .windows import PaddingLike
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "PromoteDtypeFn",
     "Sequences",
     "abs_square",
+    "affine",
+    "affine_einsum",
     "averager",
     "avg_pool",
     "batch_norm",
@@ -35,11 +38,14 @@ __all__ = [
     "conv",
     "conv_local",
     "conv_transpose",
+    "convolve",
+    "convolve_transpose",
     "decode_cache",
     "dense",
     "dense_general",
     "dot_product_attention",
     "dot_product_attention_weights",
+    "drop",
     "dropout",
     "einsum",
     "embedding",

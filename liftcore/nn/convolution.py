@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
+from .kernels import check_groups, check_kernel_mask, convolve, convolve_transpose, to_spread_window, with_bias
 from .params import param_for
-from .windows import PaddingLike, check_not_empty, dimension_numbers, flatten_batch, pad, positions, to_window
+from .windows import PaddingLike, batch_ndim, check_padding, dimension_numbers, flatten_batch, pad, positions, to_window
 
 __all__ = ["conv", "conv_local", "conv_transpose"]
 
@@ -81,27 +81,27 @@ def conv(
     """
     where = f"conv at {scope.path_text}"
     window = to_window(where, kernel_size, strides, padding, input_dilation, kernel_dilation)
-    x, batch = flatten_batch(where, inputs, len(window.size))
-    _check_groups(where, x.shape[-1], features, feature_group_count)
-    shape = (*window.size, x.shape[-1] // feature_group_count, features)
-    _check_mask(where, mask, shape)
-    x, window = pad(where, x, window)
+    check_padding(where, window, inputs.shape[batch_ndim(where, inputs, len(window.size)) : -1])
+    check_groups(where, inputs.shape[-1], features, feature_group_count)
+    shape = (*window.size, inputs.shape[-1] // feature_group_count, features)
+    check_kernel_mask(where, mask, shape)
     param = functools.partial(param_for, inputs, "conv", scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
-    x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
-    y = (conv_general_dilated or lax.conv_general_dilated)(
+    x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)
+    return convolve(
         x,
         kernel,
-        window.strides,
-        window.padding,
-        lhs_dilation=window.input_dilation,
-        rhs_dilation=window.kernel_dilation,
-        dimension_numbers=dimension_numbers(x.ndim),
+        bias,
+        strides,
+        padding,
+        input_dilation=input_dilation,
+        kernel_dilation=kernel_dilation,
         feature_group_count=feature_group_count,
         precision=precision,
+        conv_general_dilated=conv_general_dilated,
+        where=where,
     )
-    return _with_bias(y, bias, batch)
 
 
 def conv_local(
@@ -166,7 +166,7 @@ def conv_local(
     x, window = pad(where, x, window)
     places = positions(where, x.shape[1:-1], window)
     shape = (*places, math.prod(window.size) * x.shape[-1], features)
-    _check_mask(where, mask, shape)
+    check_kernel_mask(where, mask, shape)
     param = functools.partial(param_for, inputs, "conv_local", scope)
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
@@ -182,7 +182,7 @@ def conv_local(
         dimension_numbers=dimension_numbers(x.ndim),
         precision=precision,
     )
-    return _with_bias(y, bias, batch)
+    return with_bias(y, bias, batch)
 
 
 def conv_transpose(
@@ -248,66 +248,24 @@ def conv_transpose(
         LiftArgumentError: where inputs, window and mask do not fit together, or the padding is another word.
     """
     where = f"conv_transpose at {scope.path_text}"
-    window = to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
-    x, batch = flatten_batch(where, inputs, len(window.size))
-    if window.padding == "CIRCULAR":
-        check_not_empty(where, "CIRCULAR", x.shape[1:-1])
-    ends = (features, x.shape[-1]) if transpose_kernel else (x.shape[-1], features)
-    _check_mask(where, mask, (*window.size, *ends))
+    window = to_spread_window(where, kernel_size, strides, padding, kernel_dilation)
+    check_padding(where, window, inputs.shape[batch_ndim(where, inputs, len(window.size)) : -1])
+    ends = (features, inputs.shape[-1]) if transpose_kernel else (inputs.shape[-1], features)
+    shape = (*window.size, *ends)
+    check_kernel_mask(where, mask, shape)
     param = functools.partial(param_for, inputs, "conv_transpose", scope)
-    kernel = param("kernel", kernel_init, (*window.size, *ends), param_dtype)
+    kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (features,), param_dtype) if use_bias else None
-    x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
-    y = lax.conv_transpose(
+    x, kernel, bias = promote_dtype(inputs, kernel if mask is None else kernel * mask, bias, dtype=dtype)
+    return convolve_transpose(
         x,
         kernel,
-        window.strides,
-        "VALID" if window.padding == "CIRCULAR" else window.padding,
-        rhs_dilation=window.kernel_dilation,
+        bias,
+        strides,
+        padding,
+        kernel_dilation=kernel_dilation,
         transpose_kernel=transpose_kernel,
         precision=precision,
         preferred_element_type=preferred_element_type,
+        where=where,
     )
-    if window.padding == "CIRCULAR":
-        periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
-        y = _wound(y, periods, transpose_kernel)
-    return _with_bias(y, bias, batch)
-
-
-def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
-    """The sum of what lies whole periods apart in `(batch, *spatial, features)`; the middle stays where it is."""
-    pads = [(0, 0)]
-    for size, period in zip(y.shape[1:-1], periods, strict=True):
-        lacking = -(size - period) % (2 * period)  # a whole number of periods on either side of the inputs
-        less, more = lacking // 2, (lacking + 1) // 2
-        pads.append((less, more) if more_after else (more, less))
-    y = jnp.pad(y, [*pads, (0, 0)])
-    for axis, period in enumerate(periods, start=1):
-        number = y.shape[axis] // period
-        y = jnp.reshape(y, (*y.shape[:axis], number, period, *y.shape[axis + 1 :])).sum(axis=axis)
-    return y
-
-
-def _with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
-    """The result with its bias, and with the batch dimensions that the inputs had."""
-    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
-    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
-
-
-def _check_groups(where: str, given: int, features: int, groups: int) -> None:
-    for name, size in (("the inputs' features", given), ("features", features)):
-        if groups < 1 or size % groups:
-            raise LiftArgumentError(
-                where,
-                f"{name} are {size}, which do not divide into feature_group_count={groups} groups.",
-                "Pass a `feature_group_count` that divides both the inputs' features and `features`.",
-            )
-
-
-def _check_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
-    if mask is not None and jnp.shape(mask) != shape:
-        raise LiftArgumentError(
-            where,
-            f"the mask has shape {jnp.shape(mask)}, and the kernel that it is multiplied with {shape}.",
-            f"Pass a mask of shape {shape}.",
-        )

@@ -1,4 +1,4 @@
-"""Linear layers: products of inputs with an array of parameters, summed over some of the axes."""
+"""Linear layers: products of inputs with an array of parameters, summed over some of the axes; on a scope or given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .params import param_for
 
-__all__ = ["dense", "dense_general", "einsum"]
+__all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
 _LECUN_NORMAL = initializers.lecun_normal()
 
@@ -78,8 +78,7 @@ def dense(
     kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
     bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
-    y = (dot_general or lax.dot_general)(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=precision)
-    return y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,))
+    return affine(x, kernel, bias, precision=precision, dot_general=dot_general, where=f"dense at {scope.path_text}")
 
 
 def dense_general(
@@ -147,12 +146,7 @@ def dense_general(
     kernel = param("kernel", _flat(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
     bias = param("bias", _flat(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
-    summed = tuple(range(len(batch), len(batch) + len(axes)))
-    y = (dot_general or lax.dot_general)(x, kernel, ((axes, summed), (batch, batch)), precision=precision)
-    if bias is None:
-        return y
-    rest = (1,) * (len(shape) - len(batch) - len(axes))
-    return y + jnp.reshape(bias, (*batch_shape, *rest, *features))
+    return affine(x, kernel, bias, axes, batch, precision=precision, dot_general=dot_general, where=where)
 
 
 def einsum(
@@ -203,8 +197,8 @@ def einsum(
         LiftArgumentError: where it is no such equation, or inputs and kernel do not fit it.
         ScopeParamShapeError: where the stored parameters have other shapes.
     """
-    shape = tuple(shape)
-    equation = to_equation(f"einsum at {scope.path_text}", einsum_str, jnp.shape(inputs), shape)
+    where, shape = f"einsum at {scope.path_text}", tuple(shape)
+    equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
     sizes = dict(zip(equation.right, shape, strict=True))
     kernel = scope.param("kernel", kernel_init, shape, param_dtype)
     bias = None
@@ -212,8 +206,130 @@ def einsum(
         bias_shape = tuple(sizes[label] for label in equation.result if label in sizes)
         bias = scope.param("bias", bias_init, bias_shape, param_dtype)
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
-    y = jnp.einsum(einsum_str, x, kernel, precision=precision, preferred_element_type=preferred_element_type)
-    return y if bias is None else y + jnp.reshape(bias, [sizes.get(label, 1) for label in equation.result])
+    options: Any = {"precision": precision, "preferred_element_type": preferred_element_type, "where": where}
+    return affine_einsum(einsum_str, x, kernel, bias, **options)
+
+
+def affine(
+    inputs: ArrayLike,
+    kernel: ArrayLike,
+    bias: ArrayLike | None = None,
+    axis: int | Iterable[int] = -1,
+    batch_dims: int | Iterable[int] = (),
+    *,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Dtype | None = None,
+    dot_general: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
+    where: str = "affine",
+) -> Array:
+    """What `dense` and `dense_general` compute: `inputs @ kernel + bias`, over any axes, with a kernel for each batch.
+
+    Shapes: `inputs`, `(*batch, *rest and axis, in any order)`; `kernel`, `(*batch, *axis, *features)`; `bias`,
+    `(*batch, *features)`; the result, `(*batch, *rest, *features)`.
+
+    Example:
+        >>> affine(jnp.array([1.0, 2.0]), jnp.eye(2), jnp.array([0.0, 3.0]))
+        Array([1., 5.], dtype=float32)
+
+    Args:
+        inputs: the array.
+        kernel: what it is multiplied with; its axes that are summed over are in the order of those of `inputs`.
+        bias: what is added.
+        axis: the axes of `inputs` that are summed over.
+        batch_dims: the leading axes, which `kernel` and `bias` begin with too.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default. Arguments by name that
+            were not given here are not passed on, except `precision`.
+        out_sharding: the sharding of the product, on a mesh of explicit axes.
+        where: the layer, for errors.
+
+    Raises:
+        LiftArgumentError: where an axis does not exist, or the kernel does not fit the inputs, or the bias both.
+    """
+    shape, sizes = jnp.shape(inputs), jnp.shape(kernel)
+    axes = normalize_axes(where, "axis", axis, len(shape))
+    batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
+    lead = (*batch, *axes)
+    begin = tuple(shape[i] for i in lead)
+    fits = sizes[: len(lead)] == begin
+    _fit(
+        where, fits, f"inputs of shape {shape} need a kernel of shape ({', '.join(map(str, begin))}, …), given {sizes}."
+    )
+    batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
+    summed = tuple(range(len(batch), len(lead)))
+    options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
+    y = (dot_general or lax.dot_general)(
+        inputs, kernel, ((axes, summed), (batch, batch)), precision=precision, **options
+    )
+    if bias is None:
+        return y
+    expected, given = (*batch_shape, *features), jnp.shape(bias)
+    _fit(where, given == expected, f"expected a bias of shape {expected}, given {given}.")
+    rest = (1,) * (len(shape) - len(lead))
+    return y + jnp.reshape(bias, (*batch_shape, *rest, *features))
+
+
+def affine_einsum(
+    einsum_str: str,
+    inputs: ArrayLike,
+    kernel: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Dtype | None = None,
+    einsum_op: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
+    where: str = "affine_einsum",
+) -> Array:
+    """What `einsum` computes: the equation's product, and a bias with its dimensions that `kernel` has too.
+
+    Example:
+        >>> y = affine_einsum("...a,ab->...b", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.arange(4.0))
+        >>> y[0]
+        Array([3., 4., 5., 6.], dtype=float32)
+
+    Args:
+        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`.
+        inputs: its first operand.
+        kernel: its second operand.
+        bias: what is added, in the order of the dimensions of the result.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        einsum_op: what multiplies, called as `jax.numpy.einsum` is, which is the default. Arguments by name that were
+            not given here are not passed on, except `precision`.
+        out_sharding: the sharding of the product, on a mesh of explicit axes.
+        where: the layer, for errors.
+
+    Raises:
+        LiftArgumentError: where it is no such equation, or the arrays do not fit it.
+    """
+    shape = jnp.shape(kernel)
+    equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
+    options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
+    y = (einsum_op or jnp.einsum)(einsum_str, inputs, kernel, precision=precision, **options)
+    if bias is None:
+        return y
+    sizes = dict(zip(equation.right, shape, strict=True))
+    full = tuple(sizes.get(label, 1) for label in equation.result)
+    fits = jnp.size(bias) == math.prod(full)
+    _fit(where, fits, f"expected a bias that can be shaped into {full}, given shape {jnp.shape(bias)}.")
+    return y + jnp.reshape(bias, full)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that are not None: functions that a user puts in need not know the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _fit(where: str, fits: bool, text: str) -> None:
+    if not fits:
+        raise LiftArgumentError(where, text, "Check the sizes of the layer, and the shape of its inputs.")
 
 
 def _flat(init_fn: Initializer, flat: Shape) -> Initializer:

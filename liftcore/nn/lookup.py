@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
@@ -40,10 +44,14 @@ class Embedding:
     promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
     where: str = field(pytree_node=False, default="embedding")
 
-    def lookup(self, indices: ArrayLike) -> Array:
+    def lookup(self, indices: ArrayLike, out_sharding: Any = None) -> Array:
         """The vectors at integer indices: `(...)` to `(..., features)`.
 
         Negative indices count from the end, and those past it give NaN; a table of one vector gives that one always.
+
+        Args:
+            indices: any integers.
+            out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
             LiftArgumentError: where the indices are no integers.
@@ -58,10 +66,17 @@ class Embedding:
         (table,) = self.promote_dtype(self.table, dtype=self.dtype, inexact=False)
         if len(table) == 1:
             return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
-        return jnp.take(table, indices, axis=0)
+        take = functools.partial(jnp.take, axis=0)
+        if out_sharding is not None:  # `take` itself has no such argument
+            take = jax.sharding.auto_axes(take, out_sharding=out_sharding)
+        return take(table, indices)
 
-    def attend(self, query: ArrayLike) -> Array:
+    def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
         """The inner products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
+
+        Args:
+            query: vectors to compare with those of the table.
+            out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
             LiftArgumentError: where the last dimension of the query is not `features`.
@@ -74,7 +89,7 @@ class Embedding:
                 f"Bring it to the size of the table first, such as with `dense(scope, query, {features})`.",
             )
         x, table = self.promote_dtype(query, self.table, dtype=self.dtype)
-        return jnp.dot(x, table.T)
+        return jnp.dot(x, table.T, out_sharding=out_sharding)
 
 
 def embedding(

@@ -20,7 +20,8 @@ from .axes import to_tuple
 __all__ = [
     "PaddingLike",
     "Window",
-    "check_not_empty",
+    "batch_ndim",
+    "check_padding",
     "dimension_numbers",
     "flatten_batch",
     "pad",
@@ -94,8 +95,8 @@ def to_window(
     return Window(size, each("strides", strides), pads, spacing, each("kernel_dilation", kernel_dilation))
 
 
-def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple[int, ...]]:
-    """The inputs with exactly one batch dimension, and the shape of those that they came with.
+def batch_ndim(where: str, inputs: Array, spatial: int) -> int:
+    """How many batch dimensions the inputs have before their spatial ones and the one of features.
 
     Raises:
         LiftArgumentError: where they have too few dimensions.
@@ -107,7 +108,16 @@ def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple
             f"expected inputs of shape (*batch, {spatial} spatial sizes, features), given {jnp.shape(inputs)}.",
             "Give `kernel_size` one entry for each spatial dimension of the inputs, which end with features.",
         )
-    shape = inputs.shape
+    return batch
+
+
+def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple[int, ...]]:
+    """The inputs with exactly one batch dimension, and the shape of those that they came with.
+
+    Raises:
+        LiftArgumentError: where they have too few dimensions.
+    """
+    batch, shape = batch_ndim(where, inputs, spatial), jnp.shape(inputs)
     if batch != 1:
         inputs = jnp.reshape(inputs, (math.prod(shape[:batch]), *shape[batch:]))
     return inputs, shape[:batch]
@@ -126,32 +136,32 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
     """
     if window.padding not in ("CIRCULAR", "REFLECT", "CAUSAL"):
         return inputs, window
+    check_padding(where, window, inputs.shape[1:-1])
     reach = [size - 1 for size in _reach(window)]
     if window.padding == "CAUSAL":
-        if len(reach) != 1:
-            raise LiftArgumentError(
-                where,
-                f'padding "CAUSAL" needs one spatial dimension, and kernel_size {window.size} has {len(reach)}.',
-                "Give the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
-            )
         padded = jnp.pad(inputs, [(0, 0), (reach[0], 0), (0, 0)])
     else:
-        check_not_empty(where, window.padding, inputs.shape[1:-1])
         mode = {"CIRCULAR": "wrap", "REFLECT": "reflect"}[window.padding]
         padded = jnp.pad(inputs, [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)], mode=mode)
     return padded, window._replace(padding="VALID")
 
 
-def check_not_empty(where: str, padding: str, spatial: Sequence[int]) -> None:
-    """Checks that inputs are not empty, where padding is to repeat them.
+def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:
+    """Checks that inputs of some spatial sizes can be padded as the window says.
 
     Raises:
-        LiftArgumentError: where they are.
+        LiftArgumentError: where causal padding is to be done in more than one dimension, or there is nothing to repeat.
     """
-    if 0 in spatial:
+    if window.padding == "CAUSAL" and len(window.size) != 1:
         raise LiftArgumentError(
             where,
-            f'padding "{padding}" repeats the inputs, and of spatial sizes {tuple(spatial)} there are none.',
+            f'padding "CAUSAL" needs one spatial dimension, and kernel_size {window.size} has {len(window.size)}.',
+            "Give the pairs yourself: `padding=[(kernel_size - 1, 0), …]` for each causal dimension.",
+        )
+    if window.padding in ("CIRCULAR", "REFLECT") and 0 in spatial:
+        raise LiftArgumentError(
+            where,
+            f'padding "{window.padding}" repeats the inputs, and of spatial sizes {tuple(spatial)} there are none.',
             'Pass `padding="SAME"`, or longer inputs.',
         )
 

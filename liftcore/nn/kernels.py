@@ -1,0 +1,221 @@
+"""Convolutions as functions of arrays: what convolutional layers compute, once their parameters are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import LiftArgumentError
+from ..typing import Array, Dtype
+from .windows import PaddingLike, Window, check_padding, dimension_numbers, flatten_batch, pad, to_window
+
+__all__ = ["check_groups", "check_kernel_mask", "convolve", "convolve_transpose", "to_spread_window", "with_bias"]
+
+
+def convolve(
+    inputs: Array,
+    kernel: Array,
+    bias: Array | None = None,
+    strides: int | Iterable[int] | None = 1,
+    padding: PaddingLike = "SAME",
+    *,
+    input_dilation: int | Iterable[int] | None = 1,
+    kernel_dilation: int | Iterable[int] | None = 1,
+    feature_group_count: int = 1,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Dtype | None = None,
+    conv_general_dilated: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
+    where: str = "convolve",
+) -> Array:
+    """What `conv` computes: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, `x` padded.
+
+    Shapes: `inputs`, `(*batch, *spatial, in)`; `kernel`, `(*kernel_size, in / feature_group_count, features)`; `bias`,
+    `(features,)`; the result, `(*batch, *other_spatial, features)`.
+
+    Example:
+        >>> x = jnp.arange(4.0).reshape(1, 4, 1)
+        >>> convolve(x, jnp.ones((2, 1, 1)), jnp.array([10.0]), padding="VALID")[0, :, 0]
+        Array([11., 13., 15.], dtype=float32)
+
+    Args:
+        inputs: channels last; with any number of batch dimensions, which are made one meanwhile.
+        kernel: what moves over the spatial dimensions.
+        bias: what is added.
+        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
+        padding: `"SAME"`, `"SAME_LOWER"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension,
+            only before), an int, or for each dimension an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
+            `preferred_element_type` and `out_sharding` are passed on only where they were given.
+        out_sharding: the sharding of the product, on a mesh of explicit axes.
+        where: the layer, for errors.
+
+    Raises:
+        LiftArgumentError: where inputs, kernel, window and groups do not fit together.
+    """
+    window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
+    x, batch = flatten_batch(where, inputs, len(window.size))
+    check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
+    _check_features(where, x.shape[-1], kernel.shape[-2] * feature_group_count)
+    x, window = pad(where, x, window)
+    options = {"preferred_element_type": preferred_element_type, "out_sharding": out_sharding}
+    y = (conv_general_dilated or lax.conv_general_dilated)(
+        x,
+        kernel,
+        window.strides,
+        window.padding,
+        lhs_dilation=window.input_dilation,
+        rhs_dilation=window.kernel_dilation,
+        dimension_numbers=dimension_numbers(x.ndim),
+        feature_group_count=feature_group_count,
+        precision=precision,
+        **{name: value for name, value in options.items() if value is not None},  # a user's function may not know them
+    )
+    return with_bias(y, bias, batch)
+
+
+def convolve_transpose(
+    inputs: Array,
+    kernel: Array,
+    bias: Array | None = None,
+    strides: int | Iterable[int] | None = None,
+    padding: PaddingLike = "SAME",
+    *,
+    kernel_dilation: int | Iterable[int] | None = None,
+    transpose_kernel: bool = False,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Dtype | None = None,
+    where: str = "convolve_transpose",
+) -> Array:
+    """What `conv_transpose` computes: strides widen the inputs, and each of them adds its multiple of the kernel.
+
+    Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
+
+    Shapes: `inputs`, `(*batch, *spatial, in)`; `kernel`, `(*kernel_size, in, features)`, or `(*kernel_size, features,
+    in)` with `transpose_kernel`; `bias`, `(features,)`; the result, `(*batch, *other_spatial, features)`.
+
+    Example:
+        >>> x = jnp.array([1.0, 2.0]).reshape(1, 2, 1)
+        >>> convolve_transpose(x, jnp.ones((2, 1, 1)), strides=2)[0, :, 0]
+        Array([1., 1., 2., 2.], dtype=float32)
+
+    Args:
+        inputs: channels last; with any number of batch dimensions, which are made one meanwhile.
+        kernel: what each input is multiplied with.
+        bias: what is added.
+        strides: how many times as large the result is in each spatial dimension; None means 1.
+        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
+            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        transpose_kernel: whether the kernel is that of the convolution which this is the transpose of.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        where: the layer, for errors.
+
+    Raises:
+        LiftArgumentError: where inputs, kernel and window do not fit together, or the padding is another word.
+    """
+    window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
+    x, batch = flatten_batch(where, inputs, len(window.size))
+    circular = window.padding == "CIRCULAR"
+    check_padding(where, window, x.shape[1:-1])
+    _check_features(where, x.shape[-1], kernel.shape[-1 if transpose_kernel else -2])
+    y = lax.conv_transpose(
+        x,
+        kernel,
+        window.strides,
+        "VALID" if circular else window.padding,
+        rhs_dilation=window.kernel_dilation,
+        transpose_kernel=transpose_kernel,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+    if circular:
+        periods = [size * step for size, step in zip(x.shape[1:-1], window.strides, strict=True)]
+        y = _wound(y, periods, transpose_kernel)
+    return with_bias(y, bias, batch)
+
+
+def to_spread_window(
+    where: str,
+    kernel_size: int | Iterable[int],
+    strides: int | Iterable[int] | None,
+    padding: PaddingLike,
+    kernel_dilation: int | Iterable[int] | None,
+) -> Window:
+    """The window of a transposed convolution, which knows fewer words for padding.
+
+    Raises:
+        LiftArgumentError: as `to_window` does.
+    """
+    return to_window(where, kernel_size, strides, padding, 1, kernel_dilation, words=("SAME", "VALID", "CIRCULAR"))
+
+
+def _wound(y: Array, periods: list[int], more_after: bool) -> Array:
+    """The sum of what lies whole periods apart in `(batch, *spatial, features)`; the middle stays where it is."""
+    pads = [(0, 0)]
+    for size, period in zip(y.shape[1:-1], periods, strict=True):
+        lacking = -(size - period) % (2 * period)  # a whole number of periods on either side of the inputs
+        less, more = lacking // 2, (lacking + 1) // 2
+        pads.append((less, more) if more_after else (more, less))
+    y = jnp.pad(y, [*pads, (0, 0)])
+    for axis, period in enumerate(periods, start=1):
+        number = y.shape[axis] // period
+        y = jnp.reshape(y, (*y.shape[:axis], number, period, *y.shape[axis + 1 :])).sum(axis=axis)
+    return y
+
+
+def with_bias(y: Array, bias: Array | None, batch: tuple[int, ...]) -> Array:
+    """A result `(batch, *spatial, features)` with its bias, and with the batch dimensions that the inputs had."""
+    y = y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - bias.ndim) + bias.shape)
+    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
+
+
+def check_groups(where: str, given: int, features: int, groups: int) -> None:
+    """Checks that features divide into groups.
+
+    Raises:
+        LiftArgumentError: where those of the inputs, or those of the result, do not.
+    """
+    for name, size in (("the inputs' features", given), ("features", features)):
+        if groups < 1 or size % groups:
+            raise LiftArgumentError(
+                where,
+                f"{name} are {size}, which do not divide into feature_group_count={groups} groups.",
+                "Pass a `feature_group_count` that divides both the inputs' features and `features`.",
+            )
+
+
+def check_kernel_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
+    """Checks that a mask has the shape of the kernel.
+
+    Raises:
+        LiftArgumentError: where it has another one.
+    """
+    if mask is not None and jnp.shape(mask) != shape:
+        raise LiftArgumentError(
+            where,
+            f"the mask has shape {jnp.shape(mask)}, and the kernel that it is multiplied with {shape}.",
+            f"Pass a mask of shape {shape}.",
+        )
+
+
+def _check_features(where: str, given: int, expected: int) -> None:
+    if given != expected:
+        raise LiftArgumentError(
+            where,
+            f"the inputs have {given} features, and the kernel is for {expected}.",
+            "Features come last in the inputs: `(*batch, *spatial, features)`; or make the layer for that many.",
+        )
