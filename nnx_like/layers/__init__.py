@@ -1,0 +1,1 @@
+"""Layers: objects with parameters, thin over the functions of `liftcore.nn`."""

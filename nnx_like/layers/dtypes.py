@@ -1,0 +1,49 @@
+"""The dtype that a layer computes in, with the arrays as one tuple."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from liftcore import nn
+from liftcore.nn import canonicalize_dtype
+from liftcore.typing import ArrayLike, Dtype
+
+__all__ = ["PromoteDtypeFn", "canonicalize_dtype", "promote_dtype", "unpacked"]
+
+
+class PromoteDtypeFn(Protocol):
+    """What layers call to bring their inputs and parameters to one dtype; `promote_dtype` is one."""
+
+    def __call__(self, args: Any, /, *, dtype: Dtype | None = None) -> Any:
+        """Returns the arrays in one dtype, with None for None; see `promote_dtype`."""
+        ...
+
+
+def promote_dtype(
+    args: tuple[ArrayLike | None, ...], /, *, dtype: Dtype | None = None, inexact: bool = True
+) -> tuple[Any, ...]:
+    """All arrays of a tuple in one dtype; None stays None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> promote_dtype((jnp.arange(2), None, 1.5))
+        (Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32))
+
+    Args:
+        args: the arrays; None counts for nothing.
+        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        inexact: whether it must be floating or complex; integers then promote with `float32`.
+
+    Raises:
+        LiftArgumentError: where `dtype` is neither floating nor complex, and `inexact` is True.
+    """
+    return tuple(nn.promote_dtype(*args, dtype=dtype, inexact=inexact))
+
+
+def unpacked(promote_dtype: PromoteDtypeFn) -> nn.PromoteDtypeFn:
+    """The same function for arrays that are arguments of their own, as the functions of `liftcore.nn` call it."""
+
+    def promote(*args: ArrayLike | None, **options: Any) -> Any:
+        return promote_dtype(args, **options)
+
+    return promote

@@ -1,0 +1,7 @@
+"""Masks of attention; the functions are those of `liftcore.nn`."""
+
+from __future__ import annotations
+
+from liftcore.nn import combine_masks, make_attention_mask, make_causal_mask
+
+__all__ = ["combine_masks", "make_attention_mask", "make_causal_mask"]
