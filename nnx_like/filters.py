@@ -282,8 +282,9 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
         if filter is ... or filter is True:
             late = next((one for one in filters[index + 1 :] if one is not ... and one is not True), ...)
             if late is not ...:
-                what = f"the filter {late!r} comes after {filter!r}, which takes all that is left."
-                raise LiftArgumentError(f"filters {filters!r}", what, f"Move {filter!r} to the end.")
+                what = f"{core.short_form(to_predicate(late))} comes after ..., which takes all."
+                given = ", ".join(core.short_form(to_predicate(one)) for one in filters)
+                raise LiftArgumentError(f"filters ({given})", what, "Move ... to the end.")
     return tuple(map(to_predicate, filters))
 
 

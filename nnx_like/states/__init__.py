@@ -1,0 +1,40 @@
+"""States: the variables of an object without the object, nested or flat, and functions over them."""
+
+from __future__ import annotations
+
+from .functions import (
+    create_path_filters,
+    diff,
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    replace_by_pure_dict,
+    restore_int_paths,
+    split_state,
+    to_flat_state,
+    to_pure_dict,
+)
+from .graph_state import GraphState, PureState
+from .pure import as_pure
+from .state import FlatState, State, state_over
+
+__all__ = [
+    "FlatState",
+    "GraphState",
+    "PureState",
+    "State",
+    "as_pure",
+    "create_path_filters",
+    "diff",
+    "filter_state",
+    "from_flat_state",
+    "map_state",
+    "merge_state",
+    "replace_by_pure_dict",
+    "restore_int_paths",
+    "split_state",
+    "state_over",
+    "to_flat_state",
+    "to_pure_dict",
+]

@@ -1,0 +1,120 @@
+"""Nested mappings as pairs of path and leaf, and back."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from liftcore.errors import LiftArgumentError
+
+from ..filters import PathParts
+
+__all__ = ["joined", "nest", "pairs_of", "sorted_keys", "sorted_pairs"]
+
+
+def sorted_keys(keys: Iterable[Any]) -> list[Any]:
+    """Sorts the keys of one node: numbers among themselves, strings among themselves, numbers first.
+
+    Example:
+        >>> sorted_keys(["b", 10, "a", 2])
+        [2, 10, 'a', 'b']
+    """
+    keys = list(keys)
+    try:
+        return sorted(keys)
+    except TypeError:
+        return sorted(keys, key=_rank)
+
+
+def _rank(key: Any) -> tuple[Any, ...]:
+    if isinstance(key, int | float):
+        return (0, key)
+    return (1, key) if isinstance(key, str) else (2, type(key).__name__, repr(key))
+
+
+def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts, Any]]:
+    """Sorts pairs by their paths, in the order of `sorted_keys`.
+
+    Example:
+        >>> sorted_pairs([(("b",), 1), (("a", "c"), 2), ((0,), 3)])
+        [((0,), 3), (('a', 'c'), 2), (('b',), 1)]
+    """
+    pairs = list(pairs)
+    try:
+        return sorted(pairs, key=operator.itemgetter(0))
+    except TypeError:
+        return sorted(pairs, key=lambda pair: tuple(map(_rank, pair[0])))
+
+
+def pairs_of(mapping: Mapping[Any, Any], path: PathParts = ()) -> Iterator[tuple[PathParts, Any]]:
+    """Yields the leaves of nested mappings with their paths, sorted. Mappings with nothing in them appear nowhere.
+
+    Example:
+        >>> list(pairs_of({"b": 1, "a": {"c": 2, "d": {}}}))
+        [(('a', 'c'), 2), (('b',), 1)]
+
+    Args:
+        mapping: nested mappings; whatever is no mapping is a leaf.
+        path: what the paths begin with.
+
+    Yields:
+        Pairs of path and leaf.
+    """
+    for key in sorted_keys(mapping):
+        below = mapping[key]
+        if isinstance(below, Mapping):
+            yield from pairs_of(below, (*path, key))
+        else:
+            yield (*path, key), below
+
+
+def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
+    """Nests pairs of path and leaf: the inverse of `pairs_of`. Of two leaves at one path, the later one stays.
+
+    Example:
+        >>> nest([(("a", "c"), 2), (("b",), 1)])
+        {'a': {'c': 2}, 'b': 1}
+
+    Args:
+        pairs: `(path, leaf)`, in any order.
+
+    Returns:
+        Nested dicts.
+
+    Raises:
+        LiftArgumentError: if a path is empty, or goes on below a leaf.
+    """
+    nested: dict[Any, Any] = {}
+    parent: PathParts = ()
+    node = nested
+    for path, leaf in pairs:
+        if path[:-1] != parent:  # the leaves of one object follow each other
+            parent, node = path[:-1], nested
+            for part in parent:
+                node = node.setdefault(part, {})
+                if type(node) is not dict:
+                    what = f"a leaf of type {type(node).__name__} lies on the way to it."
+                    raise LiftArgumentError(f"path {path!r}", what, "Leave one of the two out.")
+        if not path:
+            raise LiftArgumentError("path ()", "a leaf needs a path of one key or more.", "Give it one.")
+        node[path[-1]] = leaf
+    return nested
+
+
+def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Returns nested mappings in one; what is given stays as it is. Of two leaves at one path, the later one stays.
+
+    Example:
+        >>> joined([{"a": {"b": 1}}, {"a": {"c": 2}}])
+        {'a': {'b': 1, 'c': 2}}
+    """
+    result: dict[Any, Any] = {}
+    for mapping in mappings:
+        for key in mapping:
+            new = mapping[key]
+            if isinstance(new, Mapping):
+                old = result.get(key)
+                new = joined([old, new] if isinstance(old, Mapping) else [new])
+            result[key] = new
+    return result

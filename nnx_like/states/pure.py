@@ -1,0 +1,104 @@
+"""Values without the variables that hold them: out of states and pytrees, and back into states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from liftcore.errors import LiftArgumentError
+
+from ..filters import PathParts
+from ..variables.variable import Variable
+from .nested import nest, pairs_of
+
+__all__ = ["as_pure", "pure_dict_of", "put_pure_values"]
+
+T = TypeVar("T")
+
+
+def as_pure(tree: T) -> T:
+    """Returns a pytree whose variables are replaced by their values, such as for export or a checkpoint.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.as_pure({"kernel": nnx.Param(1.0), "steps": 3})
+        {'kernel': 1.0, 'steps': 3}
+
+    Args:
+        tree: a state, an object, or any other pytree.
+
+    Returns:
+        A new pytree; what is given stays as it is.
+    """
+
+    def pure(leaf: Any) -> Any:
+        return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may hold variables too
+
+    return jax.tree.map(pure, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+
+
+def _value_of(leaf: Any) -> Any:
+    return leaf.get_value() if isinstance(leaf, Variable) else leaf
+
+
+def _with_value(leaf: Any, value: Any) -> Any:
+    return leaf.replace(value) if isinstance(leaf, Variable) else value
+
+
+def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    """Returns nested dicts of what `extract_fn` makes of each leaf: without it, values instead of variables.
+
+    Example:
+        >>> pure_dict_of({"b": 1, "a": {"c": 2}}, lambda leaf: -leaf)
+        {'a': {'c': -2}, 'b': -1}
+    """
+    extract = _value_of if extract_fn is None else extract_fn
+    return nest((path, extract(leaf)) for path, leaf in pairs_of(mapping))
+
+
+def put_pure_values(
+    mapping: Any, values: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
+) -> None:
+    """Puts values into nested dicts: each leaf becomes what `replace_fn` makes of it and of its value.
+
+    Example:
+        >>> nested = {"layers": {0: 1, 1: 2}}
+        >>> put_pure_values(nested, {"layers": {"1": 5}})
+        >>> nested
+        {'layers': {0: 1, 1: 5}}
+
+    Raises:
+        LiftArgumentError: if a path of `values` is no path of a leaf. Then nothing is changed.
+    """
+    replace = _with_value if replace_fn is None else replace_fn
+    for node, key, value in list(_places(mapping, values, ())):  # all are found before one is changed
+        node[key] = replace(node[key], value)
+
+
+def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields the dict, the key and the new value of each leaf that `values` has one for."""
+    for given, value in values.items():
+        key = given if given in mapping else _as_int(given)
+        here = (*path, given)
+        if key not in mapping:
+            raise _no_leaf(here, f"there is none: the keys beside it are {list(mapping)}")
+        below = mapping[key]
+        if isinstance(below, Mapping):
+            if not isinstance(value, Mapping):
+                raise _no_leaf(here, "more lies below it")
+            yield from _places(below, value, here)
+        elif isinstance(value, Mapping) and not isinstance(below, Variable):  # the value of a variable may be a dict
+            raise _no_leaf(here, "it is a leaf, and the values go on below it")
+        else:
+            yield mapping, key, value
+
+
+def _no_leaf(path: PathParts, why: str) -> LiftArgumentError:
+    what = f"no leaf of the state for the value at {path!r}; {why}."
+    return LiftArgumentError("replace_by_pure_dict", what, "Give values at paths that the state has.")
+
+
+def _as_int(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isdecimal() else key

@@ -1,0 +1,339 @@
+"""`State`, nested mappings of leaves, and `FlatState`, the same as a sorted sequence of paths and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import jax
+
+from ..filters import Filter, PathParts, group
+from .nested import joined, nest, pairs_of, sorted_pairs
+from .pure import pure_dict_of, put_pure_values
+from .showing import flat_text
+from .tree import Tree, tree_over
+
+__all__ = ["FlatState", "State", "state_over"]
+
+
+class State(Tree):
+    """The variables of an object, without the object: nested mappings that are read by key or by attribute.
+
+    A leaf is whatever is no mapping: most often a `Variable`, or an array. What lies below a key is a `State` again, a
+    view of this one, so that `state.encoder.kernel = x` and `del state["encoder"]["kernel"]` change this state. Keys
+    are strings, and integers for the items of lists. An attribute that the class has (`items`, `map`, ...) hides a key
+    of that name: ask for it as `state["map"]`.
+
+    A state is a pytree. Its leaves and its `flat_state` are sorted by key; iteration goes by the order of insertion.
+
+    Example:
+        >>> state = State({"encoder": {"kernel": 1.0}, "steps": 3})
+        >>> state.encoder.kernel = 2.0
+        >>> state
+        State({
+          'encoder': {
+            'kernel': 2.0
+          },
+          'steps': 3
+        })
+        >>> jax.tree.map(lambda x: 10 * x, state).to_pure_dict()
+        {'encoder': {'kernel': 20.0}, 'steps': 30}
+
+    Args:
+        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, those in it are taken as
+            they are.
+    """
+
+    __slots__ = ()
+
+    def __or__(self, other: Any) -> State:
+        return State.merge(self, other) if isinstance(other, Mapping) else NotImplemented
+
+    def __sub__(self, other: Any) -> State:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        paths = {path for path, _ in pairs_of(other)}
+        return state_over(nest(pair for pair in pairs_of(self.raw_mapping) if pair[0] not in paths))
+
+    # --- paths and leaves ---------------------------------------------------------------------------------------------
+
+    def flat_state(self) -> FlatState:
+        """Returns the leaves with their paths, sorted.
+
+        Example:
+            >>> for path, leaf in State({"b": 1, "a": {"c": 2}}).flat_state():
+            ...     print(path, leaf)
+            ('a', 'c') 2
+            ('b',) 1
+        """
+        return FlatState(pairs_of(self.raw_mapping), sort=False)
+
+    @classmethod
+    def from_flat_path(cls, flat_state: Mapping[PathParts, Any] | Iterable[tuple[PathParts, Any]], /) -> State:
+        """Returns the state with some leaves: the inverse of `flat_state`.
+
+        Example:
+            >>> State.from_flat_path({("a", "c"): 2, ("b",): 1}).a.c
+            2
+
+        Args:
+            flat_state: `{path: leaf}`, or pairs of path and leaf.
+
+        Returns:
+            A new state.
+
+        Raises:
+            LiftArgumentError: if a path is empty, or goes on below a leaf.
+        """
+        return tree_over(cls, nest(flat_state.items() if isinstance(flat_state, Mapping) else flat_state))
+
+    def map(self, f: Callable[[PathParts, Any], Any]) -> State:
+        """Returns a state of what `f` makes of each leaf.
+
+        Example:
+            >>> State({"a": {"b": 1}}).map(lambda path, leaf: (".".join(path), leaf)).to_pure_dict()
+            {'a': {'b': ('a.b', 1)}}
+
+        Args:
+            f: `(path, leaf) -> leaf`.
+
+        Returns:
+            A new state.
+        """
+        return state_over(nest((path, f(path, leaf)) for path, leaf in pairs_of(self.raw_mapping)))
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def split(self, first: Filter, /, *filters: Filter) -> Any:
+        """Splits a state: each leaf goes to the first filter that matches it.
+
+        Example:
+            >>> steps, rest = State({"kernel": 1.0, "steps": 3}).split(int, ...)
+            >>> rest.to_pure_dict()
+            {'kernel': 1.0}
+
+        Args:
+            first: a filter; see `nnx_like.filterlib`.
+            *filters: more of them.
+
+        Returns:
+            One state with one filter, else a tuple of states.
+
+        Raises:
+            UnmatchedFilterError: if no filter matches a leaf.
+        """
+        return _one_or_all([state_over(nest(part)) for part in group(pairs_of(self.raw_mapping), (first, *filters))])
+
+    def filter(self, first: Filter, /, *filters: Filter) -> Any:
+        """Chooses parts of a state: as `split`, and what no filter matches is left out.
+
+        Example:
+            >>> State({"kernel": 1.0, "steps": 3}).filter(float).to_pure_dict()
+            {'kernel': 1.0}
+
+        Args:
+            first: a filter; see `nnx_like.filterlib`.
+            *filters: more of them.
+
+        Returns:
+            One state with one filter, else a tuple of states.
+        """
+        parts = group(pairs_of(self.raw_mapping), (first, *filters), complete=False)
+        return _one_or_all([state_over(nest(part)) for part in parts])
+
+    @classmethod
+    def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> State:
+        """Returns one state with the leaves of all, also written `state | other`; at one path, the later leaf stays.
+
+        Example:
+            >>> State.merge(State({"a": {"b": 1}}), {"a": {"c": 2}}).to_pure_dict()
+            {'a': {'b': 1, 'c': 2}}
+
+        Args:
+            state: a state or other nested mappings.
+            *states: more of them.
+
+        Returns:
+            A new state; those given stay as they are.
+        """
+        return state_over(joined((state, *states)))
+
+    # --- values without variables -------------------------------------------------------------------------------------
+
+    def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+        """Returns nested dicts of values, without the variables that hold them, as checkpoints take them.
+
+        Example:
+            >>> State({"layers": {0: {"bias": 1.0}}}).to_pure_dict()
+            {'layers': {0: {'bias': 1.0}}}
+
+        Args:
+            extract_fn: what is made of each leaf. Without it a `Variable` gives its value, and others stay.
+
+        Returns:
+            New dicts, sorted by key.
+        """
+        return pure_dict_of(self.raw_mapping, extract_fn)
+
+    def replace_by_pure_dict(
+        self, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        """Puts values into this state: the way back from `to_pure_dict`, or from a part of what it gave.
+
+        The variables in this state become new ones with the new values; an object that it came from stays as it was.
+        Where the state has an integer key, its decimal text is understood too, as checkpoints write it.
+
+        Example:
+            >>> state = State({"layers": {0: {"bias": 1.0}}})
+            >>> state.replace_by_pure_dict({"layers": {"0": {"bias": 5.0}}})
+            >>> state.to_pure_dict()
+            {'layers': {0: {'bias': 5.0}}}
+
+        Args:
+            pure_dict: nested mappings of new values.
+            replace_fn: `(leaf, value) -> leaf`. Without it a `Variable` becomes one of the same type and metadata that
+                holds the value, and any other leaf becomes the value.
+
+        Raises:
+            LiftArgumentError: if `pure_dict` has a path that the state has not. Then nothing is changed.
+        """
+        put_pure_values(self.raw_mapping, pure_dict, replace_fn)
+
+
+class FlatState(Sequence[tuple[PathParts, Any]]):
+    """Paths and leaves, most often sorted by path: a sequence of pairs.
+
+    It is a pytree of the leaves.
+
+    Example:
+        >>> flat = State({"b": 1, "a": {"c": 2}}).flat_state()
+        >>> flat.paths, flat.leaves, flat[0], dict(flat)
+        ((('a', 'c'), ('b',)), [2, 1], (('a', 'c'), 2), {('a', 'c'): 2, ('b',): 1})
+
+    Args:
+        items: `(path, leaf)` pairs, or `{path: leaf}`.
+        sort: whether to sort them by path.
+    """
+
+    __slots__ = ("_keys", "_values")
+    _keys: tuple[PathParts, ...]
+    _values: list[Any]
+
+    def __init__(self, items: Iterable[tuple[PathParts, Any]] | Mapping[PathParts, Any], /, *, sort: bool) -> None:
+        pairs = list(items.items() if isinstance(items, Mapping) else items)
+        pairs = sorted_pairs(pairs) if sort else pairs
+        self._keys = tuple(path for path, _ in pairs)
+        self._values = [leaf for _, leaf in pairs]
+
+    @staticmethod
+    def from_sorted_keys_values(keys: tuple[PathParts, ...], values: list[Any], /) -> FlatState:
+        """Returns the flat state of paths, sorted already, and of the leaf at each.
+
+        Example:
+            >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2]).to_nested_state().b
+            2
+        """
+        flat = object.__new__(FlatState)
+        flat._keys, flat._values = keys, values
+        return flat
+
+    @property
+    def paths(self) -> tuple[PathParts, ...]:
+        """The paths, in order."""
+        return self._keys
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The leaves, in the order of the paths."""
+        return list(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[PathParts, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> FlatState: ...
+    def __getitem__(self, index: int | slice) -> tuple[PathParts, Any] | FlatState:
+        if isinstance(index, slice):
+            return FlatState.from_sorted_keys_values(self._keys[index], self._values[index])
+        return self._keys[index], self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[tuple[PathParts, Any]]:
+        return iter(zip(self._keys, self._values, strict=True))
+
+    def __repr__(self) -> str:
+        return flat_text(type(self).__name__, self)
+
+    def items(self) -> Iterator[tuple[PathParts, Any]]:
+        """Returns an iterator of the pairs, as iteration does."""
+        return iter(self)
+
+    def flat_state(self) -> FlatState:
+        """Returns itself: what takes the flat form of a state takes a flat state as well."""
+        return self
+
+    def to_nested_state(self) -> State:
+        """Returns the nested state of these leaves."""
+        return state_over(nest(self))
+
+    def split(self, first: Filter, /, *filters: Filter) -> Any:
+        """Splits it as `State.split` does, into flat states.
+
+        Args:
+            first: a filter; see `nnx_like.filterlib`.
+            *filters: more of them.
+
+        Returns:
+            One flat state with one filter, else a tuple of them.
+
+        Raises:
+            UnmatchedFilterError: if no filter matches a leaf.
+        """
+        return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
+
+    def filter(self, first: Filter, /, *filters: Filter) -> Any:
+        """Chooses parts as `State.filter` does, as flat states.
+
+        Args:
+            first: a filter; see `nnx_like.filterlib`.
+            *filters: more of them.
+
+        Returns:
+            One flat state with one filter, else a tuple of them.
+        """
+        return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters), complete=False)])
+
+    @staticmethod
+    def merge(
+        flat_state: Iterable[tuple[PathParts, Any]], /, *flat_states: Iterable[tuple[PathParts, Any]]
+    ) -> FlatState:
+        """Returns one flat state with the leaves of all, sorted; at one path, the later leaf stays.
+
+        Example:
+            >>> FlatState.merge([(("b",), 1)], [(("a",), 2)]).paths
+            (('a',), ('b',))
+        """
+        return FlatState({path: leaf for flat in (flat_state, *flat_states) for path, leaf in flat}, sort=True)
+
+
+def state_over(mapping: dict[Any, Any]) -> State:
+    """Returns a state over nested dicts as they are, without a copy: for dicts that were made for it.
+
+    Example:
+        >>> raw = {"a": {"b": 1}}
+        >>> state_over(raw).raw_mapping is raw
+        True
+    """
+    return tree_over(State, mapping)
+
+
+def _one_or_all(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+jax.tree_util.register_pytree_node(
+    FlatState,
+    lambda flat: (flat._values, flat._keys),
+    lambda keys, leaves: FlatState.from_sorted_keys_values(keys, list(leaves)),
+)
