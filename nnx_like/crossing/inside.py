@@ -1,0 +1,235 @@
+"""Inside: a body's side of the crossing. Refs become objects; what happened to these goes home."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from liftcore import Scope, trace_state
+from liftcore.errors import LiftArgumentError
+
+from ..errors import AliasError, TraceContextError
+from ..graph.build import Builder
+from ..graph.definition import Definition, metadata_definition, metadata_of, path_text, static_value
+from ..graph.walk import Place, Walk, is_object
+from ..variables.variable import Variable
+from .groups import Groups, pairs_of
+from .metadata import AxisNames
+from .ref import Change, Ref, Still, is_ref
+
+__all__ = ["Inside", "encode"]
+
+_NEW = object()
+_NOTHING: Any = (None, None)
+
+
+class Inside:
+    """A body's side of one call.
+
+    Args:
+        scope: the scope inside.
+        groups: the groups of the transformation.
+        names: what it does to the names of axes.
+    """
+
+    def __init__(self, scope: Scope, groups: Groups, names: AxisNames | None = None) -> None:
+        self.scope, self.groups, self.names = scope, groups, names
+        self.values = scope.collections_below()
+        self.builder = _InnerBuilder(self.values, names)
+        self.given: list[tuple[Ref, Any]] = []
+
+    def decode(self, tree: Any) -> Any:
+        """The pytree with objects where a `Ref` stands for one, and with static arguments as they were given."""
+        return jax.tree.map(self._decoded, tree, is_leaf=is_ref)
+
+    def _decoded(self, leaf: Any) -> Any:
+        if type(leaf) is Still:
+            return static_value(leaf.definition)
+        if type(leaf) is not Ref:
+            return leaf
+        made = self.builder.build(leaf.definition)
+        self.given.append((leaf, made))
+        return made
+
+    def encode(self, result: Any, prefix: Any, what: str = "out_axes", keep: bool = False) -> tuple[Any, Any, Change]:
+        """What goes home: the result without objects, the values that have no other way, and what is static.
+
+        Args:
+            result: a pytree that may hold objects.
+            prefix: the groups of new variables in it, encoded; a pytree prefix.
+            what: what errors call that prefix.
+            keep: whether a variable that came in stays in its group, whatever the prefix says.
+
+        Returns:
+            The result with a `Ref` for each object; for each group new values in a list, and values of a group that
+            may not be written in the scope, by key; and the change of the structure.
+        """
+        walk = _InnerWalk(self, keep=False)
+        definitions = walk.again()
+        known = {id(node): index for index, node in self.builder.table.items()}
+        was = [known.get(id(node)) for node in walk.nodes]
+        same = definitions == tuple([ref.definition for ref, _ in self.given]) and was == list(range(len(known)))
+        walk.keep = keep
+        result = encode(walk, self.groups, result, prefix, "result", what)
+        home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
+        for group, values in walk.fresh.items():
+            home.setdefault(group, ([], {}))[0].extend(values)
+        self._write(walk, home)
+        was = tuple([known.get(id(node)) for node in walk.nodes])
+        return result, home, Change(None if same else definitions, was)
+
+    def _write(self, walk: _InnerWalk, home: dict[str, Any]) -> None:
+        """Brings values that changed on their way: what is another value than was given, equal or not."""
+        for group, key, _, parts, *_ in walk.leaves:
+            if _changed(parts, self.values[group][key]):
+                if self.scope.is_mutable_collection(group):
+                    self.scope.put_variable(group, key, parts)
+                else:
+                    home[group][1][key] = parts
+
+
+def _changed(now: Any, given: Any) -> bool:
+    if type(now) is not tuple or type(given) is not tuple:
+        return now is not given
+    return len(now) != len(given) or any(one is not other for one, other in zip(now, given, strict=True))
+
+
+class _InnerBuilder(Builder):
+    """A builder that notes where each value came from, and gives metadata as a body sees it."""
+
+    __slots__ = ("arrays", "names", "slots")
+
+    def __init__(self, values: Any, names: AxisNames | None) -> None:
+        super().__init__(lambda group, key: values[group][key])
+        self.names = names
+        self.slots: dict[int, Any] = {}
+        self.arrays: dict[Place, Any] = {}
+
+    def _variable(self, definition: Definition) -> Any:
+        made = super()._variable(definition)
+        self.slots[id(made)] = definition[5:]
+        return made
+
+    def _array(self, definition: Definition, place: Place | None) -> Any:
+        if place is not None:
+            self.arrays[id(place[0]), *place[1:]] = definition[1:]
+        return super()._array(definition, place)
+
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+        metadata = metadata_of(definition)
+        return metadata if self.names is None else self.names.inside(kind, metadata, group)
+
+
+class _InnerWalk(Walk):
+    """A walk that knows what came in: such values keep their group and key, all others are new.
+
+    Attributes:
+        fresh: the new values by group; the key of one is its number.
+        keep: whether what came in stays in its group, whatever the prefix says.
+    """
+
+    __slots__ = ("fresh", "inside", "keep", "trace")
+
+    def __init__(self, inside: Inside, keep: bool) -> None:
+        super().__init__()
+        self.inside, self.keep, self.trace = inside, keep, trace_state()
+        self.fresh: dict[str, list[Any]] = {}
+
+    def again(self) -> tuple[Definition, ...]:
+        """The definitions, as they are now, of the objects that came in."""
+        found = []
+        for ref, made in self.inside.given:
+            self.base = ref.base
+            found.append(self.define(made, (), ref.prefix))
+        return tuple(found)
+
+    def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
+        if self.keep:
+            group = self.inside.builder.slots.get(id(value), _NOTHING)[0]
+            if group is not None:
+                return group
+        return super()._group(value, path, prefix)
+
+    def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
+        names = self.inside.names
+        if names is None or not value._metadata:
+            return super()._metadata(value, path, group)
+        return metadata_definition(names.outside(type(value), value._metadata, group), path)
+
+    def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
+        found = self.inside.builder.slots.get(id(value), _NEW)
+        if found is _NEW and value._trace != self.trace:
+            raise TraceContextError(
+                f"the {type(value).__name__} at {self.base}{path_text(path)}",
+                "it was made outside of the transformation, and is in what comes out of it.",
+                "Pass the object that holds it as an argument of the transformed function, not by closure.",
+            )
+        if found is _NEW or found[0] is None:
+            return self._new(group, parts)
+        if found[0] != group:
+            raise AliasError(
+                f"the {type(value).__name__} at {self.base}{path_text(path)}",
+                f"it came in with {found[0]!r}, at {found[1]}, and goes out with {group!r}.",
+                "Give both the same, or return a copy: `nnx.clone`.",
+            )
+        self.leaves.append((*found, value, parts, form, path))
+        return found
+
+    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
+        found = None if place is None else self.inside.builder.arrays.get((id(place[0]), *place[1:]))
+        if found is None or found[0] != group:
+            return self._new(group, value)
+        self.leaves.append((*found, place, value, None, path))
+        return found
+
+    def _new(self, group: str, parts: Any) -> tuple[str, int]:
+        values = self.fresh.setdefault(group, [])
+        values.append(parts)
+        return group, len(values) - 1
+
+
+def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> Any:
+    """A pytree with a `Ref` for each object in it.
+
+    Args:
+        walk: takes the values.
+        groups: says where in errors.
+        tree: the pytree.
+        prefix: the groups of what is in it, encoded; a pytree prefix.
+        name: what the keys of values begin with.
+        what: what errors call the prefix.
+    """
+    pairs, structure = pairs_of(groups, prefix, tree, what)
+    encoded = []
+    for number, (group, part) in enumerate(pairs):
+        base = name if structure is None else f"{name}[{number}]"
+        encoded.append(_encoded(walk, groups, part, group, base, what))
+    return encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
+
+
+def _encoded(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, what: str) -> Any:
+    if not is_object(tree):
+        leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
+        if not any(map(is_object, leaves)):
+            return tree
+        _check_single(groups, tree, group, what)
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
+        parts = [
+            _encoded(walk, groups, leaf, group, name + path, what) if is_object(leaf) else leaf
+            for leaf, path in zip(leaves, paths, strict=True)
+        ]
+        return jax.tree.unflatten(structure, parts)
+    walk.base = f"{name}."
+    return Ref(walk.define(tree, (), group), group, walk.base)
+
+
+def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:
+    """Checks that what speaks of the variables of an object stands for one object."""
+    if type(group) is str:
+        return
+    raise LiftArgumentError(
+        groups.where,
+        f"`{what}` has filters of variables where a {type(tree).__name__} of objects is; they speak of one object.",
+        f"Give `{what}` the same structure, with one for each object.",
+    )

@@ -1,0 +1,66 @@
+"""Axis metadata: a variable loses the name of an axis on its way into a mapping, and gains it on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from liftcore import trace_state
+
+__all__ = ["PARTITION_NAME", "AxisNames"]
+
+PARTITION_NAME = "partition_name"
+"""The key of `transform_metadata` for the name of the axis that variables gain."""
+
+_SHARDING = "out_sharding"
+"""The metadata that names the axes of a variable."""
+
+
+class AxisNames:
+    """What a transformation does to metadata.
+
+    Args:
+        axes: the axis of each group, an int, or something else for one without an axis of its own.
+        transform_metadata: the name of the axis under `PARTITION_NAME`, and what else tuples in metadata gain by name.
+    """
+
+    def __init__(self, axes: Mapping[str, Any], transform_metadata: Mapping[str, Any]) -> None:
+        self.axes = axes
+        self.name = transform_metadata.get(PARTITION_NAME)
+        self.gains = {key: value for key, value in transform_metadata.items() if key != PARTITION_NAME}
+
+    def inside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
+        """The metadata of a variable as a body sees it."""
+        return self._changed(kind, metadata, group, False)
+
+    def outside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
+        """The metadata of a variable as the caller sees it."""
+        return self._changed(kind, metadata, group, True)
+
+    def _changed(self, kind: type[Any], metadata: dict[str, Any], group: str, gain: bool) -> dict[str, Any]:
+        axis = self.axes.get(group)
+        if not metadata or type(axis) is not int:
+            return metadata
+        changed = dict(metadata)
+        for key, name in [(_SHARDING, self.name), *self.gains.items()]:
+            names = changed.get(key)
+            if names and isinstance(names, (tuple, jax.sharding.PartitionSpec)):
+                now = _with(tuple(names), axis, name) if gain else _without(tuple(names), axis)
+                changed[key] = now if isinstance(names, tuple) else jax.sharding.PartitionSpec(*now)
+        variable = kind.made(None, changed, trace_state())  # for the hooks of its kind, and its own
+        (variable.add_axis if gain else variable.remove_axis)(axis, self.name)
+        found: dict[str, Any] = variable._metadata
+        return found
+
+
+def _with(names: tuple[Any, ...], axis: int, name: Any) -> tuple[Any, ...]:
+    place = axis if axis >= 0 else len(names) + 1 + axis
+    padded = [*names, *[None] * (place - len(names))]
+    return (*padded[:place], name, *padded[place:])
+
+
+def _without(names: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    place = axis if axis >= 0 else len(names) + axis
+    return names[:place] + names[place + 1 :]

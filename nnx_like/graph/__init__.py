@@ -1,0 +1,1 @@
+"""Graphs of objects: their definitions, their values, and what is done with both."""

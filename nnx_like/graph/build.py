@@ -1,0 +1,125 @@
+"""The builder: objects and variables, made of a definition and of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from liftcore import trace_state
+
+from ..objects.flattening import mark
+from ..objects.pytree import Pytree
+from .definition import (
+    AGAIN,
+    ARRAY,
+    MAPPING,
+    OBJECT,
+    STATIC,
+    TREE,
+    VARIABLE,
+    Definition,
+    metadata_of,
+    static_value,
+)
+
+__all__ = ["Builder", "value_of"]
+
+
+def value_of(parts: Any, form: Any) -> Any:
+    """What a variable holds: the inverse of `value_parts`."""
+    if form is None:
+        return parts
+    return static_value(form) if type(form) is tuple else form.unflatten(parts)
+
+
+class Builder:
+    """Makes objects of definitions.
+
+    Args:
+        read: the value that has a group and a key: `read(group, key)`.
+        existing: for an index in the definitions the object that stands for it already, or None; that one is changed.
+
+    Attributes:
+        table: the objects and variables, by index.
+    """
+
+    __slots__ = ("existing", "read", "table", "trace")
+
+    def __init__(self, read: Callable[[str, Any], Any], existing: Sequence[Any] = ()) -> None:
+        self.read, self.existing = read, existing
+        self.trace = trace_state()
+        self.table: dict[int, Any] = {}
+
+    def build(self, definition: Definition, place: tuple[Any, ...] | None = None) -> Any:
+        """The value that a definition stands for.
+
+        Args:
+            definition: what a walk gave.
+            place: for a part of an attribute, where it lies.
+        """
+        kind = definition[0]
+        if kind == STATIC:
+            return static_value(definition)
+        if kind == VARIABLE:
+            return self._variable(definition)
+        if kind == OBJECT:
+            return self._object(definition)
+        if kind == AGAIN:
+            return self.table[definition[1]]
+        if kind == ARRAY:
+            return self._array(definition, place)
+        _, of, parts = definition
+        if kind == MAPPING:
+            return {name: self.build(part, place and (*place, name)) for name, part in zip(of, parts, strict=True)}
+        built = [self.build(part, place and (*place, number)) for number, part in enumerate(parts)]
+        return of.value.unflatten(built) if kind == TREE else of(built)
+
+    def _object(self, definition: Definition) -> Any:
+        _, cls, index, parts, marks = definition
+        existing = self._existing(index)
+        made = empty(cls, self.trace) if existing is None else existing
+        self.table[index] = made  # before its attributes, since one of them may be the object itself
+        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}
+        if existing is None:
+            vars(made).update(attributes)
+            if marks:
+                mark(made, dict(marks))
+        else:
+            self._change_object(made, attributes)
+        return made
+
+    def _variable(self, definition: Definition) -> Any:
+        _, cls, index, metadata, form, group, key = definition
+        value = value_of(() if group is None else self.read(group, key), form)
+        made = self._existing(index)
+        if made is None:
+            made = cls.made(value, self._metadata(cls, metadata, group), self.trace)
+        else:
+            self._change_variable(made, value, self._metadata(cls, metadata, group))
+        self.table[index] = made
+        return made
+
+    def _array(self, definition: Definition, place: tuple[Any, ...] | None) -> Any:
+        return self.read(definition[1], definition[2])
+
+    def _existing(self, index: int) -> Any:
+        return self.existing[index] if index < len(self.existing) else None
+
+    def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+        return metadata_of(definition)
+
+    def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:
+        held = vars(made)
+        held.clear()
+        held.update(attributes)
+
+    def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
+        object.__setattr__(made, "_value", value)
+        object.__setattr__(made, "_metadata", metadata)
+
+
+def empty(cls: type[Pytree], trace: Any) -> Any:
+    """An object without attributes, of which `__init__` was not called."""
+    made = object.__new__(cls)
+    object.__setattr__(made, "_trace", trace)
+    return made

@@ -1,0 +1,149 @@
+"""Definitions: what is static about a graph, as a nest of plain tuples, which C hashes and compares.
+
+The first item of each tuple says what it stands for:
+
+    (OBJECT, class, index, ((attribute, definition), …), marks) an object that is met for the first time
+    (VARIABLE, class, index, metadata, form, group, key)        a variable; its value is `values[group][key]`
+    (AGAIN, index)                                              an object or a variable that was met before
+    (ARRAY, group, key)                                         an array that is an attribute itself
+    (SEQUENCE, class, definitions)                              a list or a tuple
+    (MAPPING, names, definitions)                               a dict whose keys are texts
+    (TREE, structure, definitions)                              any other pytree that holds objects or arrays
+    (STATIC, class, value)                                      all else
+
+Definitions are keys of JAX's caches, so they hold no arrays, and nothing that changes or that equals what it is not.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+
+from liftcore import is_array, static_key
+from liftcore.statics import Undescribed, snapshot, warn_not_shared
+
+from ..errors import StructureError
+
+__all__ = [
+    "AGAIN",
+    "ARRAY",
+    "MAPPING",
+    "OBJECT",
+    "SEQUENCE",
+    "STATIC",
+    "TREE",
+    "VARIABLE",
+    "Definition",
+    "Fixed",
+    "fixed",
+    "metadata_definition",
+    "metadata_of",
+    "path_text",
+    "static",
+    "static_value",
+]
+
+OBJECT, VARIABLE, AGAIN, ARRAY, SEQUENCE, MAPPING, TREE, STATIC = range(8)
+
+Definition = tuple[Any, ...]
+
+_ATOMS = frozenset(
+    {
+        bool,
+        bytes,
+        int,
+        str,
+        type,
+        type(None),
+        types.EllipsisType,
+        types.FunctionType,
+        types.BuiltinFunctionType,
+    }
+)
+"""Types of values that equal themselves alone, once the type is compared too."""
+
+
+class Fixed:
+    """A static value that is compared by `liftcore.static_key`: by type and value, all the way down.
+
+    An object for which there is no key, since it may change unseen, equals itself alone, and only where it was met in
+    the same walk: what was traced for it is never found again.
+
+    Attributes:
+        value: the value, with copies of what may change in place.
+    """
+
+    __slots__ = ("_hash", "_key", "value")
+
+    def __init__(self, value: Any, key: Hashable) -> None:
+        self.value, self._key, self._hash = value, key, hash(key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Fixed) and self._hash == other._hash and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
+    """A static value as it is compared.
+
+    Args:
+        value: any Python value without arrays.
+        path: where it lies, for the texts of warnings and errors.
+        unknown: what makes objects without a key differ from one walk to the next; None where they need not.
+
+    Raises:
+        StructureError: where it holds a JAX array.
+    """
+    try:
+        return Fixed(snapshot(value), static_key(value))
+    except Undescribed as error:
+        if is_array(error.value) or isinstance(error.value, jax.core.Tracer):
+            raise StructureError(
+                path_text(path) + error.place,
+                f"a {type(value).__name__} that is static holds an array.",
+                "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
+            ) from None
+        if unknown is not None:
+            warn_not_shared(path_text(path), error)
+        return Fixed(value, (id(value), unknown))
+
+
+def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Definition:
+    """The definition of a value that is static; the arguments are those of `fixed`."""
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, (type, enum.Enum)):
+        return STATIC, kind, value
+    return STATIC, kind, fixed(value, path, unknown)
+
+
+def static_value(definition: Definition) -> Any:
+    """The value that a static definition stands for."""
+    value = definition[2]
+    return snapshot(value.value) if type(value) is Fixed else value
+
+
+def metadata_definition(metadata: Mapping[str, Any], path: tuple[Any, ...]) -> Definition:
+    """The metadata of a variable, as a part of its definition."""
+    if not metadata:
+        return ()
+    return tuple([(name, static(metadata[name], path)) for name in sorted(metadata)])
+
+
+def metadata_of(definition: Definition) -> dict[str, Any]:
+    """The metadata that a part of a definition stands for."""
+    return {name: static_value(one) for name, one in definition}
+
+
+def path_text(path: tuple[Any, ...]) -> str:
+    """A path as errors show it, such as `encoder.layers[0].kernel`."""
+    text = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
+    return text.removeprefix(".") or "the object itself"

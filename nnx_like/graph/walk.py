@@ -1,0 +1,251 @@
+"""The walk: one pass over the graph below some values, which gives its definition and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+from liftcore import flatten_static, is_array
+from liftcore.statics import Undescribed
+
+from ..errors import AliasError
+from ..objects.flattening import marks_of
+from ..objects.pytree import Pytree, attributes_of
+from ..variables.variable import Variable
+from .definition import (
+    AGAIN,
+    ARRAY,
+    MAPPING,
+    OBJECT,
+    SEQUENCE,
+    STATIC,
+    TREE,
+    VARIABLE,
+    Definition,
+    fixed,
+    metadata_definition,
+    path_text,
+    static,
+)
+
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "value_parts"]
+
+Prefix = str | Callable[[tuple[Any, ...], Any], str]
+"""The group of all variables below an object, or what says the group of each: `prefix(path, variable)`."""
+
+Place = tuple[Any, ...]
+"""Where an array lies that is an attribute, or in one: `(owner, attribute, *path in the attribute)`."""
+
+Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
+"""A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
+
+_NUMBERS = (bool, int, float, complex)
+_SINGLE: set[type] = {*_NUMBERS}
+"""Types whose values are one leaf; those of JAX's arrays are added when they are first met."""
+
+_STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None)})
+"""The commonest types of attributes that are static; looked up before anything is asked of the value."""
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is a variable or an object with attributes."""
+    return isinstance(value, (Variable, Pytree))
+
+
+def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) -> tuple[Any, Any]:
+    """What a variable holds, as what is traced and the form of it.
+
+    Args:
+        raw: an array or a number, which is traced as it is; or any pytree.
+        path: where the variable lies, for the texts of errors.
+        unknown: see `fixed`.
+
+    Returns:
+        The array, and None for its form; or a tuple of arrays, empty where all of the value is static, and what makes
+        the value of them: a `liftcore.Rest`, or a static definition.
+    """
+    kind = type(raw)
+    if kind in _SINGLE:
+        return raw, None
+    if is_array(raw):
+        if not isinstance(raw, jax.core.Tracer):
+            _SINGLE.add(kind)
+        return raw, None
+    try:
+        arrays, rest = flatten_static(raw, _is_traced)
+    except Undescribed:
+        return (), static(raw, path, unknown)
+    return tuple(arrays), rest
+
+
+def _is_traced(leaf: Any) -> bool:
+    return type(leaf) in _NUMBERS or is_array(leaf)
+
+
+class Walk:
+    """One pass over the graph below some values. An object is met once; after that it is a number.
+
+    Attributes:
+        base: what the keys of values begin with.
+        nodes: the objects and variables that were met, by index.
+        leaves: the values, in the order in which they were met.
+        values: the same by group and key.
+    """
+
+    __slots__ = ("base", "index", "leaves", "nodes", "prefixes", "unknown", "values")
+
+    def __init__(self, unknown: Hashable = None) -> None:
+        self.base = ""
+        self.unknown = unknown
+        self.index: dict[int, int] = {}
+        self.nodes: list[Any] = []
+        self.prefixes: list[Any] = []
+        self.leaves: list[Leaf] = []
+        self.values: dict[str, dict[str, Any]] = {}
+
+    def define(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None = None) -> Definition:
+        """The definition of any value.
+
+        Args:
+            value: the value.
+            path: the names and numbers that lead to it.
+            prefix: the group of what is below it.
+            place: for a part of an attribute, where it lies.
+        """
+        kind = type(value)
+        if kind in _STATIC:
+            return static(value, path) if kind is float else (STATIC, kind, value)
+        if isinstance(value, Variable):
+            return self._variable(value, path, prefix)
+        if isinstance(value, Pytree):
+            return self._object(value, path, prefix)
+        if is_array(value):
+            return self._array(value, path, prefix, place)
+        if kind is list or kind is tuple:
+            parts = [self.define(one, (*path, i), prefix, place and (*place, i)) for i, one in enumerate(value)]
+            return SEQUENCE, kind, tuple(parts)
+        if kind is dict and all(type(name) is str for name in value):
+            parts = [self.define(one, (*path, name), prefix, place and (*place, name)) for name, one in value.items()]
+            return MAPPING, tuple(value), tuple(parts)
+        return self._other(value, path, prefix, place)
+
+    def _object(self, value: Pytree, path: tuple[Any, ...], prefix: Prefix) -> Definition:
+        index = self.index.setdefault(id(value), len(self.nodes))
+        if index < len(self.nodes):
+            if prefix != self.prefixes[index]:
+                self._check_alike(value, path, prefix, set())
+            return AGAIN, index
+        self.nodes.append(value)
+        self.prefixes.append(prefix)
+        parts = []
+        marks = marks_of(value)
+        for name, part in attributes_of(value):
+            kind = type(part)
+            if marks and marks.get(name) is False and kind in _NUMBERS:  # marked as data
+                parts.append((name, self._array(part, (*path, name), prefix, (value, name))))
+            elif kind in _STATIC and kind is not float:  # as `define` does, without a call for each of the many
+                parts.append((name, (STATIC, kind, part)))
+            elif isinstance(part, Variable):
+                parts.append((name, self._variable(part, (*path, name), prefix)))
+            else:
+                parts.append((name, self.define(part, (*path, name), prefix, (value, name))))
+        return OBJECT, type(value), index, tuple(parts), tuple(sorted(marks.items())) if marks else ()
+
+    def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:
+        index = self.index.setdefault(id(value), len(self.nodes))
+        group = self._group(value, path, prefix)
+        if index < len(self.nodes):
+            if group != self.prefixes[index]:
+                raise self._aliased(value, path, self.prefixes[index], group)
+            return AGAIN, index
+        self.nodes.append(value)
+        self.prefixes.append(group)
+        metadata = self._metadata(value, path, group)
+        parts, form = self._variable_parts(value, path)
+        if form is not None and not parts:
+            return VARIABLE, type(value), index, metadata, form, None, None
+        group, key = self._slot(value, path, group, parts, form)
+        return VARIABLE, type(value), index, metadata, form, group, key
+
+    def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
+        group = prefix if type(prefix) is str else prefix(path, value)
+        return ARRAY, *self._array_slot(value, path, group, place)
+
+    def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
+        """The definition of a value that JAX may know as a pytree."""
+        pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
+        if not any(is_object(leaf) or is_array(leaf) for _, leaf in pairs):
+            return static(value, path, self.unknown)
+        parts = []
+        for number, (keys, leaf) in enumerate(pairs):
+            below = (*path, *[_step(key) for key in keys])
+            parts.append(self.define(leaf, below, prefix, place and (*place, number)))
+        return TREE, fixed(structure, path, self.unknown), tuple(parts)
+
+    # -- what a walk of another kind does differently ----------------------------------------------------------------
+
+    def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
+        """What the definition says of the metadata of a variable."""
+        return metadata_definition(value._metadata, path) if value._metadata else ()
+
+    def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
+        """What a variable holds: see `value_parts`."""
+        return value_parts(value._value, path, self.unknown)
+
+    def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
+        """The group of a variable."""
+        return prefix if type(prefix) is str else prefix(path, value)
+
+    def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
+        """Keeps the value of a variable; returns the group and the key that it has."""
+        key = self._keep(path, group, parts)
+        self.leaves.append((group, key, value, parts, form, path))
+        return group, key
+
+    def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
+        """Keeps an array that is no variable; returns the group and the key that it has."""
+        key = self._keep(path, group, value)
+        self.leaves.append((group, key, place, value, None, path))
+        return group, key
+
+    def _keep(self, path: tuple[Any, ...], group: str, value: Any) -> str:
+        values = self.values.setdefault(group, {})
+        key = self.base + ".".join(map(str, path))
+        while key in values:  # names may hold dots, and numbers may be names
+            key += "'"
+        values[key] = value
+        return key
+
+    # -- one object in two places ------------------------------------------------------------------------------------
+
+    def _check_alike(self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int]) -> None:
+        """Checks that all below an object that was met before is in the same groups by another prefix."""
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        for name, part in attributes_of(value):
+            for keys, leaf in jax.tree_util.tree_leaves_with_path(part, is_leaf=is_object):
+                below = (*path, name, *[_step(key) for key in keys])
+                if isinstance(leaf, Variable):
+                    self._variable(leaf, below, prefix)
+                elif isinstance(leaf, Pytree):
+                    self._check_alike(leaf, below, prefix, seen)
+
+    def _aliased(self, value: Variable, path: tuple[Any, ...], before: str, now: str) -> AliasError:
+        first = next((key for _, key, holder, *_ in self.leaves if holder is value), "an earlier place")
+        return AliasError(
+            f"the {type(value).__name__} at {self.base}{path_text(path)}",
+            f"it is also at {first}, where it has {before!r}; here it has {now!r}. One variable has one of them.",
+            "Give both places the same, or pass two variables: `nnx.clone` makes a copy.",
+        )
+
+
+def _step(key: Any) -> Any:
+    """A step of a path of JAX, as paths here have it."""
+    for name in ("name", "key", "idx"):
+        if hasattr(key, name):
+            found = getattr(key, name)
+            return found if isinstance(found, (int, str, tuple)) else str(found)
+    return str(key)

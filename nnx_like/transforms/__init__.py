@@ -1,0 +1,1 @@
+"""The lifted transformations of liftcore, over objects: one file for each."""

@@ -1,0 +1,101 @@
+"""What all transformations share: they decorate functions and methods, with and without options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from liftcore.errors import LiftArgumentError, check_function
+
+from ..objects.pytree import Pytree
+
+__all__ = ["MISSING", "checked", "named", "numbered", "positional", "title"]
+
+
+class _Missing:
+    """What stands where a function was not given yet."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
+"""The default of the function: a transformation that is called without one is a decorator."""
+
+
+def title(name: str, f: Any) -> str:
+    """What errors call a transformation of a function, such as `vmap(block)`."""
+    while isinstance(f, functools.partial):
+        f = f.func
+    return f"{name}({getattr(f, '__name__', type(f).__name__)})"
+
+
+def checked(name: str, f: Any) -> str:
+    """Checks a function to transform; returns its title.
+
+    Raises:
+        LiftArgumentError: where it is none, or holds the object that it is a method of.
+    """
+    check_function(name, f)
+    owner = f if isinstance(f, Pytree) else getattr(f, "__self__", None)
+    if isinstance(owner, Pytree):
+        kind = type(owner).__name__
+        method = "__call__" if f is owner else f.__name__
+        raise LiftArgumentError(
+            title(name, f),
+            f"it is a method of one {kind}, which it would hold as it is now.",
+            f"Give the object as an argument: `{name}({kind}.{method})(instance, …)`, or decorate the method.",
+        )
+    return title(name, f)
+
+
+def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator of the body that runs a function: liftcore and profiles call it by the name of that."""
+
+    def rename(body: Callable[..., Any]) -> Callable[..., Any]:
+        body.__name__ = body.__qualname__ = title("", f)[1:-1]
+        return body
+
+    return rename
+
+
+def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments by position: keyword arguments stand where the signature has them, defaults before them filled in.
+
+    Raises:
+        LiftArgumentError: where one has no position.
+    """
+    if not kwargs:
+        return args
+    bound = inspect.signature(f).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if bound.kwargs:
+        names = ", ".join(bound.kwargs)
+        raise LiftArgumentError(
+            title("a transformation", f), f"{names} can only be given by name.", "Bind it before: `functools.partial`."
+        )
+    last = max([number for number, name in enumerate(bound.arguments) if name in kwargs], default=0)
+    return bound.args[: max(len(args), last + 1)]
+
+
+def numbered(f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
+    """Arguments that are named by number and by name: each of them in both ways.
+
+    Args:
+        f: whose arguments they are.
+        numbers: one or more numbers, negative ones from the end.
+        names: one or more names.
+    """
+    wanted = {numbers} if isinstance(numbers, int) else set(numbers or ())
+    named = {names} if isinstance(names, str) else set(names or ())
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        return wanted, named
+    single = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    order = [one.name for one in parameters if one.kind in single]
+    wanted = {number + len(order) if number < 0 else number for number in wanted}
+    both = wanted | {order.index(name) for name in named if name in order}
+    return both, named | {order[number] for number in wanted if number < len(order)}

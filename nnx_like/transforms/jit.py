@@ -1,0 +1,3 @@
+"""`jit` over objects."""
+
+from __future__ import annotations
