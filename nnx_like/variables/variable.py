@@ -76,6 +76,8 @@ class Variable(Operators, Described, Generic[A]):
                 metadata[hook] = getattr(kind, hook)
         put_metadata(self, metadata)
         put_trace(self, trace_state())
+        if "on_create_value" in metadata:
+            value = called(metadata["on_create_value"], self, value)
         _put_value(self, self.create_value(value))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -140,7 +142,12 @@ class Variable(Operators, Described, Generic[A]):
             value = called(metadata["on_set_value"], self, value)
         _put_value(self, value if index is _MISSING else with_item(self._value, index, value))
 
-    value = property(get_value, set_value, doc="The value, read and written with hooks.")
+    # Not `property(get_value, …)`: a subclass may override the two methods.
+    value = property(
+        lambda self: self.get_value(),
+        lambda self, value: self.set_value(value),
+        doc="The value, read and written with hooks.",
+    )
 
     def get_raw_value(self) -> Any:
         """The value; hooks are not called."""
@@ -161,13 +168,12 @@ class Variable(Operators, Described, Generic[A]):
     raw_value = property(get_raw_value, set_raw_value, doc="The value, read and written without hooks.")
 
     def create_value(self, value: Any) -> Any:
-        """The first value, as `on_create_value` gives it.
+        """The first value, after hooks: the value itself. A subclass may override this.
 
         Args:
-            value: the value that the constructor got.
+            value: the value that the constructor got, as `on_create_value` gives it.
         """
-        metadata = self._metadata
-        return called(metadata["on_create_value"], self, value) if "on_create_value" in metadata else value
+        return value
 
     def __getitem__(self, key: Any) -> Any:
         return self.get_value(index=key)
@@ -190,7 +196,7 @@ class Variable(Operators, Described, Generic[A]):
         """Another variable of the same kind, with the same raw value and metadata.
 
         Args:
-            value: another raw value, if given. Containers in the value are copied, arrays are not.
+            value: another raw value, if given; of a variable, its value. Containers are copied, arrays are not.
             **updates: other metadata, by name.
         """
         if value is _MISSING:
@@ -204,11 +210,9 @@ class Variable(Operators, Described, Generic[A]):
         """Another variable of the same kind, with another raw value or other metadata.
 
         Args:
-            value: the raw value, if it is another one; of a variable of the same kind, its metadata also.
+            value: the raw value, if it is another one; of a variable, its value.
             **updates: other metadata, by name.
         """
-        if type(value) is type(self):
-            return value.copy(**updates)
         return self.copy(value, **updates)
 
     def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
@@ -299,8 +303,8 @@ class Variable(Operators, Described, Generic[A]):
         return np.array(array) if copy else array
 
     def __repr__(self) -> str:
-        comment = size_text(*size_of(self._value))
-        return block(type(self).__name__, comment, {"value": self._value, **self._metadata})
+        value = self.get_value()
+        return block(type(self).__name__, size_text(*size_of(value)), {"value": value, **self._metadata})
 
     # Late in the class, since after it `type` in an annotation would be this.
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
@@ -308,7 +312,7 @@ class Variable(Operators, Described, Generic[A]):
     def __treescope_repr__(self, path: str, subtree_renderer: Any) -> Any:
         from treescope import repr_lib  # type: ignore[import-untyped]  # an optional dependency, which only its own users have
 
-        attributes = {"value": self._value, **self._metadata}
+        attributes = {"value": self.get_value(), **self._metadata}
         return repr_lib.render_object_constructor(type(self), attributes, path, subtree_renderer)
 
 
