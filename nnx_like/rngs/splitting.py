@@ -1,0 +1,287 @@
+"""`split_rngs` and `fork_rngs`: streams in a graph get other keys for a while, and are put back after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError, shown
+
+from ..filters import Filter, Predicate, to_predicate
+from ..graph.definition import path_text
+from ..objects.traversal import iter_graph
+from .streams import RngStream, Shape, drawn_key, rules_of, shape_of
+
+__all__ = [
+    "NOT_GIVEN",
+    "SplitBackups",
+    "StreamBackup",
+    "check_changeable",
+    "check_shape",
+    "check_whole",
+    "decorates",
+    "fork_rngs",
+    "restore_rngs",
+    "set_keys",
+    "split_rngs",
+    "streams_of",
+]
+
+StreamBackup = tuple[RngStream, jax.Array, jax.Array]
+"""A stream, and the key and the count that it had."""
+
+
+class _NotGiven:
+    """What was not given, where None is a value."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NOT_GIVEN: Any = _NotGiven()
+
+
+@dataclasses.dataclass
+class SplitBackups(Iterable[StreamBackup]):
+    """What puts streams back: give it to `restore_rngs`, or use it as a context manager.
+
+    Attributes:
+        backups: for each stream that was changed, what it had.
+    """
+
+    backups: list[StreamBackup]
+
+    def __iter__(self) -> Iterator[StreamBackup]:
+        return iter(self.backups)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        restore_rngs(self)
+
+
+def split_rngs(
+    node: Any = NOT_GIVEN, /, *, splits: Shape, only: Filter = ..., squeeze: bool = False
+) -> SplitBackups | Callable[..., Any]:
+    """Splits the streams of a graph into several keys each, in place, until they are restored.
+
+    Each stream draws one key and splits it; its counts start at zero. Restored, a stream has the key that it had, and
+    the count after that draw, so that no key is drawn twice. If one stream cannot be split, none is.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(params=0, dropout=1)
+        >>> with nnx.split_rngs(rngs, splits=5, only="params"):
+        ...     print(rngs.params.key.shape, rngs.dropout.key.shape)
+        (5,) ()
+        >>> print(rngs.params.key.shape, rngs.params.count.get_value())
+        () 1
+        >>> @nnx.split_rngs(splits=5)
+        ... def shape(rngs):
+        ...     return rngs.params.key.shape
+        >>> shape(rngs)
+        (5,)
+
+    Args:
+        node: an object, or a pytree of objects; if it is not given, the result is a decorator.
+        splits: the number of keys, or the shape of them.
+        only: a filter that chooses streams. It is asked about the key and the count, and must match both.
+        squeeze: takes the axis away again; only with `splits=1`.
+
+    Returns:
+        What restores the streams: a context manager, which `restore_rngs` takes too. Without `node`, or with a function
+        in its place: a decorator of functions and methods, or the decorated function, in whose calls the streams in the
+        arguments are split.
+
+    Raises:
+        LiftArgumentError: where a stream is split already, or `splits` is no shape.
+        TraceContextError: where a stream belongs to another trace.
+    """
+    shape = check_shape("split_rngs", splits)
+    if squeeze and shape != (1,):
+        raise LiftArgumentError(
+            "split_rngs",
+            f"squeeze=True is only supported for splits=1, given splits={splits}.",
+            "Use `fork_rngs` for new streams of one key.",
+        )
+    rules = [(to_predicate(only), () if squeeze else shape)]
+
+    def change(value: Any) -> SplitBackups:
+        return _change(value, rules, functools.partial(_split_key, splits=shape))
+
+    return decorates(node, change)
+
+
+def fork_rngs(
+    node: Any = NOT_GIVEN, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None
+) -> SplitBackups | Callable[..., Any]:
+    """Gives the streams of a graph new keys, in place, until they are restored.
+
+    Each stream draws the key that seeds it anew; its count starts at zero. Restored, a stream has the key that it had,
+    and the count after that draw, so that no key is drawn twice. If one stream cannot be forked, none is.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(params=0, dropout=1)
+        >>> with nnx.fork_rngs(rngs):
+        ...     key = rngs.params()
+        >>> key == nnx.Rngs(params=0).params.fork()(), int(rngs.params.count.get_value())
+        (Array(True, dtype=bool), 1)
+
+    Args:
+        node: an object, or a pytree of objects; if it is not given, the result is a decorator.
+        split: how many keys the streams hold meanwhile, or the shape of them; or a mapping from filters to those, where
+            the first filter that matches the key and the count of a stream is taken. With None a stream is forked and
+            not split; streams that no filter matches stay as they are.
+
+    Returns:
+        What restores the streams: a context manager, which `restore_rngs` takes too. Without `node`, or with a function
+        in its place: a decorator of functions and methods, or the decorated function, in whose calls the streams in the
+        arguments are forked.
+
+    Raises:
+        LiftArgumentError: where a stream is split already, or `split` holds something that is no shape.
+        TraceContextError: where a stream belongs to another trace.
+    """
+    rules = rules_of(split)
+    for _, shape in rules:
+        if shape is not None:
+            check_shape("fork_rngs", shape)
+    return decorates(node, lambda value: _change(value, rules, lambda stream, shape: drawn_key(stream, shape)))
+
+
+def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+    """Puts streams back as they were before `split_rngs` or `fork_rngs`.
+
+    A stream that is whole already keeps its count, so restoring twice does no harm.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(0)
+        >>> backups = nnx.split_rngs(rngs, splits=2)
+        >>> nnx.restore_rngs(backups)
+        >>> rngs.default.key.shape
+        ()
+
+    Args:
+        backups: what `split_rngs` or `fork_rngs` returned.
+
+    Raises:
+        TraceContextError: where a stream belongs to another trace; then none is put back.
+    """
+    kept = list(backups)
+    for stream, _, _ in kept:
+        check_changeable(stream)
+    for stream, key, count in reversed(kept):
+        if stream.key.get_value() is not key:
+            stream.key.set_value(key)
+            stream.count.set_value(count)
+
+
+def decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
+    """Changes the streams of a node; or, if that is a function or not given, those in the arguments of a function."""
+    if node is NOT_GIVEN:
+        return functools.partial(_decorated, change=change)
+    return _decorated(node, change) if inspect.isroutine(node) else change(node)
+
+
+def _decorated(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def changing(*args: Any, **kwargs: Any) -> Any:
+        with change((args, kwargs)):
+            return f(*args, **kwargs)
+
+    return changing
+
+
+def _change(
+    node: Any,
+    rules: list[tuple[Predicate, Any]],
+    new_key: Callable[[RngStream, Any], jax.Array],
+) -> SplitBackups:
+    """Gives new keys to the streams that a rule matches: all of them, or where one cannot be changed, none."""
+    chosen: list[tuple[RngStream, Any]] = []
+    for path, stream in streams_of(node):
+        rule = next((rule for rule in rules if _matches(rule[0], path, stream)), None)
+        if rule is not None:
+            check_whole(path, stream)
+            chosen.append((stream, rule[1]))
+    backups = []
+    for stream, shape in chosen:
+        key, whole = new_key(stream, shape), stream.key.get_value()
+        backups.append((stream, whole, stream.count.get_value()))  # the count after the draw
+        set_keys(stream, key)
+    return SplitBackups(backups)
+
+
+def _split_key(stream: RngStream, shape: tuple[int, ...], splits: tuple[int, ...]) -> jax.Array:
+    return drawn_key(stream, splits).reshape(shape)
+
+
+def _matches(predicate: Predicate, path: tuple[Any, ...], stream: RngStream) -> bool:
+    return bool(predicate((*path, "key"), stream.key) and predicate((*path, "count"), stream.count))
+
+
+def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
+    """The streams in a graph with their paths, each once, also where two objects share its variables."""
+    seen = set()
+    for path, value in iter_graph(node):
+        if isinstance(value, RngStream) and id(value.key) not in seen:
+            seen.add(id(value.key))
+            yield path, value
+
+
+def set_keys(stream: RngStream, keys: jax.Array) -> None:
+    """Gives a stream other keys, from which none is drawn yet."""
+    stream.key.set_value(keys)
+    stream.count.set_value(jnp.zeros(keys.shape, jnp.uint32))
+
+
+def check_changeable(stream: RngStream) -> None:
+    """Checks that a stream belongs to the trace that is running.
+
+    Raises:
+        TraceContextError: where it does not.
+    """
+    stream.key.check_live()
+    stream.count.check_live()
+
+
+def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
+    """Checks that a key can be drawn from a stream here.
+
+    Raises:
+        LiftArgumentError: where it holds several keys.
+        TraceContextError: where it belongs to another trace.
+    """
+    check_changeable(stream)
+    shape = stream.key.get_value().shape
+    if shape:
+        raise LiftArgumentError(
+            f"the stream at {path_text(path)}",
+            f"it holds keys of shape {shape}; only a stream of one key can be split, forked or broadcast.",
+            'Leave it out by a filter such as `only=nnx.Not("' + stream.tag + '")`, or split it once, into all axes.',
+        )
+
+
+def check_shape(where: str, given: Any) -> tuple[int, ...]:
+    """Checks that something is a number of keys, or one for each axis; returns the shape.
+
+    Raises:
+        LiftArgumentError: where it is not.
+    """
+    shape = shape_of(given)
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise LiftArgumentError(
+            where,
+            f"expected a number of keys, or a tuple of one for each axis, given {shown(given)}.",
+            "Write `splits=5`, or `splits=(2, 5)`.",
+        )
+    return shape

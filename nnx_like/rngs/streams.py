@@ -1,0 +1,330 @@
+"""`RngStream` and `Rngs`: named streams of keys, each a key and a count of those drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError, shown
+
+from ..filters import Filter, Predicate, to_predicate
+from ..objects.pytree import Pytree
+from ..variables.kinds import RngCount, RngKey
+from .draws import Draws
+
+__all__ = ["RngStream", "RngValue", "Rngs", "Shape", "UnknownStreamError", "drawn_key", "rules_of", "shape_of"]
+
+RngValue = int | jax.Array
+"""A seed: an int, a key of `jax.random.key`, or the raw `uint32` data of one."""
+
+Shape = int | tuple[int, ...]
+"""How many keys: an int, or one for each axis."""
+
+
+class UnknownStreamError(LiftArgumentError, AttributeError, KeyError):
+    """A key was asked of a stream that is not there, and there is no stream `default`."""
+
+    __str__ = LiftArgumentError.__str__  # in place of that of `KeyError`, which quotes the text
+
+
+class RngStream(Draws, Pytree):
+    """A stream of keys: `key` folded with `count`, which each draw raises by one.
+
+    Both are variables, so a stream crosses transformations as any object does. Both have the `tag` of the stream in
+    their metadata, and a string used as a filter chooses by it.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> stream = nnx.RngStream(0, tag="params")
+        >>> stream() == jax.random.fold_in(jax.random.key(0), 0)
+        Array(True, dtype=bool)
+        >>> int(stream.count.get_value())
+        1
+
+    Args:
+        key: a seed, a key, or an array of keys of any shape; one of those is drawn from inside a transformation that
+            takes its axes away.
+        tag: the name of the stream.
+
+    Attributes:
+        tag: the name of the stream.
+        key: an `RngKey`; draws do not change it.
+        count: an `RngCount` of dtype `uint32` and of the shape of `key`.
+
+    Raises:
+        LiftArgumentError: where `key` is none of these.
+    """
+
+    tag: str
+    key: RngKey[jax.Array]
+    count: RngCount[jax.Array]
+
+    def __init__(self, key: RngValue, *, tag: str) -> None:
+        keys = _keys(key, tag)
+        self.tag = tag
+        self.key = RngKey(keys, tag=tag)
+        self.count = RngCount(jnp.zeros(keys.shape, jnp.uint32), tag=tag)
+
+    def __call__(self) -> jax.Array:
+        """Draws a key.
+
+        Returns:
+            A key of shape `()`.
+
+        Raises:
+            TraceContextError: inside a transformation to which the stream was not passed.
+            LiftArgumentError: where the stream holds an array of keys.
+        """
+        return _draw(self)
+
+    def fork(self, *, split: Shape | None = None) -> RngStream:
+        """A new stream, seeded with a key drawn from this one.
+
+        Args:
+            split: the number of keys of the new stream; an older way to write `split(k)`.
+
+        Returns:
+            A stream with a count of zero.
+        """
+        return RngStream(drawn_key(self, split), tag=self.tag)
+
+    def split(self, k: Shape) -> RngStream:
+        """A new stream of several keys, split from one drawn here.
+
+        Args:
+            k: the shape of the keys.
+
+        Returns:
+            A stream with keys and counts of shape `(k,)`, or `k` where that is a tuple.
+        """
+        return self.fork(split=k)
+
+    def broadcast(self, k: Shape) -> RngStream:
+        """A new stream that holds one key, drawn here, several times: all elements draw the same.
+
+        Args:
+            k: the shape of the keys.
+
+        Returns:
+            A stream with keys and counts of shape `(k,)`, or `k` where that is a tuple.
+        """
+        return RngStream(jnp.broadcast_to(drawn_key(self), shape_of(k)), tag=self.tag)
+
+
+class Rngs(Draws, Pytree):
+    """Streams of keys by name, with a `default` for names that have none.
+
+    Each stream is an attribute and an item. Calling the object, or a method of `jax.random` on it, draws from
+    `default`. A stream of another `Rngs` that is given under its own name is shared, count and all, and no key is
+    drawn from it twice; under another name it is copied, like a seed that is given twice.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(0, params=1)
+        >>> kernel = rngs.params.normal((2, 3))
+        >>> key, other = rngs(), rngs.dropout()  # both from `default`
+        >>> list(rngs), int(rngs.default.count.get_value())
+        (['params', 'default'], 2)
+
+    Args:
+        default: a seed or a key for the stream `default`; or a mapping from names to those, or to streams.
+        **rngs: a seed, a key or a stream for each name.
+
+    Raises:
+        LiftArgumentError: where something is no seed, key or stream.
+    """
+
+    def __init__(
+        self,
+        default: RngValue | RngStream | Mapping[str, RngValue | RngStream] | None = None,
+        **rngs: RngValue | RngStream,
+    ) -> None:
+        given: dict[str, Any] = {**default, **rngs} if isinstance(default, Mapping) else dict(rngs)
+        if default is not None and not isinstance(default, Mapping):
+            given["default"] = default
+        for name, value in given.items():
+            setattr(self, name, _stream(value, name))
+
+    def __call__(self) -> jax.Array:
+        """Draws a key from the stream `default`.
+
+        Returns:
+            A key of shape `()`.
+        """
+        return self._get_stream("default")()
+
+    def __getattr__(self, name: str) -> RngStream:
+        # Tools ask objects for names with underscores; a stream would be called by them, and a key lost.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        return self._get_stream(name)
+
+    def __getitem__(self, name: str) -> RngStream:
+        return self._get_stream(name)
+
+    def _get_stream(self, name: str) -> RngStream:
+        streams = dict(self.items())
+        found = streams.get(name, streams.get("default"))
+        if found is None:
+            raise UnknownStreamError(
+                f"the stream {name!r} of Rngs",
+                f"No RngStream named {name!r} found in Rngs; there are {_listed(streams)}.",
+                f"Give it a seed, as in `Rngs({name}=0)`, or all that have none, as in `Rngs(0)`.",
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self.items()))
+
+    def __len__(self) -> int:
+        return len(dict(self.items()))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and isinstance(vars(self).get(name), RngStream)
+
+    def items(self) -> Iterator[tuple[str, RngStream]]:
+        """The streams by name.
+
+        Yields:
+            Pairs of a name and its `RngStream`, in the order in which they were set.
+        """
+        for name, stream in vars(self).items():
+            if isinstance(stream, RngStream):
+                yield name, stream
+
+    def fork(self, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None) -> Rngs:
+        """New streams, each seeded with a key drawn from the stream of its name.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> rngs = nnx.Rngs(params=1, dropout=2)
+            >>> rngs.fork().params() == nnx.Rngs(params=1).params.fork()()
+            Array(True, dtype=bool)
+
+        Args:
+            split: how many keys the new streams hold, as `Rngs.split` takes it; streams that no filter matches are
+                forked. An older way to write `split(k)`.
+
+        Returns:
+            Streams with the same names and counts of zero.
+        """
+        rules = rules_of(split)
+        return Rngs({name: stream.fork(split=_chosen(rules, stream)) for name, stream in self.items()})
+
+    def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
+        """New streams of several keys, split from a key drawn from the stream of its name.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> rngs = nnx.Rngs(params=1, dropout=2, noise=3)
+            >>> new = rngs.split({"params": 5, "dropout": None, ...: (2, 5)})
+            >>> new.params.key.shape, new.dropout.key.shape, new.noise.key.shape
+            ((5,), (), (2, 5))
+
+        Args:
+            k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
+                stream is taken. Streams with None, or that none matches, are shared with this object.
+
+        Returns:
+            Streams with the same names and counts of zero.
+        """
+        return self._each(k, RngStream.split)
+
+    def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
+        """New streams that hold one key several times, drawn from the stream of its name: all elements draw the same.
+
+        Example:
+            >>> import nnx_like as nnx
+            >>> keys = nnx.Rngs(0).broadcast(5).default.key.get_value()
+            >>> keys.shape, bool(keys[0] == keys[4])
+            ((5,), True)
+
+        Args:
+            k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
+                stream is taken. Streams with None, or that none matches, are shared with this object.
+
+        Returns:
+            Streams with the same names and counts of zero.
+        """
+        return self._each(k, RngStream.broadcast)
+
+    def _each(self, k: Any, change: Callable[[RngStream, Any], RngStream]) -> Rngs:
+        rules = rules_of(k)
+        shaped = [(name, stream, _chosen(rules, stream)) for name, stream in self.items()]
+        return Rngs({name: stream if shape is None else change(stream, shape) for name, stream, shape in shaped})
+
+
+def _draw(stream: RngStream) -> jax.Array:
+    """Draws a key from a stream, and counts it."""
+    key, count = stream.key.get_value(), stream.count
+    if key.shape:
+        raise LiftArgumentError(
+            f"the stream {stream.tag!r}",
+            f"a key was drawn from {key.shape} keys; a draw takes one.",
+            "Draw inside a transformation that takes these axes away, such as `nnx.vmap` with the stream on axis 0.",
+        )
+    drawn = count.get_value()
+    count.set_value(drawn + 1)  # first, since it raises where the stream belongs to another trace
+    return jax.random.fold_in(key, drawn)
+
+
+def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
+    """Draws a key from a stream, and splits it into a shape, where that is not None."""
+    key = stream()
+    return key if split is None else jax.random.split(key, shape_of(split))
+
+
+def _same_stream(stream: RngStream) -> RngStream:
+    """Another stream with the same variables: what is drawn from one is counted for both."""
+    made = RngStream.__new__(RngStream)
+    made.tag, made.key, made.count = stream.tag, stream.key, stream.count
+    return made
+
+
+def shape_of(k: Shape) -> tuple[int, ...]:
+    """A number of keys, or one for each axis, as a shape."""
+    return tuple(k) if isinstance(k, (tuple, list)) else (k,)
+
+
+def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Predicate, Shape | None]]:
+    """A mapping from filters to shapes, or one shape for all, as predicates and shapes."""
+    return [(to_predicate(one), shape) for one, shape in (k if isinstance(k, Mapping) else {...: k}).items()]
+
+
+def _chosen(rules: list[tuple[Predicate, Shape | None]], stream: RngStream) -> Shape | None:
+    """The shape that the first rule which matches a stream of an `Rngs` has; its path is empty there."""
+    return next((shape for matches, shape in rules if matches((), stream)), None)
+
+
+def _stream(value: Any, name: str) -> RngStream:
+    if not isinstance(value, RngStream):
+        return RngStream(value, tag=name)
+    if value.tag == name:
+        return _same_stream(value)
+    made = RngStream(value.key.get_value(), tag=name)
+    made.count.set_value(value.count.get_value())
+    return made
+
+
+def _keys(value: Any, tag: str) -> jax.Array:
+    """The keys that a seed stands for."""
+    if isinstance(value, int):
+        return jax.random.key(value)
+    if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return value
+        if value.dtype == jnp.uint32 and value.ndim:
+            return jax.random.wrap_key_data(value)
+    raise LiftArgumentError(
+        f"the stream {tag!r}",
+        f"Invalid rng value: {shown(value)}, expected an int, or a key made by `jax.random.key`.",
+        f"Write `Rngs({tag}=0)` or `Rngs({tag}=jax.random.key(0))`.",
+    )
+
+
+def _listed(streams: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, streams)) or "none"
