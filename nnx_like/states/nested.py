@@ -105,6 +105,8 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
 def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
     """Returns nested mappings in one; what is given stays as it is. Of two leaves at one path, the later one stays.
 
+    Mappings with nothing in them appear nowhere.
+
     Example:
         >>> joined([{"a": {"b": 1}}, {"a": {"c": 2}}])
         {'a': {'b': 1, 'c': 2}}
@@ -116,5 +118,7 @@ def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
             if isinstance(new, Mapping):
                 old = result.get(key)
                 new = joined([old, new] if isinstance(old, Mapping) else [new])
+                if not new:
+                    continue
             result[key] = new
     return result
