@@ -29,11 +29,12 @@ States = State | FlatState | Mapping[Any, Any]
 """What the functions take for a state."""
 
 
-def _state(state: Any) -> Any:
+def _state(state: Any) -> State:
     """Whatever has the methods of a state, else a state of the same leaves."""
     if isinstance(state, FlatState):
         return state.to_nested_state()
-    return State(state) if isinstance(state, Mapping) and not hasattr(state, "flat_state") else state
+    whole: State = state if hasattr(state, "flat_state") else State(state)
+    return whole
 
 
 def to_flat_state(state: States) -> FlatState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from liftcore.errors import LiftArgumentError
@@ -47,26 +47,31 @@ def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts
         return sorted(pairs, key=lambda pair: tuple(map(_rank, pair[0])))
 
 
-def pairs_of(mapping: Mapping[Any, Any], path: PathParts = ()) -> Iterator[tuple[PathParts, Any]]:
-    """Yields the leaves of nested mappings with their paths, sorted. Mappings with nothing in them appear nowhere.
+def pairs_of(mapping: Mapping[Any, Any]) -> list[tuple[PathParts, Any]]:
+    """Returns the leaves of nested mappings with their paths, sorted. Mappings with nothing in them appear nowhere.
 
     Example:
-        >>> list(pairs_of({"b": 1, "a": {"c": 2, "d": {}}}))
+        >>> pairs_of({"b": 1, "a": {"c": 2, "d": {}}})
         [(('a', 'c'), 2), (('b',), 1)]
 
     Args:
         mapping: nested mappings; whatever is no mapping is a leaf.
-        path: what the paths begin with.
 
-    Yields:
+    Returns:
         Pairs of path and leaf.
     """
+    pairs: list[tuple[PathParts, Any]] = []
+    _collect(mapping, (), pairs)
+    return pairs
+
+
+def _collect(mapping: Mapping[Any, Any], path: PathParts, pairs: list[tuple[PathParts, Any]]) -> None:
     for key in sorted_keys(mapping):
         below = mapping[key]
-        if isinstance(below, Mapping):
-            yield from pairs_of(below, (*path, key))
+        if type(below) is dict or isinstance(below, Mapping):
+            _collect(below, (*path, key), pairs)
         else:
-            yield (*path, key), below
+            pairs.append(((*path, key), below))
 
 
 def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:

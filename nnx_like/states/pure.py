@@ -36,7 +36,8 @@ def as_pure(tree: T) -> T:
     def pure(leaf: Any) -> Any:
         return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may hold variables too
 
-    return jax.tree.map(pure, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    result: T = jax.tree.map(pure, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    return result
 
 
 def _value_of(leaf: Any) -> Any:

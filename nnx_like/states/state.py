@@ -219,7 +219,9 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
     _keys: tuple[PathParts, ...]
     _values: list[Any]
 
-    def __init__(self, items: Iterable[tuple[PathParts, Any]] | Mapping[PathParts, Any], /, *, sort: bool) -> None:
+    def __init__(
+        self, items: Iterable[tuple[PathParts, Any]] | Mapping[PathParts, Any], /, *, sort: bool = False
+    ) -> None:
         pairs = list(items.items() if isinstance(items, Mapping) else items)
         pairs = sorted_pairs(pairs) if sort else pairs
         self._keys = tuple(path for path, _ in pairs)
