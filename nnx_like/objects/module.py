@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from .traversal import iter_children, iter_graph
 __all__ = ["CAPTURES", "Module", "iter_module_children", "iter_modules"]
 
 CAPTURES = "__captures__"
-"""The attribute that a module has inside `capture`: `(types, variables by name)`."""
+"""The attribute that a module has inside `capture`: a variable of each type captured, which holds values by name."""
 
 
 def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ class Module(Pytree):
 
     def sow(
         self,
-        variable_type: type[Variable] | str,
+        variable_type: type[Variable[Any]] | str,
         name: str,
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = _append,
@@ -77,18 +77,21 @@ class Module(Pytree):
             StructureError: where the attribute is something else.
         """
         kind = _variable_type(variable_type)
-        stored = self._stored(kind, name)
-        if stored is None:
-            return False
-        if name not in stored:
-            variable = kind(reduce_fn(init_fn(), value))
-            self._store(stored, name, variable)
+        captures = vars(self).get(CAPTURES)
+        if captures is not None:
+            captured = _of_kind(captures, kind)
+            if captured is not None:
+                found = captured.get_value()
+                captured.set_value({**found, name: reduce_fn(found[name] if name in found else init_fn(), value)})
+            return captured is not None
+        if not hasattr(self, name):
+            setattr(self, name, kind(reduce_fn(init_fn(), value)))
             return True
-        variable = self._variable(kind, name, stored[name])
+        variable = self._variable(kind, name)
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    def perturb(self, name: str, value: Any, variable_type: type[Variable] | str = Perturbation) -> Any:
+    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
         """Adds a variable that is zero to a value, so that its derivative is that of the value.
 
         Example:
@@ -113,31 +116,21 @@ class Module(Pytree):
             StructureError: where the attribute is something else.
         """
         kind = _variable_type(variable_type)
-        stored = self._stored(kind, name)
-        if stored is None:
-            return value
-        if name not in stored:
-            self._store(stored, name, kind(jax.tree.map(jnp.zeros_like, value)))
-            stored = self._stored(kind, name) or stored
-        held = self._variable(kind, name, stored[name]).get_value()
-        return jax.tree.map(jnp.add, value, held)
-
-    def _stored(self, kind: type[Variable], name: str) -> dict[str, Any] | None:
-        """Where a variable of a type is stored: in the attributes, or in a dict of `capture`; None for nowhere."""
         captures = vars(self).get(CAPTURES)
-        if captures is None:
-            return vars(self)
-        types, found = captures
-        return found if name in found or issubclass(kind, types) else None
+        if captures is not None:
+            captured = _of_kind(captures, kind)
+            if captured is None:
+                return value
+            if name not in captured.get_value():
+                captured.set_value({**captured.get_value(), name: _zeros(value)})
+            return jax.tree.map(jnp.add, value, captured.get_value()[name])
+        if not hasattr(self, name):
+            setattr(self, name, kind(_zeros(value)))
+        return jax.tree.map(jnp.add, value, self._variable(kind, name).get_value())
 
-    def _store(self, stored: dict[str, Any], name: str, variable: Variable) -> None:
-        if stored is vars(self):
-            setattr(self, name, variable)
-        else:
-            stored[name] = variable
-
-    def _variable(self, kind: type[Variable], name: str, held: Any) -> Variable:
-        if not isinstance(held, Variable) or type(held) is not kind:
+    def _variable(self, kind: type[Variable[Any]], name: str) -> Variable[Any]:
+        held = getattr(self, name)
+        if type(held) is not kind:
             raise StructureError(
                 f"{type(self).__name__}.{name}",
                 f"expected it to be of type {kind.__name__}, and it is of type {type(held).__name__}.",
@@ -202,7 +195,15 @@ class Module(Pytree):
         return iter_module_children(self)
 
 
-def _variable_type(kind: type[Variable] | str) -> type[Variable]:
+def _of_kind(captures: Iterable[Variable[Any]], kind: type[Variable[Any]]) -> Variable[Any] | None:
+    return next((one for one in captures if type(one) is kind), None)
+
+
+def _zeros(value: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, value)
+
+
+def _variable_type(kind: type[Variable[Any]] | str) -> type[Variable[Any]]:
     return variable_type_from_name(kind, allow_register=True) if isinstance(kind, str) else kind
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 from liftcore import trace_state
 
 from ..errors import StructureError, TraceContextError
-from . import flattening
+from . import flattening, printing
 from .markers import MARK, has_data, is_marked, register_data_type, unmarked
 
-__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live"]
+__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live", "renewed"]
 
 
 class PytreeMeta(abc.ABCMeta):
@@ -91,6 +91,12 @@ class Pytree(metaclass=PytreeMeta):
         check_live(self, name)
         object.__delattr__(self, name)
 
+    def __repr__(self) -> str:
+        return printing.object_text(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return printing.treescope_of(self, path, subtree_renderer)
+
     @property
     def __orig_class__(self) -> Any:
         raise AttributeError("__orig_class__")
@@ -101,7 +107,7 @@ class Pytree(metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """What is pickled and copied: the attributes, without the trace, which is made anew."""
-        return dict(vars(self)), dict(flattening.marks_of(self))
+        return dict(vars(self)), dict(getattr(self, "_marks", ()))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
@@ -153,6 +159,19 @@ def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
         return attributes
     items = sorted((int(name), value) for name, value in attributes if name.isdigit())
     return items + [(name, value) for name, value in attributes if not name.isdigit()]
+
+
+def renewed(node: Pytree) -> Any:
+    """A new object of the same class, with the same marks and without attributes. `__init__` is not called.
+
+    Args:
+        node: the object.
+    """
+    made = object.__new__(type(node))
+    object.__setattr__(made, "_trace", trace_state())
+    if hasattr(node, "_marks"):
+        object.__setattr__(made, "_marks", node._marks)
+    return made
 
 
 def _static_data(node: Pytree, name: str) -> StructureError:

@@ -5,13 +5,18 @@ Each object, variable, list, tuple and dict is met once; a part comes before wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+
+from liftcore.errors import shown
+
+from ..errors import StructureError
 from ..filters import to_predicate
 from ..variables.variable import Variable
 from .markers import is_data
-from .pytree import Pytree, attributes_of
+from .pytree import Pytree, attributes_of, renewed
 
 __all__ = ["children_of", "find_duplicates", "iter_children", "iter_graph", "recursive_map"]
 
@@ -22,17 +27,33 @@ def children_of(node: Any) -> list[tuple[Any, Any]] | None:
     """What is right below a value, with its names or numbers; None where the value is a leaf.
 
     Args:
-        node: an object, a list, a tuple, a dict, or any other value.
+        node: an object, a list, a tuple, a dict, any other pytree, or a leaf.
     """
+    kind = type(node)
     if isinstance(node, Pytree):
-        return list(attributes_of(node))
-    if isinstance(node, list | tuple):
-        if hasattr(node, "_fields"):
-            return [(name, getattr(node, name)) for name in node._fields]
+        return attributes_of(node)
+    if kind in (list, tuple):
         return list(enumerate(node))
-    if isinstance(node, Mapping) and not isinstance(node, Variable):
-        return sorted(node.items(), key=lambda item: str(item[0]))
-    return None
+    if node is None or is_data(node) or isinstance(node, str | int | float | type):
+        return None
+    try:
+        pairs = jax.tree.leaves_with_path(node, is_leaf=_is_not(node))
+    except (TypeError, ValueError):  # a dict whose keys have no order, which JAX does not look into
+        return None
+    is_leaf = len(pairs) == 1 and pairs[0][1] is node
+    return None if is_leaf else [(_name(path[0]), child) for path, child in pairs]
+
+
+def _is_not(node: Any) -> Callable[[Any], bool]:
+    return lambda one: one is not node
+
+
+def _name(step: Any) -> Any:
+    """The name or number that a step of one of JAX's paths stands for."""
+    for kind in ("key", "idx", "name"):
+        if hasattr(step, kind):
+            return getattr(step, kind)
+    return str(step)
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
@@ -59,7 +80,7 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
 
 def _below(path: Path, node: Any, seen: set[int]) -> Iterator[tuple[Path, Any]]:
     children = children_of(node)
-    if children is not None or isinstance(node, Variable):
+    if children is not None or node is None or isinstance(node, Variable):
         if id(node) in seen:
             return
         seen.add(id(node))
@@ -81,8 +102,18 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 
     Yields:
         The name and the object.
+
+    Raises:
+        StructureError: where the value is none of these.
     """
-    for name, child in children_of(node) or ():
+    children = children_of(node)
+    if children is None:
+        raise StructureError(
+            f"iter_children({shown(node)})",
+            "it has no children.",
+            "Pass an object, or a list, tuple or dict of objects.",
+        )
+    for name, child in children:
         if isinstance(child, Pytree | Variable):
             yield name, child
 
@@ -116,20 +147,17 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
         if isinstance(node, Variable):
             made[id(node)] = new
         return new
-    empty = Pytree.__new__(type(node)) if isinstance(node, Pytree) else None
+    empty = renewed(node) if isinstance(node, Pytree) else None
     if empty is not None:
-        made[id(node)] = empty  # for one that is below itself
-    new = _filled(node, empty, {name: _mapped(f, (*path, name), child, made) for name, child in children})
-    made[id(node)] = new = f(path, new)
+        made[id(node)] = empty  # at once, for one that is below itself
+    parts = [(name, _mapped(f, (*path, name), child, made)) for name, child in children]
+    if empty is not None:
+        vars(empty).update({str(name): part for name, part in parts})
+    else:
+        structure = jax.tree.structure(node, is_leaf=_is_not(node))
+        empty = structure.unflatten([part for _, part in parts])
+    made[id(node)] = new = f(path, empty)
     return new
-
-
-def _filled(node: Any, empty: Any, parts: dict[Any, Any]) -> Any:
-    if empty is not None:
-        return empty.__setstate__(({str(name): part for name, part in parts.items()}, {})) or empty
-    if isinstance(node, Mapping):
-        return type(node)({name: parts[name] for name in node})  # type: ignore[call-arg]
-    return type(node)(*parts.values()) if hasattr(node, "_fields") else type(node)(parts.values())
 
 
 def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:

@@ -1,0 +1,193 @@
+"""`capture`: what modules store on the way, returned beside the result."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..errors import StructureError
+from ..objects.containers import Dict, List
+from ..objects.module import CAPTURES, Module, iter_modules
+from ..states.functions import from_flat_state
+from ..states.state import State
+from ..variables.kinds import Perturbation
+from ..variables.variable import Variable
+
+__all__ = ["capture"]
+
+Kind = type[Variable[Any]]
+
+
+def capture(
+    fn: Callable[..., Any] | Kind, *var_types: Kind, init: Any = None, method_outputs: Kind | None = None
+) -> Any:
+    """Makes a function return also what modules store by `sow` and `perturb` while it runs.
+
+    The modules are as they were afterwards: nothing is left in their attributes. Transformations inside take along what
+    is stored, so a value that is stored under `vmap` comes out with an axis more.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> class Double(nnx.Module):
+        ...     def __call__(self, x):
+        ...         self.sow(nnx.Intermediate, "seen", x)
+        ...         return 2 * x
+        >>> y, seen = nnx.capture(Double(), nnx.Intermediate)(3)
+        >>> y, seen.seen.get_value()
+        (6, (3,))
+
+        The derivative by what is inside of a model:
+
+        >>> class Square(nnx.Module):
+        ...     def __call__(self, x):
+        ...         return self.perturb("inner", 2 * x) ** 2
+        >>> square = Square()
+        >>> _, zeros = nnx.capture(square, nnx.Perturbation)(1.0)
+        >>> def loss(square, zeros, x):
+        ...     return nnx.capture(square, init=zeros)(x)
+        >>> float(nnx.grad(loss, argnums=1)(square, zeros, 1.0).inner.get_value())
+        4.0
+
+    Args:
+        fn: a module, a method of a module, or a function whose first argument is the module. A type of variables in its
+            place makes a decorator for functions.
+        *var_types: the types of variables that are captured. Others that are stored are dropped.
+        init: a state of perturbations, such as a captured one: what `perturb` adds.
+        method_outputs: a type of variables that the results of all public methods are stored as, under their names.
+
+    Returns:
+        A function that returns `(result, state, …)`, a state for each type; where there are no types, the result.
+
+    Raises:
+        StructureError: where `init` has a value for a module that there is not.
+    """
+    if isinstance(fn, type) and issubclass(fn, Variable):
+        kinds = (fn, *var_types)
+        return lambda inner: capture(inner, *kinds, init=init, method_outputs=method_outputs)
+    if method_outputs is not None and method_outputs not in var_types:
+        var_types = (*var_types, method_outputs)
+    bound: Any = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    of_module = isinstance(bound, Module)
+
+    @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)  # type: ignore[operator]
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        root = bound if of_module else args[0] if args else None
+        with _capturing(root, var_types, init), _recording(root, method_outputs):
+            result = fn(*args, **kwargs)
+            states = [_collected(root, kind) for kind in var_types]
+        return (result, *states) if states else result
+
+    return captured
+
+
+@contextlib.contextmanager
+def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
+    """Inside, modules store in an attribute of their own; it is a part of them, so transformations take it along."""
+    given = _by_module(init)
+    modules = dict(iter_modules(root))
+    for path in given:
+        if path not in modules:
+            raise StructureError(
+                f"capture(init={type(init).__name__})",
+                f"it has values for {path}, where there is no module.",
+                "Pass a state that was captured from the same model.",
+            )
+    before = [(module, vars(module).get(CAPTURES)) for module in modules.values()]
+    try:
+        for path, module in modules.items():
+            values: dict[Kind, dict[str, Any]] = {kind: {} for kind in kinds}
+            for kind, name, value in given.get(path, ()):
+                values.setdefault(kind, {})[name] = value
+            setattr(module, CAPTURES, tuple([kind(held) for kind, held in values.items()]))
+        yield
+    finally:
+        for _, module in list(iter_modules(root)):
+            vars(module).pop(CAPTURES, None)
+        for module, captures in before:
+            vars(module).pop(CAPTURES, None)
+            if captures is not None:
+                vars(module)[CAPTURES] = captures
+
+
+def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]:
+    """The variables of a state by the path of their module: `(type, name, value)`."""
+    found: dict[tuple[Any, ...], list[tuple[Kind, str, Any]]] = {}
+
+    def visit(path: tuple[Any, ...], node: Any) -> None:
+        if isinstance(node, Mapping) and not isinstance(node, Variable):
+            for name, below in node.items():
+                visit((*path, name), below)
+        elif isinstance(node, Variable):
+            found.setdefault(path[:-1], []).append((type(node), path[-1], node.get_value()))
+        else:
+            found.setdefault(path[:-1], []).append((Perturbation, path[-1], node))
+
+    if state is not None:
+        visit((), state)
+    return found
+
+
+def _collected(root: Any, kind: Kind) -> State:
+    pairs = [
+        ((*path, name), kind(value))
+        for path, module in iter_modules(root)
+        for captured in vars(module).get(CAPTURES, ())
+        if type(captured) is kind
+        for name, value in captured.get_value().items()
+    ]
+    return from_flat_state(sorted(pairs, key=lambda pair: tuple(map(str, pair[0]))))
+
+
+# --- results of methods
+
+
+@contextlib.contextmanager
+def _recording(root: Any, kind: Kind | None) -> Iterator[None]:
+    """Inside, modules are of subclasses whose methods store their results.
+
+    A class is a part of what transformations compile for, so nothing that was compiled outside is used inside.
+    """
+    modules = [] if kind is None else [module for _, module in iter_modules(root)]
+    classes = [type(module) for module in modules]
+    try:
+        for module, cls in zip(modules, classes, strict=True):
+            object.__setattr__(module, "__class__", _recorder(cls, kind))
+        yield
+    finally:
+        for module, cls in zip(modules, classes, strict=True):
+            object.__setattr__(module, "__class__", cls)
+
+
+def _recorder(cls: Any, kind: Any) -> Any:
+    known = vars(cls).get("_recorders")
+    if known is None:
+        known = cls._recorders = {}
+    if kind not in known:
+        methods = {name: _recorded(name, method, kind) for name, method in _methods(cls)}
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_recorders": {}}
+        known[kind] = type(cls)(cls.__name__, (cls,), {**names, **methods})
+    return known[kind]
+
+
+def _methods(cls: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class, and `__call__`, but for those of all modules and containers."""
+    for name in dir(cls):
+        method = inspect.getattr_static(cls, name)
+        is_own = not any(hasattr(base, name) for base in (Module, List, Dict)) or name == "__call__"
+        if is_own and isinstance(method, types.FunctionType) and (name == "__call__" or not name.startswith("_")):
+            yield name, method
+
+
+def _recorded(name: str, method: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        if CAPTURES in vars(self):
+            self.sow(kind, name, result)
+        return result
+
+    return recorded

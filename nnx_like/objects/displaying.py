@@ -1,0 +1,38 @@
+"""`display`: objects as a notebook shows them, by treescope where that is installed, and printed where it is not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+__all__ = ["display"]
+
+
+def display(*args: Any) -> None:
+    """Shows objects and other values in a notebook by `treescope`, and prints them elsewhere.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.display(nnx.Dict(rate=0.5))
+        Dict(
+          rate=0.5,
+        )
+
+    Args:
+        *args: what is shown.
+    """
+    if _is_notebook() and importlib.util.find_spec("treescope") is not None:
+        treescope = importlib.import_module("treescope")
+        for arg in args:
+            treescope.display(arg, ignore_exceptions=True, autovisualize=True)
+    else:
+        for arg in args:
+            print(arg)
+
+
+def _is_notebook() -> bool:
+    """Whether IPython runs the program: where it does, it is imported."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None

@@ -1,0 +1,182 @@
+"""How objects are shown: attributes one a line, arrays by type and shape, and the sizes of all variables below."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from liftcore import is_array
+
+from ..variables.kinds import RngState
+from ..variables.printing import size_of, size_text
+from ..variables.variable import Variable
+from .markers import has_data
+
+__all__ = ["kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
+
+_INDENT = "  "
+
+
+def object_text(node: Any) -> str:
+    """An object as text, with what is below it; an object that was shown before, by its class and path alone.
+
+    Args:
+        node: the object.
+    """
+    return _object(node, "", {})
+
+
+def _object(node: Any, path: str, seen: dict[int, str]) -> str:
+    if id(node) in seen:
+        return f"{type(node).__name__}(…)  # {seen[id(node)] or 'the whole'}"
+    seen[id(node)] = path
+    numbered = type(node)._numbered
+    lines = []
+    for name, value in vars(node).items():
+        step = f"[{name}]" if numbered and name.isdigit() else f".{name}"
+        label = "" if numbered and name.isdigit() else f"{name}="
+        lines.append(f"{label}{_text(value, path + step, seen)}")
+    return _block(f"{type(node).__name__}(", lines, ")", sizes_text(sizes_by_kind([node])))
+
+
+def _text(value: Any, path: str, seen: dict[int, str]) -> str:
+    if _is_object(value):
+        return _object(value, path, seen)
+    if isinstance(value, Variable):
+        return _variable(value, path, seen)
+    if type(value) in (list, tuple) and has_data(value):
+        lines = [_text(one, f"{path}[{number}]", seen) for number, one in enumerate(value)]
+        return _block("[" if type(value) is list else "(", lines, "]" if type(value) is list else ")", "")
+    if type(value) is dict and has_data(value):
+        lines = [f"{name!r}: {_text(one, f'{path}[{name!r}]', seen)}" for name, one in value.items()]
+        return _block("{", lines, "}", "")
+    return value_text(value)
+
+
+def _is_object(value: Any) -> bool:
+    return hasattr(type(value), "_numbered")
+
+
+def _variable(value: Variable[Any], path: str, seen: dict[int, str]) -> str:
+    if id(value) in seen:
+        return f"{type(value).__name__}(…)  # {seen[id(value)]}"
+    seen[id(value)] = path
+    raw = value.get_raw_value()
+    told = "".join(f", {name}={one!r}" for name, one in value.get_metadata().items())
+    size = size_text(*size_of(raw))
+    return f"{type(value).__name__}({value_text(raw)}{told})" + (f"  # {size}" if size else "")
+
+
+def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
+    """Lines between brackets, each with a comma before its comment."""
+    inner = [textwrap.indent(_comma(line), _INDENT) for line in lines]
+    first = f"{start}  # {comment}" if comment else start
+    if not inner:
+        return f"{start}{end}"
+    return "\n".join([first, *inner, end])
+
+
+def _comma(text: str) -> str:
+    """A text with a comma at its end; where a comment ends its last line, before that."""
+    *above, last = text.split("\n")
+    code, mark, comment = last.partition("  # ") if not above else (last, "", "")
+    return "\n".join([*above, f"{code},{mark}{comment}"])
+
+
+def value_text(value: Any) -> str:
+    """A value in one line: arrays by type and shape, classes and functions by name.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> value_text({"x": jnp.ones((2, 3)), "fn": len, "n": 1})
+        "{'x': float32[2,3], 'fn': len, 'n': 1}"
+
+    Args:
+        value: any value.
+    """
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"{dtype}[{','.join(map(str, shape))}]"
+    if type(value) in (list, tuple):
+        inner = ", ".join(map(value_text, value))
+        return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{name!r}: {value_text(one)}' for name, one in value.items())}}}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__).rpartition("<locals>.")[2]
+    return " ".join(repr(value).split())
+
+
+# --- sizes
+
+
+def kind_name(variable: Variable[Any]) -> str:
+    """The name under which a variable is counted: its kind; keys and counts of random streams are one.
+
+    Args:
+        variable: the variable.
+    """
+    return RngState.__name__ if isinstance(variable, RngState) else type(variable).__name__
+
+
+def sizes_by_kind(values: Iterable[Any]) -> dict[str, tuple[int, int]]:
+    """For each kind of variables, by name, how many elements there are below some values, and how many bytes.
+
+    Args:
+        values: objects, or lists, tuples and dicts of objects. What is shared counts once.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
+    for variable in _variables(values, set()):
+        number, size = size_of(variable.get_raw_value())
+        if number:
+            before = sizes.get(kind_name(variable), (0, 0))
+            sizes[kind_name(variable)] = before[0] + number, before[1] + size
+    return dict(sorted(sizes.items()))
+
+
+def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]:
+    for value in values:
+        if isinstance(value, Variable):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+        elif _is_object(value):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield from _variables(vars(value).values(), seen)
+        elif not is_array(value):
+            yield from _variables([one for one in has_data(value) if not is_array(one)], seen)
+
+
+def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
+    """Sizes by kind in one line, with the total where there are several.
+
+    Example:
+        >>> sizes_text({"BatchStat": (3, 12), "Param": (6, 24)})
+        'BatchStat: 3 (12 B), Param: 6 (24 B), Total: 9 (36 B)'
+
+    Args:
+        sizes: for each kind the number of elements and of bytes.
+    """
+    told = dict(sizes)
+    if len(told) > 1:
+        told["Total"] = sum(one[0] for one in sizes.values()), sum(one[1] for one in sizes.values())
+    return ", ".join(f"{name}: {size_text(*size)}" for name, size in told.items())
+
+
+def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:
+    """What `treescope` shows for an object; only treescope calls it.
+
+    Args:
+        node: the object.
+        path: where it lies, as treescope says.
+        subtree_renderer: what shows the attributes.
+    """
+    attributes = dict(vars(node))
+    if type(node)._numbered and all(name.isdigit() for name in attributes):
+        attributes = {f"_{name}": value for name, value in attributes.items()}
+    return importlib.import_module("treescope.repr_lib").render_object_constructor(
+        object_type=type(node), attributes=attributes, path=path, subtree_renderer=subtree_renderer
+    )
