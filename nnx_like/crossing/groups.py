@@ -17,7 +17,7 @@ from ..filters import to_predicate
 from ..graph.definition import path_text
 from ..graph.walk import is_object
 
-__all__ = ["ByFilter", "Choose", "Groups", "is_spec", "pairs_of"]
+__all__ = ["ByFilter", "Choose", "Groups", "alike", "is_spec", "pairs_of"]
 
 
 class ByFilter:
@@ -114,7 +114,7 @@ class Groups:
     def name(self, spec: Any) -> str:
         """The group of variables that have something in common."""
         name = f"{self.label} {spec}"
-        while name in self.specs and not _alike(self.specs[name], spec):  # unlike things may look alike
+        while name in self.specs and not alike(self.specs[name], spec):  # unlike things may look alike
             name += "'"
         self.specs.setdefault(name, spec)
         return name
@@ -146,7 +146,8 @@ class Groups:
         return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
 
 
-def _alike(first: Any, second: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
+    """Whether two specs are the same."""
     return type(first) is type(second) and bool(first == second)
 
 

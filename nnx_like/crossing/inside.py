@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,10 +19,17 @@ from .groups import Groups, pairs_of
 from .metadata import AxisNames
 from .ref import Change, Ref, Still, is_ref
 
-__all__ = ["Inside", "encode"]
+__all__ = ["Inside", "Keep", "encode", "keep_all"]
+
+Keep = Callable[[str, str], bool]
 
 _NEW = object()
 _NOTHING: Any = (None, None)
+
+
+def keep_all(known: str, group: str) -> bool:
+    """Lets variables that came in stay in their groups: for results of which a prefix says nothing."""
+    return True
 
 
 class Inside:
@@ -52,20 +60,23 @@ class Inside:
         self.given.append((leaf, made))
         return made
 
-    def encode(self, result: Any, prefix: Any, what: str = "out_axes", keep: bool = False) -> tuple[Any, Any, Change]:
+    def encode(
+        self, result: Any, prefix: Any, what: str = "out_axes", keep: Keep | None = None
+    ) -> tuple[Any, Any, Change]:
         """What goes home: the result without objects, the values that have no other way, and what is static.
 
         Args:
             result: a pytree that may hold objects.
             prefix: the groups of new variables in it, encoded; a pytree prefix.
             what: what errors call that prefix.
-            keep: whether a variable that came in stays in its group, whatever the prefix says.
+            keep: says of a variable that came in, by its group and the one that the prefix says, whether it stays in
+                its group. Without, each must be in the group that it came in.
 
         Returns:
             The result with a `Ref` for each object; for each group new values in a list, and values of a group that
             may not be written in the scope, by key; and the change of the structure.
         """
-        walk = _InnerWalk(self, keep=False)
+        walk = _InnerWalk(self)
         definitions = walk.again()
         known = {id(node): index for index, node in self.builder.table.items()}
         was = [known.get(id(node)) for node in walk.nodes]
@@ -78,6 +89,11 @@ class Inside:
         self._write(walk, home)
         was = tuple([known.get(id(node)) for node in walk.nodes])
         return result, home, Change(None if same else definitions, was)
+
+    def group_of(self, value: Variable) -> str | None:
+        """The group that a variable came in with; None for one that is new."""
+        found: str | None = self.builder.slots.get(id(value), _NOTHING)[0]
+        return found
 
     def _write(self, walk: _InnerWalk, home: dict[str, Any]) -> None:
         """Brings values that changed on their way: what is another value than was given, equal or not."""
@@ -126,14 +142,15 @@ class _InnerWalk(Walk):
 
     Attributes:
         fresh: the new values by group; the key of one is its number.
-        keep: whether what came in stays in its group, whatever the prefix says.
+        keep: see `Inside.encode`.
     """
 
     __slots__ = ("fresh", "inside", "keep", "trace")
 
-    def __init__(self, inside: Inside, keep: bool) -> None:
+    def __init__(self, inside: Inside) -> None:
         super().__init__()
-        self.inside, self.keep, self.trace = inside, keep, trace_state()
+        self.inside, self.trace = inside, trace_state()
+        self.keep: Keep | None = None
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
@@ -145,11 +162,13 @@ class _InnerWalk(Walk):
         return tuple(found)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
-        if self.keep:
-            group = self.inside.builder.slots.get(id(value), _NOTHING)[0]
-            if group is not None:
-                return group
-        return super()._group(value, path, prefix)
+        group = super()._group(value, path, prefix)
+        if self.keep is not None:
+            index = self.index.get(id(value), len(self.nodes))
+            known = self.prefixes[index] if index < len(self.nodes) else self.inside.group_of(value)
+            if known is not None and self.keep(known, group):
+                return known
+        return group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names

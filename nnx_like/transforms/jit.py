@@ -1,3 +1,339 @@
 """`jit` over objects."""
 
 from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.errors import LiftArgumentError
+
+from ..crossing.groups import ByFilter, Groups, alike, is_spec
+from ..crossing.inside import Inside
+from ..crossing.outside import Outside, still
+from .decorating import MISSING, checked, named, numbered
+
+__all__ = ["CompiledJit", "JitFunction", "LoweredJit", "StateSharding", "jit"]
+
+
+class StateSharding(ByFilter):
+    """The shardings of an object's variables, filter by filter, where one for all of it could stand.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> from jax.sharding import PartitionSpec as P
+        >>> nnx.StateSharding({nnx.Param: P("model"), ...: None}).shardings
+        (P('model',), None)
+
+    Args:
+        filter_sharding: a mapping from filters to shardings, or pairs of these; the first filter that matches counts.
+    """
+
+    def __init__(self, filter_sharding: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        super().__init__(filter_sharding)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """The sharding for each filter, in order."""
+        return self.specs
+
+
+def jit(
+    fun: Callable[..., Any] = MISSING,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Iterable[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+) -> Any:
+    """`jax.jit` for functions of objects.
+
+    What the function does to the objects is done to those that were given, their structure included. Calls with objects
+    of equal structure share what is compiled; another structure compiles anew, and `liftcore.retraces` says why.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> class Counter(nnx.Module):
+        ...     def __init__(self):
+        ...         self.count = nnx.Variable(jnp.zeros((), int))
+        ...     @nnx.jit
+        ...     def __call__(self, x):
+        ...         self.count += 1
+        ...         return x * self.count
+        >>> counter = Counter()
+        >>> print(counter(2), counter(2), counter.count.get_value())
+        2 4 2
+
+    Args:
+        fun: the function; without it the result is a decorator. Methods may be decorated.
+        in_shardings: for each argument how it lies on devices; a pytree prefix of the tuple of arguments that are not
+            static. For an object it is the sharding of all its variables, or a `StateSharding`. None leaves it to JAX.
+        out_shardings: likewise for the result.
+        static_argnums: the numbers of arguments that are part of what is compiled, such as flags: any Python values,
+            compared by type and value.
+        static_argnames: the same, by name.
+        donate_argnums: the numbers of arguments whose memory the results may take. Of an object these are its
+            variables, which hold new arrays afterwards.
+        donate_argnames: the same, by name.
+        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
+        device: the device to run on; by default that of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
+        inline: whether the body becomes part of the program around it, rather than a function that this calls.
+
+    Returns:
+        A `JitFunction`, to be called as `fun`.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method, or shardings do not fit the arguments.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
+    static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+    donated = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
+    if fun is MISSING:
+        return functools.partial(
+            jit, in_shardings=in_shardings, out_shardings=out_shardings, **static, **donated, **options
+        )
+    return JitFunction(
+        fun,
+        in_shardings,
+        out_shardings,
+        numbered(fun, static_argnums, static_argnames),
+        numbered(fun, donate_argnums, donate_argnames),
+        options,
+    )
+
+
+class _Donated:
+    """The spec of variables that are donated.
+
+    Args:
+        sharding: their sharding.
+    """
+
+    def __init__(self, sharding: Any) -> None:
+        self.sharding = sharding
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Donated and bool(self.sharding == other.sharding)
+
+    def __hash__(self) -> int:
+        return hash(self.sharding)
+
+    def __repr__(self) -> str:
+        return f"{self.sharding}, donated"
+
+
+class JitFunction:
+    """A function of objects under `jit`.
+
+    Args:
+        fun: the function.
+        in_shardings: see `jit`.
+        out_shardings: see `jit`.
+        static: the numbers and the names of static arguments.
+        donated: the numbers and the names of donated arguments.
+        options: passed to `liftcore.jit`.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        in_shardings: Any,
+        out_shardings: Any,
+        static: tuple[set[int], set[str]],
+        donated: tuple[set[int], set[str]],
+        options: Mapping[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun, self._static, self._donated, self._options = fun, static, donated, options
+        self._groups = Groups(checked("jit", fun), "sharding")
+        self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+        self._out_shardings = out_shardings
+        self._out_prefix = self._groups.encode(out_shardings)
+        self._forms: dict[Any, _Form] = {}
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """The method of an object."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        form, outside = self._crossed(args, kwargs)
+        return outside.call(form.lifted, *outside.args, mutable=form.donated)
+
+    def lower(self, *args: Any, **kwargs: Any) -> LoweredJit:
+        """The program for arguments like these, without running it: `lower(…).compile()`, as in `jax.jit`.
+
+        Args:
+            args: the arguments of a call; arrays, in variables too, may be `jax.ShapeDtypeStruct`.
+            kwargs: likewise.
+        """
+        form, outside = self._crossed(args, kwargs)
+        with outside.scope(form.donated) as scope:
+            return LoweredJit(self, form.lifted.lower(scope, *outside.args))
+
+    def _crossed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Form, Outside]:
+        """How the function is lifted for a call, and the crossing of that."""
+        numbers, names = self._static
+        if numbers:
+            args = tuple([self._still(arg, number) if number in numbers else arg for number, arg in enumerate(args)])
+        if names:
+            kwargs = {name: self._still(arg, name) if name in names else arg for name, arg in kwargs.items()}
+        form = self._forms.get((len(args), *kwargs))
+        if form is None:
+            form = self._forms[len(args), *kwargs] = _Form(self, len(args), list(kwargs))
+        return form, Outside(self._groups, form.parted(args, kwargs), form.prefix, "in_shardings")
+
+    def _still(self, value: Any, name: Any) -> Any:
+        return still(value, f"{self._groups.where}, the static argument {name}")
+
+
+class _Form:
+    """A function under `jit`, for calls with some number of arguments and some keyword arguments.
+
+    The body gets the arguments in two parts: those that are donated, and all others.
+
+    Attributes:
+        lifted: called as `lifted(scope, donated, others)`.
+        prefix: the groups of what is in these parts.
+        donated: the groups of donated variables, which have to be mutable.
+    """
+
+    def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
+        self._numbers, self._names = jitted._donated
+        groups, out_shardings, fun = jitted._groups, jitted._out_shardings, jitted._fun
+        shardings = self.parted(_shardings(jitted, count), dict.fromkeys(names))
+        donated, others = shardings
+        self.prefix = (groups.encode(jax.tree.map(_Donated, donated, is_leaf=is_spec)), groups.encode(others))
+        self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated]
+
+        @named(fun)
+        def body(scope: liftcore.Scope, donated: Any, others: Any) -> Any:
+            inside = Inside(scope, groups)
+            args, kwargs = self.joined(*inside.decode((donated, others)))
+            return inside.encode(fun(*args, **kwargs), jitted._out_prefix, "out_shardings", self._stays)
+
+        self._specs = specs = {
+            name: spec.sharding if type(spec) is _Donated else spec for name, spec in groups.specs.items()
+        }
+        placed = {name: spec for name, spec in specs.items() if spec is not None}
+        self.lifted = liftcore.jit(
+            body,
+            in_shardings=None if jitted._in_shardings is None else groups.plain(shardings),
+            out_shardings=(groups.plain(out_shardings), specs, None) if placed else None,
+            donate_argnums=1,
+            donate_variables=self.donated,
+            variable_shardings=placed,
+            **jitted._options,
+        )
+
+    def _stays(self, known: str, group: str) -> bool:
+        """Whether a variable that is returned is placed as it came in: it is, where nothing else is asked for."""
+        return self._specs[group] is None or alike(self._specs[known], self._specs[group])
+
+    def parted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The donated arguments, and all others, by position and by name; None stands for those of the other part."""
+        numbers, names = self._numbers, self._names
+        if not numbers and not names:
+            return (), (args, kwargs)
+        donated = tuple([arg if number in numbers else None for number, arg in enumerate(args)])
+        others = tuple([None if number in numbers else arg for number, arg in enumerate(args)])
+        named = {name: arg for name, arg in kwargs.items() if name in names}
+        return (donated, named), (others, {name: arg for name, arg in kwargs.items() if name not in names})
+
+    def joined(self, donated: Any, others: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All arguments: the inverse of `parted`."""
+        if not donated:
+            return others
+        pairs = enumerate(zip(donated[0], others[0], strict=True))
+        args = tuple([given if number in self._numbers else other for number, (given, other) in pairs])
+        return args, {**donated[1], **others[1]}
+
+
+def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
+    """The sharding of each argument; static ones have none, and are not counted."""
+    given, numbers = jitted._in_shardings, jitted._static[0]
+    if type(given) is not tuple:
+        return (given,) * count
+    dynamic = [number for number in range(count) if number not in numbers]
+    if len(dynamic) != len(given):
+        raise LiftArgumentError(
+            jitted._groups.where,
+            f"`in_shardings` is for {len(given)} arguments, and the call has {len(dynamic)} that are not static.",
+            "Give one sharding for each argument.",
+        )
+    found = dict(zip(dynamic, given, strict=True))
+    return tuple([found.get(number) for number in range(count)])
+
+
+class LoweredJit:
+    """One call of a function under `jit`, lowered.
+
+    Attributes:
+        stage: JAX's own, a `jax.stages.Lowered`.
+    """
+
+    def __init__(self, jitted: JitFunction, lowered: liftcore.LoweredJit) -> None:
+        self._jitted, self._lowered = jitted, lowered
+        self.stage = lowered.stage
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The program as text; see `jax.stages.Lowered.as_text`."""
+        return self._lowered.as_text(dialect, debug_info=debug_info)
+
+    def cost_analysis(self) -> Any:
+        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Lowered`."""
+        return self._lowered.cost_analysis()
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledJit:
+        """Compiles the program.
+
+        Args:
+            compiler_options: options of XLA, by name.
+        """
+        return CompiledJit(self._jitted, self._lowered.compile(compiler_options))
+
+
+class CompiledJit:
+    """One call of a function under `jit`, compiled: called as the function, with arguments of the same types.
+
+    Attributes:
+        stage: JAX's own, a `jax.stages.Compiled`.
+
+    Raises:
+        LiftArgumentError: when called, where the types, the static arguments or the structure of objects are others.
+    """
+
+    def __init__(self, jitted: JitFunction, compiled: liftcore.CompiledJit) -> None:
+        self._jitted, self._compiled = jitted, compiled
+        self.stage = compiled.stage
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls what was compiled."""
+        form, outside = self._jitted._crossed(args, kwargs)
+        return outside.call(self._compiled, *outside.args, mutable=form.donated)
+
+    def as_text(self) -> str:
+        """The program as text, as the compiler left it."""
+        return self._compiled.as_text()
+
+    def cost_analysis(self) -> Any:
+        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Compiled`."""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """How many bytes it takes, as far as the backend tells; see `jax.stages.Compiled`."""
+        return self._compiled.memory_analysis()
