@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -256,9 +256,10 @@ class Watching(Scope):
         self._note("read", "params", name)
         return super().param(name, *args, **kwargs)
 
-    def put_variable(self, collection: str, name: str, value: Any) -> None:
-        super().put_variable(collection, name, value)
-        self._note("written", collection, name)
+    def put_checked(self, collection: str, values: Mapping[str, Any]) -> None:
+        super().put_checked(collection, values)
+        for name in values:
+            self._note("written", collection, name)
 
     def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
         super().create_variable(collection, name, value, bound=bound)

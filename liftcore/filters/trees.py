@@ -114,11 +114,15 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
         >>> list(leaves_of({"params": {"dense": {"bias": 1}}}))
         [(('params', 'dense', 'bias'), 1)]
     """
+    return _leaves_below((), tree)
+
+
+def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     for name, below in tree.items():
         if isinstance(below, Mapping):
-            yield from (((name, *path), value) for path, value in leaves_of(below))
+            yield from _leaves_below((*prefix, name), below)
         else:
-            yield (name,), below
+            yield (*prefix, name), below
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:

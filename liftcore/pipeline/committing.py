@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,14 +47,21 @@ def _check_draws(use: Use) -> None:
 
 
 class _Change(NamedTuple):
-    """What is done to one scope outside: the first values of what is created, and the last values of what is written.
+    """What is done to one scope outside.
 
-    Both by `(collection, *modules below the scope, name)`.
+    Attributes:
+        scope: the scope.
+        created: the first values of what is created, by `(collection, *modules below the scope, name)`.
+        written: the last values of what is written, by collection: `{module: {name: value}}`.
     """
 
     scope: Scope
     created: dict[Path, Any]
-    written: dict[Path, Any]
+    written: dict[str, Any]
+
+    def now(self) -> dict[Path, Any]:
+        """What will be there of that, by path, when a value is sown."""
+        return {**self.created, **dict(filters.leaves_of(self.written))}
 
 
 def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
@@ -63,15 +70,16 @@ def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
     changes = []
     for index, outer in enumerate(use.outers):
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
-        written = dict(filters.leaves_of(filters.merge(*[group.values[index] for group in tables])))
-        for path in itertools.islice(itertools.chain(created, written), 1):  # what holds for one holds for all
+        written = filters.merge(*[group.values[index] for group in tables])
+        paths = itertools.chain(created, (path for path, _ in filters.leaves_of(written)))
+        for path in itertools.islice(paths, 1):  # what holds for one holds for all
             outer.check_live("creating" if created else "writing", *path)
         for path, value in created.items():
             if outer.tree.writable(path[0]) is not True:
                 outer.below(path[1:-1]).check_writable(path[0], path[-1], value, "created")
-        for path, value in written.items():
-            if outer.tree.writable(path[0]) is not True:
-                outer.below(path[1:-1]).check_put(path[0], path[-1], value)
+        partly = {name: tree for name, tree in written.items() if outer.tree.writable(name) is not True}
+        for path, value in filters.leaves_of(partly):
+            outer.below(path[1:-1]).check_put(path[0], path[-1], value)
         changes.append(_Change(outer, created, written))
     return changes
 
@@ -83,7 +91,7 @@ def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> 
     found = []
     # The last record is that of the group: of the one body that ran, or what `Body.capture` said of several.
     for change, sown, values in zip(changes, use.records[-1].sown, groups[-1], strict=True):
-        now = {**change.created, **change.written}  # what will be there when a value is sown
+        now = change.now() if sown else {}
         for one, value in zip(sown, values, strict=True):
             scope = change.scope.below(one.path)
             scope.check_live("sowing", one.collection, one.name)
@@ -116,11 +124,23 @@ def _put_back(use: Use, changes: Sequence[_Change]) -> None:
     for outer, created, written in changes:
         for path, value in created.items():
             outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=use.is_bound(value))
-        for path, value in written.items():
-            outer.below(path[1:-1]).put_variable(path[0], path[-1], value)
+        for collection, tree in written.items():
+            _write(outer, collection, tree)
         if use.nested:
             unsplit = [path for path, value in created.items() if not use.is_bound(value)]
             outer.tree.unsplit |= {(path[0], *outer.relative_path, *path[1:]) for path in unsplit}
+
+
+def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
+    """Writes what lies in a collection at and below a scope, all at once: it is checked by now."""
+    values = {}
+    for name, below in tree.items():
+        if isinstance(below, Mapping):
+            _write(scope.below((name,)), collection, below)
+        else:
+            values[name] = below
+    if values:
+        scope.put_checked(collection, values)
 
 
 def _go_on(use: Use) -> None:

@@ -15,7 +15,7 @@ from . import problems
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["check_creatable", "check_lifted", "check_one", "check_shape", "names_checked"]
+__all__ = ["check_creatable", "check_known", "check_lifted", "check_one", "check_shape", "names_checked"]
 
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
@@ -47,13 +47,18 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
     scope.check_valid()
     check_lifted(scope, collection, name)
     if scope.is_mutable_collection(collection) and made:
-        if not scope.tree.creates:
-            raise problems.creates_nothing(scope, collection, name)
+        check_known(scope, collection, name)
         return
     inside = scope.tree.without_output((collection, *scope.path, name), None) if made else None
     if inside is not None:
         raise problems.not_taken(scope, collection, name, inside, "created")
     raise problems.not_found(scope, collection, name, list(scope.dicts(collection)))
+
+
+def check_known(scope: Scope, collection: str, name: str) -> None:
+    """Raises where a variable is missing in a scope that creates nothing."""
+    if not scope.tree.creates and name not in scope.dicts(collection):
+        raise problems.creates_nothing(scope, collection, name)
 
 
 def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: bool = True) -> Any:

@@ -21,7 +21,7 @@ from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
-from .declaring import check_creatable, check_lifted, check_one, check_shape, names_checked
+from .declaring import check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .variable import Variable
@@ -299,11 +299,19 @@ class Scope(Naming):
             UnliftedCollectionError: inside a lift that no output group of which takes the variable.
             LiftArgumentError: inside a lift whose filters take parts of a dict in several groups.
             JaxTransformError: under a raw JAX transformation.
+            ScopeVariableNotFoundError: where there is none, in a scope that creates nothing.
         """
         self.check_live("writing", collection, name)
         self.check_put(collection, name, value)
-        self._keep(collection, name, wrapped(value))
-        self.tree.written[(collection, *self.relative_path, name)] = None
+        check_known(self, collection, name)
+        self.put_checked(collection, {name: wrapped(value)})
+
+    def put_checked(self, collection: str, values: Mapping[str, Any]) -> None:
+        """Writes variables, which were checked and are as `wrapped` gives them: what `put_variable` does last."""
+        written, place = self.tree.written, (collection, *self.relative_path)
+        self._keep(collection, values)
+        for name in values:
+            written[(*place, name)] = None
 
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
         """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
@@ -324,10 +332,9 @@ class Scope(Naming):
         # makes of the value is kept here only; `created` has the value as it goes outside.
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
-        if self.tree.marks and not bound:
-            value = tag(value)
+        value = tag(value) if self.tree.marks and not bound else value
         value, sight = wrapped(names_checked(self, collection, name, value, False)), self.tree.sight
-        self._keep(collection, name, value if sight is None else sight((collection, *self.path, name), value))
+        self._keep(collection, {name: value if sight is None else sight((collection, *self.path, name), value)})
         self.tree.created[(collection, *self.relative_path, name)] = value
 
     def param(
@@ -469,7 +476,8 @@ class Scope(Naming):
         new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, all is as before
         if current is _MISSING:
             self.reserve(name, collection)
-        self.put_variable(collection, name, new)
+        self.check_put(collection, name, new)
+        self.put_checked(collection, {name: wrapped(new)})
         return True
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -547,12 +555,11 @@ class Scope(Naming):
             node.owned = (*node.owned, collection)
         return node.dicts[collection]  # type: ignore[return-value]
 
-    def _keep(self, collection: str, name: str, value: Any) -> None:
-        """Puts a value in its place; where a scope lies there, it holds what the value holds from now on."""
-        self._own(collection)[name] = value
-        child = self.node.children.get(name)
-        if child is not None:
-            child.forget(collection)
+    def _keep(self, collection: str, values: Mapping[str, Any]) -> None:
+        """Puts values in their place; where a scope lies there, it holds what the value holds from now on."""
+        self._own(collection).update(values)
+        for name in self.node.children and self.node.children.keys() & values:
+            self.node.children[name].forget(collection)
             place = (collection, *self.relative_path, name)
             for changed in (self.tree.written, self.tree.created):
                 for path in [path for path in changed if path[: len(place)] == place]:

@@ -269,13 +269,18 @@ def test_a_scope_that_creates_nothing_is_written_and_says_what_is_missing(lift: 
     def create(scope: Any) -> None:
         scope.variable("state", "m", lambda: 0)
 
+    def put(scope: Any) -> None:
+        scope.put_variable("state", "m", jnp.ones(()))
+
     def parameter(scope: Any) -> None:
         scope.param("w", jax.random.normal, ())
 
     lift(count)(scope)
     assert scope.variables() == {"state": {"n": 2}}
-    with pytest.raises(liftcore.errors.ScopeVariableNotFoundError, match=r"creates=False"):
-        lift(create)(scope.rewound())
+    for fn in (create, put):
+        with pytest.raises(liftcore.errors.ScopeVariableNotFoundError, match=r"creates=False"):
+            lift(fn)(scope.rewound())
     with pytest.raises(liftcore.errors.ScopeParamNotFoundError, match=r"creates=False"):
         lift(parameter)(scope.rewound())
-    assert scope.variables() == {"state": {"n": 2}}
+    lift(lambda scope: scope.sow("seen", "n", 1))(scope)
+    assert scope.variables() == {"state": {"n": 2}, "seen": {"n": (1,)}}
