@@ -1,0 +1,125 @@
+"""Activations: functions, which are those of JAX, and `PReLU`, which learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+from jax.nn import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    logsumexp,
+    one_hot,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    standardize,
+    swish,
+)
+from jax.numpy import tanh
+
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import Array, ArrayLike, Dtype
+
+from ..objects.module import Module
+from ..variables.kinds import Param
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .parameters import value_of
+
+__all__ = [
+    "PReLU",
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
+    "leaky_relu",
+    "log_sigmoid",
+    "log_softmax",
+    "logsumexp",
+    "one_hot",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softmax",
+    "softplus",
+    "standardize",
+    "swish",
+    "tanh",
+]
+
+
+class PReLU(Module):
+    """`x` where it is not negative, and `negative_slope * x` where it is, with a slope that is learned.
+
+    Source: He et al., "Delving Deep into Rectifiers", https://arxiv.org/abs/1502.01852; one slope for all features.
+
+    Shapes: any, unchanged. Variables: `Param` `negative_slope`, `()`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.PReLU(0.5)(jnp.array([-2.0, 3.0]))
+        Array([-1.,  3.], dtype=float32)
+
+    Args:
+        negative_slope_init: the first value of the slope.
+        dtype: the dtype of the computation; by default that of the inputs.
+        param_dtype: the dtype of the slope.
+        promote_dtype: brings `(inputs, negative_slope)` to `dtype`, where that is given.
+        negative_slope_metadata: the metadata of the slope.
+    """
+
+    def __init__(
+        self,
+        negative_slope_init: float = 0.01,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        negative_slope_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.negative_slope = Param(jnp.asarray(negative_slope_init, param_dtype), **negative_slope_metadata)
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, inputs: ArrayLike) -> Array:
+        """Maps each element.
+
+        Raises:
+            LiftArgumentError: where the inputs are integers, in which a slope has no place, and no `dtype` was given.
+        """
+        x, slope = jnp.asarray(inputs), value_of(self.negative_slope)
+        if self.dtype is not None:
+            x, slope = self.promote_dtype((x, slope), dtype=self.dtype)
+        elif not jnp.issubdtype(x.dtype, jnp.floating):
+            raise LiftArgumentError(
+                "PReLU",
+                f"expected inputs of a floating dtype, given {x.dtype}.",
+                "Convert them, `inputs.astype(jnp.float32)`, or write `PReLU(dtype=jnp.float32)`.",
+            )
+        return jnp.where(x >= 0, x, jnp.asarray(slope, x.dtype) * x)

@@ -1,0 +1,288 @@
+"""Convolutional layers: one kernel, moved over the spatial axes of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError
+from liftcore.nn import PaddingLike
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer
+
+from ..objects.module import Module
+from ..rngs.streams import Rngs
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .initializers import lecun_normal, zeros
+from .parameters import new_param, to_tuple, value_of
+
+__all__ = ["Conv", "ConvTranspose"]
+
+_LECUN_NORMAL = lecun_normal()
+
+
+class Conv(Module):
+    """A convolution, `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]` once `x` is padded.
+
+    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`; `batch` of any length.
+    Variables: `Param` `kernel`, `(*kernel_size, in_features / feature_group_count, out_features)`, and `bias`,
+    `(out_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.Conv(3, 4, (3, 3), strides=2, rngs=nnx.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((1, 8, 8, 3))).shape
+        ((3, 3, 3, 4), (1, 4, 4, 4))
+
+    Args:
+        in_features: the size of the last axis of the inputs.
+        out_features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: how far the window moves; None means 1, and one int counts for each axis, as it does below.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        feature_group_count: the number of groups; each maps its share of the features to its share of the result's.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is.
+        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        rngs: each of kernel and bias draws a key from `params`.
+        kernel_metadata: the metadata of the kernel.
+        bias_metadata: the metadata of the bias.
+
+    Raises:
+        LiftArgumentError: where features do not divide into groups, the mask does not fit the kernel, or `rngs` has no
+            streams.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Iterable[int],
+        strides: int | Iterable[int] | None = 1,
+        *,
+        padding: PaddingLike = "SAME",
+        input_dilation: int | Iterable[int] | None = 1,
+        kernel_dilation: int | Iterable[int] | None = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        mask: Array | None = None,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        precision: lax.PrecisionLike = None,
+        kernel_init: Initializer = _LECUN_NORMAL,
+        bias_init: Initializer = zeros,
+        conv_general_dilated: Callable[..., Array] = lax.conv_general_dilated,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        preferred_element_type: Dtype | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.kernel_size = to_tuple(kernel_size)
+        _check_groups(in_features, out_features, feature_group_count)
+        self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
+        _check_mask("Conv", mask, self.kernel_shape)
+        self.kernel = new_param("Conv", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
+        self.bias = None
+        if use_bias:
+            self.bias = new_param("Conv", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.strides = strides
+        self.padding = padding
+        self.input_dilation = input_dilation
+        self.kernel_dilation = kernel_dilation
+        self.feature_group_count = feature_group_count
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.conv_general_dilated = conv_general_dilated
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
+        """Moves the kernel over the inputs.
+
+        Args:
+            inputs: `(*batch, *spatial, in_features)`.
+            out_sharding: the sharding of the product, on a mesh of explicit axes.
+
+        Raises:
+            LiftArgumentError: where inputs and window do not fit together.
+        """
+        x, kernel, bias = _promoted(self, inputs)
+        return nn.convolve(
+            x,
+            kernel,
+            bias,
+            self.strides,
+            self.padding,
+            input_dilation=self.input_dilation,
+            kernel_dilation=self.kernel_dilation,
+            feature_group_count=self.feature_group_count,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+            conv_general_dilated=self.conv_general_dilated,
+            out_sharding=out_sharding,
+            where=type(self).__name__,
+        )
+
+
+class ConvTranspose(Module):
+    """A convolution in which strides widen the inputs: each of them adds its multiple of the kernel to the result.
+
+    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]` where, up to the shift that padding makes, `m = stride * p -
+    dilation * q`; with `transpose_kernel`, `kernel[q, o, i]` where `m = stride * p + dilation * q`, as transposes do.
+    Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
+
+    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`; `batch` of any length.
+    Variables: `Param` `kernel`, `(*kernel_size, in_features, out_features)`, or `(*kernel_size, out_features,
+    in_features)` with `transpose_kernel`, and `bias`, `(out_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.ConvTranspose(3, 4, (3, 3), strides=(2, 2), rngs=nnx.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((1, 8, 8, 3))).shape
+        ((3, 3, 3, 4), (1, 16, 16, 4))
+
+    Args:
+        in_features: the size of the last axis of the inputs.
+        out_features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: how many times as large the result is along each spatial axis; None means 1.
+        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
+            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
+        use_bias: whether there is a bias.
+        mask: multiplied with the kernel, of the same shape.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        transpose_kernel: whether the kernel is that of the `Conv` which this layer is the transpose of.
+        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        rngs: each of kernel and bias draws a key from `params`.
+        kernel_metadata: the metadata of the kernel.
+        bias_metadata: the metadata of the bias.
+
+    Raises:
+        LiftArgumentError: where the mask does not fit the kernel, or `rngs` has no streams.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Iterable[int],
+        strides: int | Iterable[int] | None = None,
+        *,
+        padding: PaddingLike = "SAME",
+        kernel_dilation: int | Iterable[int] | None = None,
+        use_bias: bool = True,
+        mask: Array | None = None,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        precision: lax.PrecisionLike = None,
+        kernel_init: Initializer = _LECUN_NORMAL,
+        bias_init: Initializer = zeros,
+        transpose_kernel: bool = False,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        preferred_element_type: Dtype | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.kernel_size = to_tuple(kernel_size)
+        ends = (out_features, in_features) if transpose_kernel else (in_features, out_features)
+        self.kernel_shape = (*self.kernel_size, *ends)
+        _check_mask("ConvTranspose", mask, self.kernel_shape)
+        self.kernel = new_param("ConvTranspose", rngs, kernel_init, self.kernel_shape, param_dtype, kernel_metadata)
+        self.bias = None
+        if use_bias:
+            self.bias = new_param("ConvTranspose", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.strides = strides
+        self.padding = padding
+        self.kernel_dilation = kernel_dilation
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.transpose_kernel = transpose_kernel
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: ArrayLike) -> Array:
+        """Spreads the inputs with the kernel.
+
+        Args:
+            inputs: `(*batch, *spatial, in_features)`.
+
+        Raises:
+            LiftArgumentError: where inputs and window do not fit together.
+        """
+        x, kernel, bias = _promoted(self, inputs)
+        return nn.convolve_transpose(
+            x,
+            kernel,
+            bias,
+            self.strides,
+            self.padding,
+            kernel_dilation=self.kernel_dilation,
+            transpose_kernel=self.transpose_kernel,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+            where=type(self).__name__,
+        )
+
+
+def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
+    """The inputs, the masked kernel and the bias in one dtype."""
+    kernel = value_of(layer.kernel)
+    if layer.mask is not None:
+        _check_mask(type(layer).__name__, layer.mask, layer.kernel_shape)
+        kernel = kernel * layer.mask
+    return layer.promote_dtype((inputs, kernel, value_of(layer.bias)), dtype=layer.dtype)
+
+
+def _check_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
+    if mask is not None and jnp.shape(mask) != shape:
+        raise LiftArgumentError(
+            where,
+            f"the mask has shape {jnp.shape(mask)}, and the kernel that it is multiplied with {shape}.",
+            f"Pass a mask of shape {shape}.",
+        )
+
+
+def _check_groups(in_features: int, out_features: int, groups: int) -> None:
+    for name, size in (("in_features", in_features), ("out_features", out_features)):
+        if groups < 1 or size % groups:
+            raise LiftArgumentError(
+                "Conv",
+                f"{name} is {size}, which does not divide into feature_group_count={groups} groups.",
+                "Pass a `feature_group_count` that divides `in_features` and `out_features`.",
+            )

@@ -1,0 +1,247 @@
+"""Linear layers: affine maps of the last axis, or of any axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError
+from liftcore.frozen_dict import FrozenDict
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer
+
+from ..objects.module import Module
+from ..rngs.streams import Rngs
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .initializers import lecun_normal, zeros
+from .parameters import folded, new_param, to_tuple, value_of
+
+__all__ = ["Linear", "LinearGeneral"]
+
+_LECUN_NORMAL = lecun_normal()
+
+
+class Linear(Module):
+    """An affine map of the last axis: `inputs @ kernel + bias`.
+
+    Shapes: `(..., in_features)` to `(..., out_features)`.
+    Variables: `Param` `kernel`, `(in_features, out_features)`, and `bias`, `(out_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+        >>> layer.kernel.shape, layer.bias.shape, layer(jnp.ones((2, 3))).shape
+        ((3, 4), (4,), (2, 4))
+
+    Args:
+        in_features: the size of the last axis of the inputs.
+        out_features: the size of the last axis of the result.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is.
+        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        rngs: each of kernel and bias draws a key from `params`.
+        kernel_metadata: the metadata of the kernel.
+        bias_metadata: the metadata of the bias.
+
+    Raises:
+        LiftArgumentError: where `rngs` has no streams.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        use_bias: bool = True,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        precision: lax.PrecisionLike = None,
+        kernel_init: Initializer = _LECUN_NORMAL,
+        bias_init: Initializer = zeros,
+        dot_general: Callable[..., Array] = lax.dot_general,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        preferred_element_type: Dtype | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        kernel_shape = (in_features, out_features)
+        self.kernel = new_param("Linear", rngs, kernel_init, kernel_shape, param_dtype, kernel_metadata)
+        self.bias = None
+        if use_bias:
+            self.bias = new_param("Linear", rngs, bias_init, (out_features,), param_dtype, bias_metadata)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.use_bias = use_bias
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.dot_general = dot_general
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
+        """Maps the last axis.
+
+        Args:
+            inputs: `(..., in_features)`.
+            out_sharding: the sharding of the result, on a mesh of explicit axes.
+
+        Raises:
+            LiftArgumentError: where the inputs have another size.
+        """
+        arrays = (inputs, value_of(self.kernel), value_of(self.bias))
+        x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
+        return nn.affine(
+            x,
+            kernel,
+            bias,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+            dot_general=self.dot_general,
+            out_sharding=out_sharding,
+            where=type(self).__name__,
+        )
+
+
+class LinearGeneral(Module):
+    """An affine map of any axes to any number of new ones, which come last; with one map for each index of a batch.
+
+    Shapes: `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *out_features)`.
+    Variables: `Param` `kernel`, `(*batch, *in_features, *out_features)`, and `bias`, `(*batch, *out_features)`. Their
+    initializers are asked for a matrix and a vector, so that they see fan-in and fan-out.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.LinearGeneral((2, 3), (4, 5), axis=(1, -1), rngs=nnx.Rngs(0))
+        >>> layer.kernel.shape, layer.bias.shape, layer(jnp.ones((16, 2, 3))).shape
+        ((2, 3, 4, 5), (4, 5), (16, 4, 5))
+
+    Args:
+        in_features: the sizes of the axes that are summed over, in the order in which they lie in the inputs.
+        out_features: the sizes of the new axes.
+        axis: the axes that are summed over.
+        batch_axis: the leading axes for which parameters are not shared, with their sizes: `{0: 8}`.
+        use_bias: whether there is a bias.
+        dtype: the dtype of the computation; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
+        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        dot_general_cls: makes what multiplies, at each call; it counts in place of `dot_general`.
+        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
+            default that of the operands.
+        rngs: each of kernel and bias draws a key from `params`.
+        kernel_metadata: the metadata of the kernel.
+        bias_metadata: the metadata of the bias.
+
+    Raises:
+        LiftArgumentError: where `in_features` and `axis` are not as many, an axis is there twice, the axes of the batch
+            do not lead, or `rngs` has no streams.
+    """
+
+    def __init__(
+        self,
+        in_features: int | Iterable[int],
+        out_features: int | Iterable[int],
+        *,
+        axis: int | Iterable[int] = -1,
+        batch_axis: Mapping[int, int] = FrozenDict({}),
+        use_bias: bool = True,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        kernel_init: Initializer = _LECUN_NORMAL,
+        bias_init: Initializer = zeros,
+        precision: lax.PrecisionLike = None,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        dot_general: Callable[..., Array] | None = None,
+        dot_general_cls: Any = None,
+        preferred_element_type: Dtype | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.in_features = to_tuple(in_features)
+        self.out_features = to_tuple(out_features)
+        self.axis = to_tuple(axis)
+        self.batch_axis: FrozenDict[int, int] = FrozenDict(sorted(batch_axis.items()))
+        _check(self.in_features, self.axis, tuple(self.batch_axis))
+        self.use_bias = use_bias
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.dot_general = dot_general
+        self.dot_general_cls = dot_general_cls
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+        batch = tuple(self.batch_axis.values())
+        shape, flat = (*batch, *self.in_features), math.prod(self.out_features)
+        init = folded(kernel_init, (math.prod(shape), flat))
+        kernel_shape, bias_shape = (*shape, *self.out_features), (*batch, *self.out_features)
+        self.kernel = new_param("LinearGeneral", rngs, init, kernel_shape, param_dtype, kernel_metadata)
+        self.bias = None
+        if use_bias:
+            init = folded(bias_init, (math.prod(bias_shape),))
+            self.bias = new_param("LinearGeneral", rngs, init, bias_shape, param_dtype, bias_metadata)
+
+    def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
+        """Maps the axes.
+
+        Args:
+            inputs: an array with axes of these sizes.
+            out_sharding: the sharding of the result, on a mesh of explicit axes.
+
+        Raises:
+            LiftArgumentError: where the inputs have no such axes, or those have other sizes.
+        """
+        arrays = (inputs, value_of(self.kernel), value_of(self.bias))
+        x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
+        return nn.affine(
+            x,
+            kernel,
+            bias,
+            self.axis,
+            tuple(self.batch_axis),
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+            dot_general=self.dot_general if self.dot_general_cls is None else self.dot_general_cls(),
+            out_sharding=out_sharding,
+            where=type(self).__name__,
+        )
+
+
+def _check(in_features: tuple[int, ...], axis: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    if len(in_features) != len(axis):
+        raise LiftArgumentError(
+            "LinearGeneral",
+            f"in_features and axis must have the same length, given {in_features} and {axis}.",
+            "Give a size for each axis that is summed over.",
+        )
+    if batch != tuple(range(len(batch))):
+        raise LiftArgumentError(
+            "LinearGeneral",
+            f"batch_axis names axes {batch}, and they must be consecutive leading dimensions, starting from 0.",
+            f"Move them to the front of the inputs, and name them {tuple(range(len(batch)))}.",
+        )
+    if len({*axis, *batch}) < len(axis) + len(batch):
+        raise LiftArgumentError(
+            "LinearGeneral",
+            f"axis is {axis}, and batch_axis names {batch}: one axis of the inputs is there twice.",
+            "Give each axis of the inputs once.",
+        )

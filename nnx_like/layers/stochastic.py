@@ -1,0 +1,134 @@
+"""`Dropout`: random while training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError, shown
+from liftcore.typing import Array
+
+from ..objects.module import Module
+from ..rngs.streams import Rngs, RngStream
+
+__all__ = ["Dropout"]
+
+
+class Dropout(Module):
+    """Zeroes each element with probability `rate` and divides the others by `1 - rate`, which keeps the mean.
+
+    `train()` and `eval()` of the model set `deterministic`. Source: Srivastava et al., "Dropout: A Simple Way to
+    Prevent Neural Networks from Overfitting", 2014.
+
+    Shapes: any, unchanged. The layer has a stream of its own, forked from the one that it is given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+        >>> drop(jnp.ones(6))
+        Array([2., 0., 2., 0., 2., 2.], dtype=float32)
+        >>> drop.eval()
+        >>> drop(jnp.ones(6))
+        Array([1., 1., 1., 1., 1., 1.], dtype=float32)
+
+    Args:
+        rate: the probability to drop an element, from 0 to 1.
+        broadcast_dims: axes along which all elements are dropped or kept together.
+        deterministic: whether to return the inputs as they are; None where each call says it.
+        rng_collection: the name of the stream to fork, and of the one that a call's `rngs` are asked for.
+        rngs: the streams, or one, of which a fork becomes the attribute `rngs`; None where each call passes one.
+
+    Attributes:
+        rngs: an `RngStream`, or None.
+
+    Raises:
+        LiftArgumentError: where `rngs` is something else, or has no such stream.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        *,
+        broadcast_dims: Sequence[int] = (),
+        deterministic: bool | None = False,
+        rng_collection: str = "dropout",
+        rngs: Rngs | RngStream | None = None,
+    ) -> None:
+        self.rate = rate
+        self.broadcast_dims = broadcast_dims
+        self.deterministic = deterministic
+        self.rng_collection = rng_collection
+        if isinstance(rngs, Rngs):
+            rngs = rngs[rng_collection]
+        if rngs is not None and not isinstance(rngs, RngStream):
+            raise _no_stream(rngs, "an Rngs, an RngStream or None", "Write `Dropout(rate, rngs=nnx.Rngs(0))`.")
+        self.rngs = None if rngs is None else rngs.fork()
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | jax.Array | None = None,
+    ) -> Array:
+        """Drops elements, where it is not deterministic.
+
+        Args:
+            inputs: an array of a floating or complex dtype.
+            deterministic: counts in place of the attribute.
+            rngs: the streams, the stream or the key to use; counts in place of the attribute.
+
+        Raises:
+            LiftArgumentError: where nothing says whether to drop, or what to draw from; the rate is no probability, an
+                axis does not exist or the inputs are integers.
+        """
+        deterministic = self.deterministic if deterministic is None else deterministic
+        if deterministic is None:
+            raise LiftArgumentError(
+                "Dropout",
+                "No `deterministic` argument was provided to Dropout, neither when it was made nor in the call.",
+                "Write `Dropout(..., deterministic=False)` and switch with `model.train()` and `model.eval()`, or call "
+                "`dropout(x, deterministic=...)`.",
+            )
+        if deterministic:
+            return inputs
+        source = self.rngs if rngs is None else rngs
+        return nn.drop(self._drawing(source), inputs, self.rate, self.broadcast_dims, where="Dropout")
+
+    def _drawing(self, source: Any) -> Callable[[], jax.Array]:
+        """What draws the key, once it is needed."""
+
+        def draw() -> jax.Array:
+            if isinstance(source, Rngs):
+                return source[self.rng_collection]()
+            if isinstance(source, RngStream):
+                return source()
+            if isinstance(source, jax.Array):
+                return source
+            if source is None:
+                raise LiftArgumentError(
+                    "Dropout",
+                    "`deterministic` is False, but no `rngs` argument was provided to Dropout, neither when it was "
+                    "made nor in the call.",
+                    "Write `Dropout(rate, rngs=rngs)`, or `dropout(x, rngs=rngs)`.",
+                )
+            raise _no_stream(source, "an Rngs, an RngStream or a key", "Write `dropout(x, rngs=nnx.Rngs(0))`.")
+
+        return draw
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What `nnx.view` calls.
+
+        Args:
+            deterministic: whether to return the inputs as they are.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+def _no_stream(given: Any, expected: str, fix: str) -> LiftArgumentError:
+    return LiftArgumentError("Dropout(rngs=...)", f"expected {expected}, given {shown(given)}.", fix)
