@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from liftcore import nn
 from liftcore.nn import canonicalize_dtype
@@ -11,12 +12,8 @@ from liftcore.typing import ArrayLike, Dtype
 __all__ = ["PromoteDtypeFn", "canonicalize_dtype", "promote_dtype", "unpacked"]
 
 
-class PromoteDtypeFn(Protocol):
-    """What layers call to bring their inputs and parameters to one dtype; `promote_dtype` is one."""
-
-    def __call__(self, args: Any, /, *, dtype: Dtype | None = None) -> Any:
-        """Returns the arrays in one dtype, with None for None; see `promote_dtype`."""
-        ...
+PromoteDtypeFn: TypeAlias = Callable[..., Any]
+"""What layers call to bring their inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
 
 
 def promote_dtype(
