@@ -73,7 +73,7 @@ def capture(
     bound: Any = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     of_module = isinstance(bound, Module)
 
-    @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)  # type: ignore[operator]
+    @functools.wraps(fn if not isinstance(fn, Module) else type(fn).__call__)
     def captured(*args: Any, **kwargs: Any) -> Any:
         root = bound if of_module else args[0] if args else None
         with _capturing(root, var_types, init), _recording(root, method_outputs):
@@ -132,14 +132,15 @@ def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]
 
 
 def _collected(root: Any, kind: Kind) -> State:
-    pairs = [
+    pairs: list[tuple[tuple[Any, ...], Any]] = [
         ((*path, name), kind(value))
         for path, module in iter_modules(root)
         for captured in vars(module).get(CAPTURES, ())
         if type(captured) is kind
         for name, value in captured.get_value().items()
     ]
-    return from_flat_state(sorted(pairs, key=lambda pair: tuple(map(str, pair[0]))))
+    state: State = from_flat_state(sorted(pairs, key=lambda pair: tuple(map(str, pair[0]))))
+    return state
 
 
 # --- results of methods

@@ -111,7 +111,7 @@ class List(Module, MutableSequence[Item]):
             key: what of an item is compared.
             reverse: whether the largest comes first.
         """
-        self._hold(sorted(self, key=key, reverse=reverse))  # type: ignore[type-var,arg-type]
+        self._hold(sorted(self, key=key, reverse=reverse))
 
     def __add__(self, other: Iterable[Item]) -> List[Item]:
         return type(self)([*self, *other])
@@ -119,7 +119,7 @@ class List(Module, MutableSequence[Item]):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return list(self) == list(other)  # type: ignore[call-overload]
+        return list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -160,10 +160,11 @@ class Dict(Module, MutableMapping[str, Item]):
         delattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(vars(self))
+        # Names such as `__captures__` are those of this package, while it observes the object.
+        return iter([name for name in vars(self) if not (name.startswith("__") and name.endswith("__"))])
 
     def __len__(self) -> int:
-        return len(vars(self))
+        return sum(1 for _ in self)
 
     # Two that hold the same arrays cannot be compared by truth, and a module is known by what it is.
     __hash__ = object.__hash__

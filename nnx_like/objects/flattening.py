@@ -142,6 +142,7 @@ def _sorted(node: Any) -> list[tuple[str, Any]]:
 
 def _veiled(value: Any) -> tuple[Any, bool]:
     """A pytree that holds data, with what is static in it taken into its structure; and whether there was any."""
+    structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_data)
     hidden = [leaf if is_data(leaf) else Statics((leaf,)) for leaf in leaves]
     if all(map(is_data, leaves)):
@@ -159,7 +160,7 @@ def _unveiled(value: Any) -> Any:
 
 def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
     names, veiled, marks, *rest = statics.value
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     object.__setattr__(made, "_trace", trace_state())
     attributes = vars(made)
     for name, value in zip(rest[::2], rest[1::2], strict=True):

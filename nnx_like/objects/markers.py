@@ -7,9 +7,10 @@ So marks are rarely needed: `data` makes data of a Python number, and `static` c
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform, overload
 
 import jax
 
@@ -18,12 +19,34 @@ from liftcore import is_array
 from ..errors import StructureError
 from ..variables.variable import Variable
 
-__all__ = ["MARK", "data", "dataclass", "has_data", "is_data", "is_marked", "register_data_type", "static", "unmarked"]
+__all__ = [
+    "MARK",
+    "Data",
+    "Static",
+    "annotation_mark",
+    "data",
+    "dataclass",
+    "has_data",
+    "is_data",
+    "is_marked",
+    "register_data_type",
+    "static",
+    "unmarked",
+]
 
 Kind = TypeVar("Kind", bound=type)
 
 MARK = "nnx_static"
 """The name, in the metadata of a dataclass field, of whether the field is static."""
+
+Attribute = TypeVar("Attribute")
+_ANNOTATIONS = {"Data": False, "Static": True}
+
+Data: TypeAlias = Annotated[Attribute, "nnx_like.Data"]
+"""`name: Data[T]` in the body of a class does what `name: T = data()` does."""
+
+Static: TypeAlias = Annotated[Attribute, "nnx_like.Static"]
+"""`name: Static[T]` in the body of a class does what `name: T = static()` does."""
 
 _VALUE = "nnx_value"
 _NONE = object()
@@ -159,7 +182,22 @@ def static(value: Any = _NONE, /, **options: Any) -> Any:
 def _mark(value: Any, is_static: bool, options: Mapping[str, Any]) -> Any:
     given = {} if value is _NONE else {_VALUE: value}
     metadata = {**(options.get("metadata") or {}), **given, MARK: is_static}
-    return dataclasses.field(**{**options, "metadata": metadata})  # type: ignore[call-overload]
+    return dataclasses.field(**{**options, "metadata": metadata})
+
+
+def annotation_mark(annotation: Any) -> bool | None:
+    """Whether `Static` or `Data` is the annotation of an attribute; None for another one.
+
+    Args:
+        annotation: the annotation, or its text.
+    """
+    if isinstance(annotation, str):
+        found = re.match(r"(?:\w+\.)*(Data|Static)\[", annotation)
+        return _ANNOTATIONS[found[1]] if found else None
+    for one in getattr(annotation, "__metadata__", ()):
+        if isinstance(one, str) and one.startswith("nnx_like."):
+            return _ANNOTATIONS.get(one.removeprefix("nnx_like."))
+    return None
 
 
 def is_marked(value: Any) -> bool:

@@ -7,13 +7,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import jax
+
 from liftcore import trace_state
 
 from ..errors import StructureError, TraceContextError
 from . import flattening, printing
-from .markers import MARK, has_data, is_marked, register_data_type, unmarked
+from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
 
-__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live", "renewed"]
+__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live", "check_pytree", "renewed"]
 
 
 class PytreeMeta(abc.ABCMeta):
@@ -118,8 +120,11 @@ class Pytree(metaclass=PytreeMeta):
 
 
 def _marks_in(cls: type) -> dict[str, bool]:
+    """What marks and annotations in the body of a class say of its attributes: whether they are static."""
+    told = {name: annotation_mark(one) for name, one in vars(cls).get("__annotations__", {}).items()}
     fields = {name: value for name, value in vars(cls).items() if type(value) is dataclasses.Field}
-    return {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
+    marked = {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
+    return {name: mark for name, mark in told.items() if mark is not None} | marked
 
 
 register_data_type(Pytree)
@@ -159,6 +164,29 @@ def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
         return attributes
     items = sorted((int(name), value) for name, value in attributes if name.isdigit())
     return items + [(name, value) for name, value in attributes if not name.isdigit()]
+
+
+def check_pytree(pytree: Any, /) -> None:
+    """Checks that attributes of objects which are marked static hold no data.
+
+    An assignment checks it; a list that was assigned may have changed since.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.check_pytree(nnx.Dict(sizes=nnx.static([1, 2])))
+
+    Args:
+        pytree: an object, or a pytree of objects.
+
+    Raises:
+        StructureError: where one does.
+    """
+    for node in jax.tree.leaves(pytree, is_leaf=lambda one: isinstance(one, Pytree)):
+        if isinstance(node, Pytree):
+            for name, value in vars(node).items():
+                if flattening.is_marked_static(node, name) and has_data(value):
+                    raise _static_data(node, name)
+            check_pytree(list(vars(node).values()))
 
 
 def renewed(node: Pytree) -> Any:

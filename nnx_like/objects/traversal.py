@@ -154,7 +154,7 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
     if empty is not None:
         vars(empty).update({str(name): part for name, part in parts})
     else:
-        structure = jax.tree.structure(node, is_leaf=_is_not(node))
+        structure: Any = jax.tree.structure(node, is_leaf=_is_not(node))
         empty = structure.unflatten([part for _, part in parts])
     made[id(node)] = new = f(path, empty)
     return new

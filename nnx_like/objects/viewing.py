@@ -48,7 +48,7 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
             setattr(module, name, attributes[name])
             found.add(name)
 
-    made = _changed(node, only, assign)
+    made: Node = _changed(node, only, assign)
     if raise_if_not_found and not found.issuperset(attributes):
         raise StructureError(
             "with_attributes",
@@ -96,7 +96,7 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
             module.set_view(**given)
             used.update(given)
 
-    made = _changed(node, only, ask)
+    made: Node = _changed(node, only, ask)
     if raise_if_not_found and not used.issuperset(kwargs):
         raise StructureError(
             "view",

@@ -1,0 +1,132 @@
+"""The calls of objects in one run of a method, with the types of what they are given and return.
+
+Nothing is computed: the run is traced, with copies of the objects. These are of subclasses that note each call, and
+know their path by an attribute, so that transformations inside of the model take both along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..errors import StructureError
+from ..objects.pytree import Pytree
+from ..objects.traversal import iter_graph
+from ..rngs.streams import Rngs, RngStream
+from .apart import Apart, types_of
+
+__all__ = ["RecordedCall", "record"]
+
+_MARK = "__recorded__"
+
+
+@dataclasses.dataclass
+class RecordedCall:
+    """The first call of an object.
+
+    Attributes:
+        path: the names that lead to the object.
+        method: the name of the method.
+        args: the positional arguments, arrays as types.
+        kwargs: the keyword arguments.
+        outputs: what it returned.
+        apart: the call, to be traced again without the model around it; None where nobody asked for it.
+    """
+
+    path: tuple[Any, ...]
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: Any = None
+    apart: Apart | None = None
+
+
+class _Recording:
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+        self.calls: dict[tuple[Any, ...], RecordedCall] = {}
+
+    def run(self, node: Any, path: tuple[Any, ...], method: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if path in self.calls:
+            return fn(*args, **kwargs)
+        given, named = types_of((args, kwargs))
+        call = self.calls[path] = RecordedCall(path, method, given, named)
+        if self.keeps:
+            call.apart = Apart(node, args, kwargs)
+        result = fn(*args, **kwargs)
+        call.outputs = types_of(result)
+        return result
+
+
+_numbers = itertools.count()
+_running: dict[int, _Recording] = {}
+
+
+def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], keeps: bool) -> list[RecordedCall]:
+    """The calls in one run of a method, in the order in which they began.
+
+    Args:
+        node: the object. It stays as it is.
+        method: the name of the method.
+        args: its arguments; arrays may be `jax.ShapeDtypeStruct`.
+        kwargs: its keyword arguments.
+        keeps: whether calls are kept apart, to be traced again.
+
+    Raises:
+        StructureError: where the object has no such method.
+    """
+    if not callable(getattr(node, method, None)):
+        raise StructureError(
+            f"tabulate({type(node).__name__})",
+            f"it has no method {method!r}.",
+            "Name one that it has: `method=…`.",
+        )
+    # A number of its own makes each run another structure: what was compiled for the run before is not used.
+    number, recording = next(_numbers), _Recording(keeps)
+
+    def run(node: Any, *args: Any, **kwargs: Any) -> Any:
+        for path, part in list(iter_graph(node)):
+            if isinstance(part, Pytree) and not isinstance(part, Rngs | RngStream):
+                vars(part)[_MARK] = (number, path)
+                object.__setattr__(part, "__class__", _recorder(type(part)))
+        fn = getattr(node, method)
+        if method == "__call__" and isinstance(node, Pytree):
+            fn(*args, **kwargs)
+        else:
+            recording.run(node, (), method, fn, args, kwargs)
+
+    apart = Apart(node, args, kwargs)
+    _running[number] = recording
+    try:
+        jax.eval_shape(lambda values: apart.run(values, run), apart.types)
+    finally:
+        del _running[number]
+    return list(recording.calls.values())
+
+
+def _recorder(cls: Any) -> Any:
+    """The subclass of a class that notes calls; there is one for each class."""
+    known = vars(cls).get("_recorder")
+    if known is None:
+        method = inspect.getattr_static(cls, "__call__", None)
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        known = type(cls)(cls.__name__, (cls,), names if method is None else {**names, "__call__": _recorded(method)})
+        cls._recorder = known._recorder = known
+    return known
+
+
+def _recorded(method: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fn = functools.partial(method, self)
+        number, path = vars(self).get(_MARK, (-1, ()))
+        recording = _running.get(number)
+        return fn(*args, **kwargs) if recording is None else recording.run(self, path, "__call__", fn, args, kwargs)
+
+    return __call__

@@ -1,0 +1,187 @@
+"""`tabulate`: a row for each object that a method calls, as data and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ..objects.printing import kind_name, sizes_by_kind, value_text
+from ..objects.pytree import Pytree
+from ..objects.traversal import children_of, iter_graph
+from ..rngs.streams import RngStream
+from ..variables.printing import size_text
+from ..variables.variable import Variable
+from . import cost
+from .recording import RecordedCall, record
+from .table import TOTAL, Table, drawn, lines_of
+
+__all__ = ["CallInfo", "filter_rng_streams", "tabulate"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True)
+class CallInfo:
+    """A row: the first call of an object.
+
+    Attributes:
+        call_order: its number among the calls.
+        object_id: the `id` of the object.
+        type: its class.
+        path: the names that lead to it; for a method that is not `__call__`, and its name.
+        inputs_repr: its arguments, a line for each.
+        outputs: what it returned, arrays as `jax.ShapeDtypeStruct`.
+        flops: what the call costs; None where that was not asked for, or it cannot be traced alone.
+        vjp_flops: what the call and its pullback cost.
+    """
+
+    call_order: int
+    object_id: int
+    type: type
+    path: tuple[Any, ...]
+    inputs_repr: str
+    outputs: Any
+    flops: int | None = None
+    vjp_flops: int | None = None
+
+
+def filter_rng_streams(row: CallInfo) -> bool:
+    """Whether a row is of anything but a random stream.
+
+    Args:
+        row: the row.
+    """
+    return not issubclass(row.type, RngStream)
+
+
+def tabulate(
+    obj: Any,
+    *input_args: Any,
+    depth: int | None = None,
+    method: str = "__call__",
+    row_filter: Callable[[CallInfo], bool] = filter_rng_streams,
+    table_kwargs: Mapping[str, Any] = _NOTHING,
+    column_kwargs: Mapping[str, Any] = _NOTHING,
+    console_kwargs: Mapping[str, Any] = _NOTHING,
+    compute_flops: bool = False,
+    compute_vjp_flops: bool = False,
+    **input_kwargs: Any,
+) -> str:
+    """A table of the objects that a method calls: inputs, outputs, and variables with their sizes.
+
+    The method is traced with a copy of the object, so nothing is computed and nothing changes. Each object has one row,
+    that of its first call. A row shows the object's own variables; its sizes are those of all below it. Objects inside
+    of a transformation are shown as it runs them, such as with the shapes of one element of a `vmap`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> class Scale(nnx.Module):
+        ...     def __init__(self):
+        ...         self.factor = nnx.Param(jnp.ones(3))
+        ...     def __call__(self, x):
+        ...         return self.factor * x
+        >>> table = nnx.tabulate(Scale(), jax.ShapeDtypeStruct((5, 3), "float32"), console_kwargs={"no_color": True})
+        >>> "factor: float32[3]" in table, "Total Parameters: 3 (12 B)" in table
+        (True, True)
+
+    Args:
+        obj: the object.
+        *input_args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
+        depth: how many names deep rows are shown. All by default.
+        method: the name of the method.
+        row_filter: which rows are shown.
+        table_kwargs: for `rich.table.Table`.
+        column_kwargs: for `rich.table.Table.add_column`.
+        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True}`. A table without `rich`, where
+            that is not installed, follows none of the three.
+        compute_flops: whether to count the floating-point operations of each call. It is lowered alone, which takes
+            time. The body of a loop counts once; a call that cannot be lowered alone has a `?`.
+        compute_vjp_flops: whether to count those of each call with its pullback.
+        **input_kwargs: keyword arguments of the method.
+
+    Returns:
+        The table as text.
+
+    Raises:
+        StructureError: where the object has no such method.
+    """
+    costs = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
+    wanted = [name for name, wants in costs.items() if wants]
+    nodes: dict[tuple[Any, ...], Any] = {path: node for path, node in iter_graph(obj) if isinstance(node, Pytree)}
+    nodes[()] = obj
+    calls = record(obj, method, input_args, input_kwargs, bool(wanted))
+    rows = [
+        _row(number, nodes[call.path], call, wanted)
+        for number, call in enumerate(calls)
+        if call.path in nodes and (depth is None or len(call.path) <= depth)
+    ]
+    table = _table(obj, [(row, nodes[call]) for row, call in rows if row_filter(row)], wanted)
+    return drawn(table, console_kwargs, table_kwargs, column_kwargs)
+
+
+def _row(number: int, node: Any, call: RecordedCall, wanted: list[str]) -> tuple[CallInfo, tuple[Any, ...]]:
+    counts = {}
+    if call.apart is not None:
+        fn = functools.partial(_called, call.method)
+        counts = {name: getattr(cost, name)(call.apart, fn) for name in wanted}
+    path = call.path if call.method == "__call__" else (*call.path, call.method)
+    inputs = "\n".join(_inputs(call))
+    return CallInfo(number, id(node), type(node), path, inputs, call.outputs, **counts), call.path
+
+
+def _called(method: str, node: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(node, method)(*args, **kwargs)
+
+
+def _inputs(call: RecordedCall) -> Iterator[str]:
+    if len(call.args) == 1 and not call.kwargs:
+        yield from lines_of(call.args[0])
+    else:
+        yield from lines_of(call.args)
+        yield from lines_of(call.kwargs)
+
+
+def _table(obj: Any, rows: list[tuple[CallInfo, Any]], wanted: list[str]) -> Table:
+    totals = sizes_by_kind([obj])
+    header = ["path", "type", "inputs", "outputs", *wanted, *totals]
+    texts = []
+    for row, node in rows:
+        sizes, own = sizes_by_kind([node]), _own(node)
+        counts = [_count(getattr(row, name)) for name in wanted]
+        kinds = ["\n".join([*own.get(kind, ()), *_sum(kind, sizes, own)]) for kind in totals]
+        outputs = "\n".join(lines_of(row.outputs))
+        texts.append(["/".join(map(str, row.path)), row.type.__name__, row.inputs_repr, outputs, *counts, *kinds])
+    number, size = (sum(one[part] for one in totals.values()) for part in (0, 1))
+    footer = [*[""] * (3 + len(wanted)), TOTAL, *(size_text(*one) for one in totals.values())]
+    caption = f"Total Parameters: {size_text(number, size) or 0}"
+    return Table(f"{type(obj).__name__} Summary", header, texts, footer, caption)
+
+
+def _sum(kind: str, sizes: Mapping[str, tuple[int, int]], own: Mapping[str, Any]) -> list[str]:
+    text = size_text(*sizes.get(kind, (0, 0)))
+    return ["", text] if own.get(kind) and text else [text] if text else []
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+def _own(node: Any) -> dict[str, list[str]]:
+    """By kind, the variables of an object that are in no other object."""
+    found: dict[str, list[str]] = {}
+    for path, variable in sorted(_variables((), node), key=lambda pair: tuple(map(str, pair[0]))):
+        name = "/".join(map(str, path))
+        found.setdefault(kind_name(variable), []).append(f"{name}: {value_text(variable.get_raw_value())}")
+    return found
+
+
+def _variables(path: tuple[Any, ...], node: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:
+    for name, child in children_of(node) or ():
+        if isinstance(child, Variable):
+            yield (*path, name), child
+        elif not isinstance(child, Pytree):
+            yield from _variables((*path, name), child)
