@@ -59,6 +59,9 @@ def checkify(
 
         if not body.writes:
             return checks.checkify(lambda: run(body)[0], chosen)(), body.unchanged
+        if not body.creates:  # there are no initial values to make outside
+            error, (result, groups) = checks.checkify(lambda: run(body), chosen)()
+            return (error, result), groups
         errors_before: list[Any] = []
 
         def checked(part: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:

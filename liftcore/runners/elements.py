@@ -190,6 +190,10 @@ class Elements(NamedTuple):
         if not body.writes:
             run = self.spread(lambda *given: element(body, *given)[0], self.in_axes, out_axes)
             return run(*operands), body.unchanged
+        if not body.creates and self.mapper.spread is None:
+            found = self._run_whole(body, element, operands, out_axes)
+            if found is not None:
+                return found
         axes = list(self.group_axes)
         parts = body.split(*self.sliced(operands, self.in_axes), axes=self.names, via=element)
         whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
@@ -206,6 +210,31 @@ class Elements(NamedTuple):
         if self.mapper.spread is not None:
             outputs = self.mapper.spread(self, parts.remainder, *whole)(created, *operands)
         return parts.join(created, *outputs)
+
+    def _run_whole(
+        self, body: Body, element: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
+    ) -> tuple[PyTree, tuple[PyTree, ...]] | None:
+        """The same for a body that creates nothing: there is nothing to split off.
+
+        None where a shared variable differs between elements: the split body tells which one.
+        """
+        runs: list[None] = []
+
+        def run(*given: Any) -> Any:
+            found = element(body, *given)
+            runs.append(None)
+            return found
+
+        try:
+            output: tuple[PyTree, tuple[PyTree, ...]] = self.batch(run, self.in_axes, (out_axes, self.group_axes))(
+                *operands
+            )
+            return output
+        except ValueError:
+            if not runs:  # it is an error of the body
+                raise
+        body.forget()
+        return None
 
 
 _SLICES = 0

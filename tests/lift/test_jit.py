@@ -696,4 +696,7 @@ def test_lifts_over_a_scope_that_creates_nothing_are_not_split(monkeypatch: pyte
 
     value, grads = liftcore.value_and_grad(liftcore.remat(layer))(scope, 3.0)
     assert (value, grads["params"]["w"]) == (6.0, 3.0)
-    assert scope.variables()["state"] == {"n": 1}
+    assert liftcore.vmap(layer, variable_axes={...: None})(scope.rewound(), jnp.arange(2.0)).tolist() == [0.0, 2.0]
+    error, value = liftcore.checkify(layer)(scope.rewound(), 4.0)
+    assert (error.get(), value) == (None, 8.0)
+    assert scope.variables()["state"] == {"n": 3}

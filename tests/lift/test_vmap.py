@@ -552,3 +552,41 @@ def test_what_is_computed_from_constants_is_concrete_in_apply() -> None:
         assert liftcore.init(model)(KEY, jnp.ones(2), steps)[0].tolist() == [6.0, 6.0]
     with pytest.raises(jax.errors.ConcretizationTypeError):
         liftcore.init(model)(KEY, jnp.ones(2), by_jax)
+
+
+def test_over_a_scope_that_creates_nothing_it_does_what_it_does_over_others() -> None:
+    def body(scope: Scope, x: Any) -> Any:
+        scope.variable("state", "n", lambda: 0).value += 1
+        scope.variable("stats", "x", lambda: 0).value = {"sum": 2 * x}
+        scope.sow("intermediates", "x", x)
+        return x * scope.param("w", None) + jax.random.uniform(scope.make_rng("dropout"))
+
+    given = {"params": {"w": jnp.arange(3.0)}, "state": {"n": 0}, "stats": {"x": jnp.zeros(3)}}
+    options = {"variable_axes": {"params": 0, "state": None, "stats": 0}, "split_rngs": {"dropout": True}}
+
+    def run(creates: bool) -> Any:
+        scope = liftcore.bind(given, RNGS, mutable=["state", "stats", "intermediates"], creates=creates)
+        y = liftcore.vmap(body, **options)(scope, jnp.ones(3))
+        return y, scope.variables(), jax.random.key_data(scope.make_rng("dropout"))
+
+    jax.tree.map(np.testing.assert_array_equal, run(False), run(True))
+
+
+def test_over_a_scope_that_creates_nothing_errors_are_the_same() -> None:
+    runs: list[None] = []
+
+    def differs(scope: Scope, x: Any) -> None:
+        scope.put_variable("state", "n", x)
+
+    def fails(scope: Scope, x: Any) -> None:
+        runs.append(None)
+        scope.put_variable("state", "n", 1)
+        raise ValueError("of the body")
+
+    scope = liftcore.bind({"state": {"n": 0}}, mutable=True, creates=False)
+    with pytest.raises(LoopInvarianceError, match=r"\['state/n'\] is shared by all elements"):
+        liftcore.vmap(differs, variable_axes={"state": None})(scope, jnp.arange(3))
+    with pytest.raises(ValueError, match="of the body"):
+        liftcore.vmap(fails, variable_axes={"state": None})(scope, jnp.arange(3))
+    assert len(runs) == 1
+    assert scope.variables() == {"state": {"n": 0}}
