@@ -1,9 +1,12 @@
 from .crossing.metadata import PARTITION_NAME
 from .filters import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
+from .graph.capturing import capture
 from .graph.definition import static
 from .graph.functions import GraphDef, clone, flatten, graphdef, merge, pop, split, state, unflatten, update, variables
 from .layers.activations import PReLU, celu, elu, gelu, glu, hard_sigmoid, hard_silu, hard_swish, hard_tanh, identity, leaky_relu, log_sigmoid, log_softmax, logsumexp, one_hot, relu, relu6, selu, sigmoid, silu, soft_sign, softmax, softplus, standardize, swish, tanh
-from .layers.cells import GRUCell, RNNCellBase, SimpleCell
+from .layers.attention import MultiHeadAttention
+from .layers.cell_base import RNNCellBase
+from .layers.cells import GRUCell, SimpleCell
 from .layers.convolution import Conv, ConvTranspose
 from .layers.dot_product import dot_product_attention
 from .layers.embedding import Embed
@@ -16,13 +19,14 @@ from .layers.lstm_cells import LSTMCell, OptimizedLSTMCell
 from .layers.masks import combine_masks, make_attention_mask, make_causal_mask
 from .layers.normalization import BatchNorm, LayerNorm, RMSNorm
 from .layers.pooling import avg_pool, max_pool, min_pool, pool
+from .layers.recurrent import Bidirectional, RNN
 from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout
 from .objects.containers import Dict, List, Sequential
 from .objects.displaying import display
-from .objects.markers import data, dataclass, has_data, is_data, register_data_type
+from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type
 from .objects.module import Module, iter_module_children, iter_modules
-from .objects.pytree import Object, Pytree
+from .objects.pytree import Object, Pytree, check_pytree
 from .objects.traversal import find_duplicates, iter_children, iter_graph, recursive_map
 from .objects.viewing import view, view_info, with_attributes
 from .rngs.copies import with_rngs
@@ -33,8 +37,20 @@ from .states.functions import filter_state, from_flat_state, map_state, merge_st
 from .states.graph_state import GraphState, PureState
 from .states.pure import as_pure
 from .states.state import FlatState, State
+from .summary.tabulation import tabulate
+from .training.ema import EMA
+from .training.metrics import Metric, MultiMetric
+from .training.optimizer import ModelAndOptimizer, OptArray, OptState, OptVariable, Optimizer
+from .training.state import TrainState
+from .transforms.batched_map import batched_map
+from .transforms.branches import cond, switch
 from .transforms.jit import StateSharding, jit
+from .transforms.loops import fori_loop, while_loop
+from .transforms.pmap import pmap
+from .transforms.scan import Carry, scan
+from .transforms.shard_map import shard_map
 from .transforms.vmap import StateAxes, vmap
+from .transforms.whole import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
 from .variables.kinds import BatchStat, Cache, Intermediate, LoRAParam, Param, Perturbation, RngCount, RngKey, RngState, VariableState
 from .variables.metadata import VariableMetadata, with_metadata, with_partitioning
 from .variables.registry import register_variable_name, variable_name_from_type, variable_type_from_name
@@ -45,11 +61,15 @@ __all__ = [
     "Any",
     "BatchNorm",
     "BatchStat",
+    "Bidirectional",
     "Cache",
+    "Carry",
     "Conv",
     "ConvTranspose",
+    "Data",
     "Dict",
     "Dropout",
+    "EMA",
     "Einsum",
     "Embed",
     "Everything",
@@ -69,12 +89,20 @@ __all__ = [
     "LoRA",
     "LoRALinear",
     "LoRAParam",
+    "Metric",
+    "ModelAndOptimizer",
     "Module",
+    "MultiHeadAttention",
+    "MultiMetric",
     "Not",
     "Nothing",
     "Object",
     "OfType",
+    "OptArray",
+    "OptState",
+    "OptVariable",
     "OptimizedLSTMCell",
+    "Optimizer",
     "PARTITION_NAME",
     "PReLU",
     "Param",
@@ -84,6 +112,7 @@ __all__ = [
     "PureState",
     "Pytree",
     "RMSNorm",
+    "RNN",
     "RNNCellBase",
     "RngCount",
     "RngKey",
@@ -96,6 +125,8 @@ __all__ = [
     "State",
     "StateAxes",
     "StateSharding",
+    "Static",
+    "TrainState",
     "Variable",
     "VariableMetadata",
     "VariableState",
@@ -103,17 +134,25 @@ __all__ = [
     "WithTag",
     "as_pure",
     "avg_pool",
+    "batched_map",
+    "capture",
     "celu",
+    "check_pytree",
+    "checkify",
+    "checkpoint",
     "clone",
     "combine_masks",
+    "cond",
     "data",
     "dataclass",
     "display",
     "dot_product_attention",
     "elu",
+    "eval_shape",
     "filter_state",
     "find_duplicates",
     "flatten",
+    "fori_loop",
     "fork_rngs",
     "from_flat_state",
     "gelu",
@@ -137,12 +176,15 @@ __all__ = [
     "logsumexp",
     "make_attention_mask",
     "make_causal_mask",
+    "make_jaxpr",
     "map_state",
     "max_pool",
     "merge",
     "merge_state",
     "min_pool",
+    "named_call",
     "one_hot",
+    "pmap",
     "pool",
     "pop",
     "recursive_map",
@@ -150,11 +192,14 @@ __all__ = [
     "register_variable_name",
     "relu",
     "relu6",
+    "remat",
     "replace_by_pure_dict",
     "reseed",
     "restore_int_paths",
     "restore_rngs",
+    "scan",
     "selu",
+    "shard_map",
     "sigmoid",
     "silu",
     "soft_sign",
@@ -167,6 +212,8 @@ __all__ = [
     "state",
     "static",
     "swish",
+    "switch",
+    "tabulate",
     "tanh",
     "to_flat_state",
     "to_pure_dict",
@@ -178,6 +225,7 @@ __all__ = [
     "view",
     "view_info",
     "vmap",
+    "while_loop",
     "with_attributes",
     "with_metadata",
     "with_partitioning",

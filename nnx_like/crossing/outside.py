@@ -52,16 +52,17 @@ class Outside:
         with liftcore.bind(self.walk.values, mutable=mutable, creates=False).temporary() as scope:
             yield scope
 
-    def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False) -> Any:
+    def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
         """Calls a lifted function whose body returns what `Inside.encode` gave, and leaves.
 
         Args:
-            lifted: called as `lifted(scope, *args)`.
+            lifted: called as `lifted(scope, *args, **kwargs)`.
             args: the arguments, with refs in them.
             mutable: a filter of the groups that may be written.
+            kwargs: likewise.
         """
         with self.scope(mutable) as scope:
-            return self.leave(scope, *lifted(scope, *args))
+            return self.leave(scope, *lifted(scope, *args, **kwargs))
 
     def leave(self, scope: Scope, result: Any, home: Any, change: Change) -> Any:
         """Does to the objects what was done to those inside, all of it or nothing.
@@ -101,6 +102,26 @@ class Outside:
         result = _decoded(builder, result)
         builder.commit()
         return result
+
+    def abstract(self, result: Any, home: Any, change: Change) -> Any:
+        """The result of a body that did not really run, with objects that are all new; no object changes."""
+        written = {(group, key): value for group, (_, values) in home.items() for key, value in values.items()}
+
+        def read(group: str, key: Any) -> Any:
+            if type(key) is not str:
+                return home[group][0][key]
+            found = written.get((group, key), self.walk.values.get(group, {}).get(key))
+            return jax.tree.map(_shape, found)
+
+        builder = Builder(read)
+        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
+        for definition in change.definitions or [ref.definition for ref in refs]:
+            builder.build(definition)
+        return _decoded(builder, result)
+
+    def finish(self, scope: Scope, result: Any) -> Any:
+        """`leave` for a lift that changes no structure and brings no value home: all went through the scope."""
+        return self.leave(scope, result, {}, Change(None, tuple(range(len(self.walk.nodes)))))
 
     def _write(self, now: Any) -> None:
         """Writes the values that changed into the variables, and in the places, that they came from."""
@@ -166,6 +187,10 @@ def _other_trace(owner: Pytree | Variable) -> TraceContextError:
         "a transformed function changed it, and it was made outside of the transformation around the call.",
         "Pass it as an argument to the outer function too, instead of using it there by closure.",
     )
+
+
+def _shape(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.eval_shape(lambda: leaf)
 
 
 def _decoded(builder: Builder, result: Any) -> Any:

@@ -209,7 +209,7 @@ class _Form:
     Attributes:
         lifted: called as `lifted(scope, donated, others)`.
         prefix: the groups of what is in these parts.
-        donated: the groups of donated variables, which have to be mutable.
+        donated: a filter of the groups of donated variables, which have to be mutable.
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
@@ -218,7 +218,7 @@ class _Form:
         shardings = self.parted(_shardings(jitted, count), dict.fromkeys(names))
         donated, others = shardings
         self.prefix = (groups.encode(jax.tree.map(_Donated, donated, is_leaf=is_spec)), groups.encode(others))
-        self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated]
+        self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated] or False
 
         @named(fun)
         def body(scope: liftcore.Scope, donated: Any, others: Any) -> Any:
@@ -234,7 +234,7 @@ class _Form:
             body,
             in_shardings=None if jitted._in_shardings is None else groups.plain(shardings),
             out_shardings=(groups.plain(out_shardings), specs, None) if placed else None,
-            donate_argnums=1,
+            donate_argnums=1 if donated else (),
             donate_variables=self.donated,
             variable_shardings=placed,
             **jitted._options,

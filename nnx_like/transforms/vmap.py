@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import liftcore
@@ -11,7 +11,7 @@ import liftcore
 from ..crossing.groups import ByFilter, Groups
 from ..crossing.inside import Inside
 from ..crossing.metadata import AxisNames
-from ..crossing.outside import Outside
+from ..crossing.outside import Outside, still
 from .decorating import MISSING, checked, named, positional
 
 __all__ = ["StateAxes", "mapped", "vmap"]
@@ -102,6 +102,7 @@ def mapped(
     out_axes: Any,
     transform_metadata: Mapping[str, Any] | None,
     options: Mapping[str, Any],
+    static: Collection[int] = (),
 ) -> Callable[..., Any]:
     """A function of objects under a lift that maps over axes of variables.
 
@@ -113,6 +114,7 @@ def mapped(
         out_axes: see `vmap`.
         transform_metadata: see `vmap`.
         options: passed to the lift.
+        static: the numbers of arguments that are static.
     """
     groups = Groups(checked(name, f), "axis")
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -134,7 +136,10 @@ def mapped(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = Outside(groups, positional(f, args, kwargs), in_prefix)
+        args = positional(f, args, kwargs)
+        if static:
+            args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
+        outside = Outside(groups, args, in_prefix)
         return outside.call(lifted, *outside.args, mutable=True)
 
     return wrapped

@@ -1,0 +1,78 @@
+"""What goes from one iteration of a loop to the next: the same objects, with other values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from ..crossing.inside import Inside
+from ..crossing.ref import Change, Ref
+from ..errors import StructureError
+from ..graph.differences import difference
+from ..graph.walk import is_object
+
+__all__ = ["carried", "check_same_structure"]
+
+
+def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
+    """The next carry as JAX takes it, with the refs that came in.
+
+    Args:
+        where: what errors call the loop.
+        given: the carry that the body got.
+        encoded: the same with refs.
+        value: the carry that it returned.
+
+    Raises:
+        StructureError: where an object in it is not the one that came in.
+    """
+    before, _ = jax.tree.flatten(given, is_leaf=is_object)
+    refs = jax.tree.leaves(encoded, is_leaf=lambda one: type(one) is Ref)
+    pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
+    if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
+        return value
+    objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
+    leaves = []
+    for number, (path, leaf) in enumerate(pairs):
+        old, ref = objects[number] if number < len(objects) else (None, None)
+        if is_object(leaf) or is_object(old):
+            if leaf is not old:
+                place = jax.tree_util.keystr(path) or "the value"
+                raise StructureError(
+                    f"{where}, {place}",
+                    f"the carry must hold the objects that came in; expected {_shown(old)}, given {_shown(leaf)}.",
+                    "Return the object that the function was given, and change its variables: `nnx.update(old, …)`.",
+                )
+            leaf = ref
+        leaves.append(leaf)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _shown(value: Any) -> str:
+    return f"the {type(value).__name__} of the iteration" if is_object(value) else f"a {type(value).__name__}"
+
+
+def check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
+    """Checks that the structure of objects in the carry is as it was.
+
+    Args:
+        where: what errors call the loop.
+        inside: the body's side of the call.
+        change: what the body did.
+        carry: the carry with refs.
+
+    Raises:
+        StructureError: where attributes, references or metadata are others.
+    """
+    if change.definitions is None:
+        return
+    kept = {id(leaf) for leaf in jax.tree.leaves(carry, is_leaf=lambda one: type(one) is Ref) if type(leaf) is Ref}
+    for (ref, _), now in zip(inside.given, change.definitions, strict=True):
+        if id(ref) in kept:
+            found = difference(ref.definition, now) or "an object in it is another one than before"
+            raise StructureError(
+                f"{where}, {ref.base.removesuffix('.')}",
+                f"the structure of what goes from one iteration to the next must stay: {found}.",
+                "Make and delete attributes before the loop or after it; only the values of variables may change.",
+            )

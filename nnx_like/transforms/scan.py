@@ -1,0 +1,201 @@
+"""`scan` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.errors import LiftArgumentError
+
+from ..crossing.groups import Groups
+from ..crossing.inside import Inside
+from ..crossing.metadata import AxisNames
+from ..crossing.outside import Outside
+from ..errors import StructureError
+from .carrying import carried, check_same_structure
+from .decorating import MISSING, checked, named, positional
+
+__all__ = ["Carry", "scan"]
+
+
+class _Name(type):
+    """The class of `Carry`, which stands for itself."""
+
+    def __repr__(cls) -> str:
+        return cls.__name__
+
+
+class Carry(metaclass=_Name):
+    """Stands in `in_axes` and `out_axes` of `scan` for what goes from one iteration to the next."""
+
+
+def scan(
+    f: Callable[..., Any] = MISSING,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+    in_axes: Any = (Carry, 0),
+    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+) -> Any:
+    """`jax.lax.scan` for functions of objects.
+
+    An object may be the carry: its variables go from one iteration to the next, and hold the last values afterwards.
+    Or it is scanned: each iteration sees objects with its slice of their variables. A `StateAxes` decides filter by
+    filter.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> layers = nnx.vmap(lambda rngs: nnx.Linear(3, 3, rngs=rngs))(nnx.Rngs(0).split(4))
+        >>> @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+        ... def forward(layer, x):
+        ...     return layer(x)
+        >>> forward(layers, jnp.ones(3)).shape
+        (3,)
+
+    Args:
+        f: the function; without it the result is a decorator. Methods may be decorated.
+        length: how many iterations there are; needed only where nothing is sliced.
+        reverse: whether to begin with the last slices.
+        unroll: how many iterations one step of the compiled loop runs; True for all of them.
+        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
+            for the rest; experimental in JAX.
+        in_axes: for each argument the axis to slice, None for the whole of it in each iteration, or `Carry` for one of
+            them; a pytree prefix. For an object it is the axis of all its variables, or a `StateAxes`.
+        out_axes: likewise for the result; the axis is the one that values gain. None is for a value that is the same in
+            all iterations. It has `Carry` where `in_axes` has.
+        transform_metadata: the name that sharding metadata gains for the axis, `{nnx.PARTITION_NAME: "layers"}`.
+
+    Returns:
+        The function, with the last carry and what was stacked in the places that `out_axes` says.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or axes do not fit the arguments.
+        StructureError: when called, where the carry is not made of the objects that came in, or has another structure.
+        CarryTypeError: when called, where the type of something carried changed.
+        LoopInvarianceError: when called, where a variable without an axis gets a value that depends on the iteration.
+        AliasError: when called, where one variable is given with two axes.
+    """
+    options = {"length": length, "reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
+    if f is MISSING:
+        return functools.partial(
+            scan, in_axes=in_axes, out_axes=out_axes, transform_metadata=transform_metadata, **options
+        )
+    where = checked("scan", f)
+    taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
+    if (taken is None) != (given_back is None):
+        raise LiftArgumentError(
+            where,
+            f"`Carry` must be in both of in_axes={in_axes} and out_axes={out_axes}, or in neither.",
+            "Give `Carry` in both, in the places of the carry.",
+        )
+    groups = Groups(where, "axis")
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    in_prefix, out_prefix = groups.encode(in_axes), groups.encode(_without(out_axes, given_back))
+    names = AxisNames(groups.specs, transform_metadata or {})
+
+    @named(f)
+    def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
+        inside = Inside(scope, groups, names)
+        args = inside.decode(_with(xs, taken, carry))
+        following, ys = _parted(where, f(*args), out_axes, given_back)
+        encoded = () if taken is None else carried(where, args[taken], carry, following)
+        ys, home, change = inside.encode(ys, out_prefix)
+        check_same_structure(where, inside, change, carry)
+        _check_no_new(where, groups, home)
+        return encoded, (ys, home, change)
+
+    lifted = liftcore.scan(
+        body,
+        in_axes=_whole(groups.plain(_without(in_axes, taken))),
+        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
+        variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
+        variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
+        variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
+        **options,
+    )
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outside = Outside(groups, positional(f, args, kwargs), in_prefix)
+        carry = () if taken is None else outside.args[taken]
+        xs = [arg for number, arg in enumerate(outside.args) if number != taken]
+        with outside.scope(True) as scope:
+            carry, (ys, home, change) = lifted(scope, carry, *xs)
+            carry, ys = outside.leave(scope, (carry, ys), home, change)
+        return _joined(carry, ys, out_axes, given_back)
+
+    return wrapped
+
+
+def _place(where: str, what: str, axes: Any) -> int | None:
+    """The number of the carry in a tuple of axes; 0 where it is all; None where there is none."""
+    if axes is Carry:
+        return 0
+    if not isinstance(axes, (tuple, list)):
+        return None
+    places = [number for number, axis in enumerate(axes) if axis is Carry]
+    if len(places) > 1:
+        raise LiftArgumentError(
+            where, f"{what}={axes} has {len(places)} carries.", "Carry one argument; it may be a tuple."
+        )
+    return places[0] if places else None
+
+
+def _without(axes: Any, place: int | None) -> Any:
+    """The axes of what is not carried."""
+    if axes is Carry:
+        return ()
+    return axes if place is None else tuple([axis for number, axis in enumerate(axes) if number != place])
+
+
+def _with(xs: tuple[Any, ...], place: int | None, carry: Any) -> tuple[Any, ...]:
+    return xs if place is None else (*xs[:place], carry, *xs[place:])
+
+
+def _whole(axes: Any) -> Any:
+    """Axes as liftcore's scan has them: `broadcast` for what has none."""
+    return jax.tree.map(
+        lambda axis: liftcore.broadcast if axis is None or axis is Carry else axis,
+        axes,
+        is_leaf=lambda axis: axis is None,
+    )
+
+
+def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[Any, Any]:
+    """The next carry, and what is stacked."""
+    if out_axes is Carry:
+        return result, ()
+    if place is None:
+        return (), result
+    if not isinstance(result, (tuple, list)) or len(result) != len(out_axes):
+        raise LiftArgumentError(
+            where,
+            f"out_axes={out_axes} is for {len(out_axes)} results; given a {type(result).__name__}.",
+            "Return a tuple with one for each of `out_axes`.",
+        )
+    return result[place], tuple([one for number, one in enumerate(result) if number != place])
+
+
+def _joined(carry: Any, ys: Any, out_axes: Any, place: int | None) -> Any:
+    if out_axes is Carry:
+        return carry
+    return ys if place is None else _with(ys, place, carry)
+
+
+def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
+    """Checks that nothing new is to be carried: the first iteration would have nothing to begin from."""
+    for group, (new, _) in home.items():
+        if new and groups.specs.get(group) is Carry:
+            raise StructureError(
+                where,
+                "a variable was made in the loop that its filter would carry from one iteration to the next.",
+                "Make it before the loop, or give variables of its kind an axis.",
+            )

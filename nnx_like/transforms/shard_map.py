@@ -1,0 +1,88 @@
+"""`shard_map` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import jax
+
+import liftcore
+
+from ..crossing.groups import Groups
+from ..crossing.inside import Inside
+from ..crossing.outside import Outside
+from .decorating import MISSING, checked, named, positional
+
+__all__ = ["shard_map"]
+
+
+def shard_map(
+    f: Callable[..., Any] = MISSING,
+    *,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: AbstractSet[Any] = frozenset(),
+    check_vma: bool = True,
+) -> Any:
+    """`jax.shard_map` for functions of objects: each device sees objects with its part of their variables.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> from jax.sharding import Mesh, PartitionSpec as P
+        >>> mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+        >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> specs = {"in_specs": (P(), P("data")), "out_specs": P("data")}
+        >>> forward = nnx.shard_map(lambda model, x: model(x), mesh=mesh, **specs)
+        >>> forward(model, jnp.ones((4, 2))).shape
+        (4, 3)
+
+    Args:
+        f: the function; without it the result is a decorator. Methods may be decorated.
+        mesh: the mesh of devices.
+        in_specs: for each argument the `PartitionSpec` of its parts; a pytree prefix. For an object it is the one of
+            all its variables, or a `StateSharding`.
+        out_specs: likewise for the result.
+        axis_names: the axes of the mesh that the function knows of; by default all.
+        check_vma: whether JAX checks what is equal on all devices.
+
+    Returns:
+        The function.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or specs do not fit the arguments.
+        LoopInvarianceError: when called, where a variable with `P()` gets a value that differs between devices.
+        AliasError: when called, where one variable is given with two specs.
+    """
+    options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
+    if f is MISSING:
+        return functools.partial(shard_map, in_specs=in_specs, out_specs=out_specs, **options)
+    groups = Groups(checked("shard_map", f), "spec")
+    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    in_prefix, out_prefix = groups.encode(in_specs), groups.encode(out_specs)
+
+    @named(f)
+    def body(scope: liftcore.Scope, *args: Any) -> Any:
+        inside = Inside(scope, groups)
+        return inside.encode(f(*inside.decode(args)), out_prefix, "out_specs")
+
+    everywhere = jax.sharding.PartitionSpec()
+    lifted = liftcore.shard_map(
+        body,
+        in_specs=groups.plain(in_specs, everywhere),
+        out_specs=(groups.plain(out_specs, everywhere), dict(groups.specs), everywhere),
+        variable_specs=dict(groups.specs),
+        **options,
+    )
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outside = Outside(groups, positional(f, args, kwargs), in_prefix, "in_specs")
+        return outside.call(lifted, *outside.args, mutable=True)
+
+    return wrapped

@@ -1,0 +1,224 @@
+"""Lifts that treat all variables alike: `remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+from jax.experimental import checkify as jax_checkify
+
+import liftcore
+
+from ..crossing.groups import Groups
+from ..crossing.inside import Inside
+from ..crossing.outside import Outside, still
+from .decorating import MISSING, checked, named, numbered
+
+__all__ = ["checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
+
+_ALL = "all"
+
+
+class _Whole:
+    """A function whose objects are in one group.
+
+    Args:
+        name: what errors call the transformation.
+        f: the function.
+        static: the numbers and the names of static arguments.
+    """
+
+    def __init__(self, name: str, f: Callable[..., Any], static: tuple[set[int], set[str]] = (set(), set())) -> None:
+        self.groups = groups = Groups(checked(name, f), "group")
+        self.prefix, self.static = groups.name(_ALL), static
+
+        @named(f)
+        def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            inside = Inside(scope, groups)
+            args, kwargs = inside.decode((args, kwargs))
+            return inside.encode(f(*args, **kwargs), self.prefix)
+
+        self.body = body
+
+    def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
+        """The crossing of a call; its arguments are a pair of `args` and `kwargs`."""
+        numbers, names = self.static
+        if numbers:
+            args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
+        if names:
+            kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
+        return Outside(self.groups, (args, kwargs), self.prefix)
+
+    def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of objects for a lifted body."""
+
+        @functools.wraps(f)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            outside = self.outside(args, kwargs)
+            args, kwargs = outside.args
+            return outside.call(lifted, *args, **kwargs)
+
+        return wrapped
+
+
+def remat(
+    f: Callable[..., Any] = MISSING,
+    *,
+    prevent_cse: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    policy: Callable[..., bool] | None = None,
+) -> Any:
+    """`jax.checkpoint` for functions of objects: computed again in the backward pass, to save memory.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> class Block(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.linear = nnx.Linear(3, 3, rngs=rngs)
+        ...     @nnx.remat
+        ...     def __call__(self, x):
+        ...         return jnp.sin(self.linear(x))
+        >>> Block(nnx.Rngs(0))(jnp.ones(3)).shape
+        (3,)
+
+    Args:
+        f: the function; without it the result is a decorator. Methods may be decorated.
+        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
+            a `scan` False is enough, and faster.
+        static_argnums: the numbers of arguments that Python has to see, such as flags.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+
+    Returns:
+        The function.
+    """
+    if f is MISSING:
+        return functools.partial(remat, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy)
+    whole = _Whole("remat", f, numbered(f, static_argnums, ()))
+    return whole.lifted(liftcore.remat(whole.body, prevent_cse=prevent_cse, policy=policy), f)
+
+
+checkpoint = remat
+
+
+def checkify(
+    f: Callable[..., Any], errors: frozenset[type[Any]] = jax_checkify.user_checks
+) -> Callable[..., tuple[jax_checkify.Error, Any]]:
+    """`jax.experimental.checkify.checkify` for functions of objects.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> from jax.experimental import checkify
+        >>> def root(model):
+        ...     checkify.check(model.w.get_value() >= 0, "negative")
+        ...     return jnp.sqrt(model.w.get_value())
+        >>> error, _ = nnx.checkify(root)(nnx.Dict(w=nnx.Param(jnp.array(-1.0))))
+        >>> error.get()
+        'negative (`check` failed)'
+
+    Args:
+        f: the function.
+        errors: which checks are made; by default those that the function asks for by `check`.
+
+    Returns:
+        The function, which returns an error that may be thrown, and the result.
+    """
+    whole = _Whole("checkify", f)
+    lifted = liftcore.checkify(whole.body, errors)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outside = whole.outside(args, kwargs)
+        args, kwargs = outside.args
+        with outside.scope() as scope:
+            error, crossed = lifted(scope, *args, **kwargs)
+            return error, outside.leave(scope, *crossed)
+
+    return wrapped
+
+
+def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> Any:
+    """`jax.named_call` for functions of objects: their operations have a name in profiles.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> nnx.named_call(lambda model, x: model(x), name="head")(linear, jnp.ones(2)).shape
+        (3,)
+
+    Args:
+        f: the function; without it the result is a decorator. Methods may be decorated.
+        name: what the operations are called; by default as the function.
+
+    Returns:
+        The function.
+    """
+    if f is MISSING:
+        return functools.partial(named_call, name=name)
+    whole = _Whole("named_call", f)
+    return whole.lifted(liftcore.named_call(whole.body, name), f)
+
+
+def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`jax.eval_shape` for functions of objects: what they return, with shapes in the place of arrays.
+
+    Nothing is computed, and the objects that are given stay as they are.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> linear = nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> linear.kernel.get_value().shape, type(linear.kernel.get_value()).__name__
+        ((2, 3), 'ShapeDtypeStruct')
+
+    Args:
+        f: the function.
+        *args: its arguments; arrays, in variables too, may be `jax.ShapeDtypeStruct`.
+        **kwargs: likewise.
+
+    Returns:
+        The result. Objects in it are new, those that were given too.
+    """
+    whole = _Whole("eval_shape", f)
+    outside = whole.outside(args, kwargs)
+    args, kwargs = outside.args
+    with outside.scope() as scope:
+        return outside.abstract(*liftcore.eval_shape(whole.body)(scope, *args, **kwargs))
+
+
+def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterable[int] = ()) -> Any:
+    """`jax.make_jaxpr` for functions of objects: what is computed, as JAX's own program.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> "dot_general" in str(nnx.make_jaxpr(lambda model, x: model(x))(linear, jnp.ones(2)))
+        True
+
+    Args:
+        f: the function; without it the result is a decorator.
+        static_argnums: the numbers of arguments that Python has to see, such as flags.
+
+    Returns:
+        A function of the same arguments. Its inputs are the values of variables, then the arguments; its outputs are
+        the result, and the values that the function wrote.
+    """
+    if f is MISSING:
+        return functools.partial(make_jaxpr, static_argnums=static_argnums)
+    whole = _Whole("make_jaxpr", f, numbered(f, static_argnums, ()))
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outside = whole.outside(args, kwargs)
+
+        def pure(values: Any, args: Any, kwargs: Any) -> Any:
+            with liftcore.bind(values, creates=False).temporary() as scope:
+                return whole.body(scope, *args, **kwargs)
+
+        return jax.make_jaxpr(pure)(outside.walk.values, *outside.args)
+
+    return wrapped
