@@ -67,8 +67,8 @@ def averager(
     Args:
         axes: the axes of the arrays.
         mask: which elements count, broadcast to the arrays; by default all.
-        axis_name: a mapped axis or several, see `jax.lax.pmean`.
-        axis_index_groups: see `jax.lax.pmean`.
+        axis_name: a mapped axis, or several, to average over as well, such as that of a batch over devices.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself.
     """
 
     def average(*arrays: Array) -> list[Array]:
