@@ -1,0 +1,189 @@
+"""Attention by products of queries and keys: `dot_product_attention`, `dot_product_attention_weights`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+from jax import lax
+
+from liftcore import nn
+from liftcore.typing import Array, ArrayLike, Dtype, Key
+
+from ..objects.module import Module
+from ..variables.kinds import Intermediate
+from .dtypes import PromoteDtypeFn, promote_dtype
+
+__all__ = ["dot_product_attention", "dot_product_attention_weights"]
+
+
+def dot_product_attention_weights(
+    query: Array,
+    key: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    is_causal: bool = False,
+) -> Array:
+    """`softmax(query · key / √depth + bias)` over the keys, of those pairs alone that the mask lets through.
+
+    Shapes: `(*batch, queries, heads, depth)` and `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`;
+    see `dot_product_attention`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention_weights(x, x, is_causal=True).round(3)
+        Array([[[1.  , 0.  ],
+                [0.33, 0.67]]], dtype=float32)
+
+    Args:
+        query: what asks.
+        key: what is compared with it.
+        bias: added to the products, broadcast to the weights.
+        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        deterministic: whether to drop nothing.
+        dtype: that of the computation; by default what query and key promote to.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
+        promote_dtype: brings `(query, key)` to one dtype.
+        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+
+    Raises:
+        LiftArgumentError: where shapes do not fit together, or a key is missing.
+    """
+    query, key = promote_dtype((query, key), dtype=dtype)
+    return nn.dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        broadcast_dropout,
+        dropout_rng,
+        dropout_rate,
+        deterministic,
+        query.dtype,
+        precision,
+        _sower(module),
+        is_causal=is_causal,
+    )
+
+
+def dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: Key | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: lax.PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+    is_causal: bool = False,
+) -> Array:
+    """The values, averaged with the weights that `dot_product_attention_weights` gives.
+
+    Without a dropout rate and a module it is `jax.nn.dot_product_attention`, with the softmax in `float32`. Source:
+    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and values
+    than of queries, neighbouring heads of queries share one: grouped queries, https://arxiv.org/abs/2305.13245.
+
+    Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
+    `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(2)[:, None]  # two positions, one head
+        >>> dot_product_attention(x, x, 100 * x, is_causal=True)[:, 0].round()
+        Array([[100.,   0.],
+               [ 33.,  67.]], dtype=float32)
+
+    Args:
+        query: what asks.
+        key: what is compared with it.
+        value: what is averaged.
+        bias: added to the products, broadcast to the weights.
+        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        broadcast_dropout: whether all heads and examples drop the same weights.
+        dropout_rng: the key for dropout.
+        dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
+        deterministic: whether to drop nothing.
+        dtype: that of the computation; by default what query, key and value promote to.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
+        promote_dtype: brings `(query, key, value)` to one dtype.
+        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+
+    Raises:
+        LiftArgumentError: where shapes do not fit together, or a key is missing.
+    """
+    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    fused = dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]
+    exactly = _precisely(precision) if fused else None
+    if exactly is not None:
+        with exactly:
+            return nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, implementation="xla")
+    return nn.dot_product_attention(
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        broadcast_dropout,
+        dropout_rng,
+        dropout_rate,
+        deterministic,
+        query.dtype,
+        precision,
+        _sower(module),
+        is_causal=is_causal,
+    )
+
+
+def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
+    """Where attention as a whole, which takes no precision, computes with it; None where one for all is not enough."""
+    if precision is None:
+        return contextlib.nullcontext()
+    if isinstance(precision, tuple) and len(precision) == 2 and precision[0] == precision[1]:
+        precision = precision[0]
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        name = precision.name
+    elif isinstance(precision, lax.Precision | str):
+        name = str(getattr(precision, "name", precision)).lower()
+    else:  # two of them, or a `DotAlgorithm`
+        return None
+    exactly: contextlib.AbstractContextManager[Any] = jax.default_matmul_precision(_ALSO_CALLED.get(name, name))
+    return exactly
+
+
+_ALSO_CALLED = {"fastest": "default", "bfloat16_3x": "high"}
+
+
+class _Sower:
+    """A module as `liftcore.nn` sows into one, by the name of a collection."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def sow(self, col: str, name: str, value: Any) -> bool:
+        return self._module.sow(Intermediate, name, value)
+
+
+def _sower(module: Module | None) -> _Sower | None:
+    return None if module is None else _Sower(module)

@@ -1,0 +1,253 @@
+"""Normalisation of groups of features, and of each feature by itself: `GroupNorm`, `InstanceNorm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer
+
+from ..rngs.streams import Rngs
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .norms import Norm
+
+__all__ = ["GroupNorm", "InstanceNorm"]
+
+
+class GroupNorm(Norm):
+    """`LayerNorm` of groups of features: by the moments over all axes but the first, of those of one group together.
+
+    Source: Wu & He, "Group Normalization", https://arxiv.org/abs/1803.08494.
+
+    Shapes: `(batch, ..., num_features)`, unchanged. Variables: `Param` `scale` and `bias`, `(num_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0))(jnp.array([[1.0, 3.0, 4.0, 8.0]])).round(3)
+        Array([[-1.,  1., -1.,  1.]], dtype=float32)
+
+    Args:
+        num_features: the number of features, the size of the last axis.
+        num_groups: the number of groups; None where their size is given.
+        group_size: the number of features in a group; None where the number of groups is given.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
+            first. Give them where there may be other than one batch dimension.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        rngs: each of scale and bias draws a key from `params`.
+        bias_metadata: the metadata of the bias.
+        scale_metadata: the metadata of the scale.
+
+    Raises:
+        LiftArgumentError: where the features do not divide into groups.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int | None = 32,
+        group_size: int | None = None,
+        *,
+        epsilon: float = 1e-6,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        bias_init: Initializer = initializers.zeros,
+        scale_init: Initializer = initializers.ones,
+        reduction_axes: int | Iterable[int] | None = None,
+        axis_name: Any = None,
+        axis_index_groups: Sequence[Sequence[int]] | None = None,
+        use_fast_variance: bool = True,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+        scale_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.feature_axis = -1
+        self.num_features = num_features
+        self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
+        self._learn(
+            rngs,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            scale_metadata,
+            bias_metadata,
+            param_dtype,
+        )
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.use_bias = use_bias
+        self.use_scale = use_scale
+        self.reduction_axes = reduction_axes
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
+        """Normalises an array.
+
+        Args:
+            x: `(batch, ..., num_features)`.
+            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+
+        Raises:
+            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs, or the last
+                axis is not averaged over.
+        """
+        x, *params = self._promoted(x)
+        features = self._axes("feature_axis", self.feature_axis, x)
+        given = (*range(1, x.ndim - 1), -1) if self.reduction_axes is None else self.reduction_axes
+        axes = self._axes("reduction_axes", given, x)
+        if x.ndim - 1 not in axes:
+            raise LiftArgumentError(
+                "GroupNorm",
+                f"reduction_axes are {axes} of inputs of shape {x.shape}, and lack the last axis, that of features.",
+                f"Add it: `reduction_axes={(*axes, -1)}`.",
+            )
+        nn.check_mask("GroupNorm", mask, x.shape)
+        self._check_features(x, features)
+        grouped = jnp.reshape(x, (*x.shape[:-1], self.num_groups, self.group_size))
+        split = nn.split_mask(mask, self.num_groups, self.group_size)
+        within = (*axes[:-1], x.ndim)
+        wide, average = self._averaged(grouped, within, split)
+        statistics = nn.moments(wide, within, average, self.use_fast_variance)
+        mean, var = (jnp.repeat(one, self.group_size, axis=-1) for one in statistics)
+        return self._standardized(x, mean, var, axes[:-1], features, *params)
+
+
+def _groups(features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
+    """The number of groups and their size."""
+    if (num_groups is None) == (group_size is None):
+        raise LiftArgumentError(
+            "GroupNorm",
+            f"expected num_groups or group_size, given num_groups={num_groups} and group_size={group_size}.",
+            "Pass one of them: `num_groups=8`, or `num_groups=None, group_size=16`.",
+        )
+    name, given = ("group_size", group_size) if num_groups is None else ("num_groups", num_groups)
+    if not isinstance(given, int) or given < 1 or features % given:
+        raise LiftArgumentError(
+            "GroupNorm",
+            f"num_features is {features}, which does not divide by {name}={given}.",
+            f"Pass a `{name}` that divides {features}.",
+        )
+    other = features // given
+    return (other, given) if num_groups is None else (given, other)
+
+
+class InstanceNorm(Norm):
+    """`LayerNorm` of each feature by itself: by the moments over all axes but the first and `feature_axes`.
+
+    Source: Ulyanov, Vedaldi & Lempitsky, "Instance Normalization", https://arxiv.org/abs/1607.08022.
+
+    Shapes: `(batch, ..., num_features)`, unchanged. Variables: `Param` `scale` and `bias`, `(num_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.InstanceNorm(1, rngs=nnx.Rngs(0))(jnp.array([[[1.0], [3.0]]]))[..., 0].round(3)
+        Array([[-1.,  1.]], dtype=float32)
+
+    Args:
+        num_features: the number of features, the product of the sizes of `feature_axes`.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        feature_axes: the axes that are not averaged over, for which scale and bias have values of their own; without
+            the first one, which is that of the batch.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        rngs: each of scale and bias draws a key from `params`.
+        bias_metadata: the metadata of the bias.
+        scale_metadata: the metadata of the scale.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-6,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        bias_init: Initializer = initializers.zeros,
+        scale_init: Initializer = initializers.ones,
+        feature_axes: int | Iterable[int] = -1,
+        axis_name: Any = None,
+        axis_index_groups: Sequence[Sequence[int]] | None = None,
+        use_fast_variance: bool = True,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+        scale_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.num_features = num_features
+        self._learn(
+            rngs,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            scale_metadata,
+            bias_metadata,
+            param_dtype,
+        )
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.use_bias = use_bias
+        self.use_scale = use_scale
+        self.feature_axes = feature_axes
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
+        """Normalises an array.
+
+        Args:
+            x: `(batch, ..., num_features)`, or with other axes of features.
+            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+
+        Raises:
+            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+        """
+        x, *params = self._promoted(x)
+        features = self._axes("feature_axes", self.feature_axes, x)
+        if 0 in features:
+            raise LiftArgumentError(
+                "InstanceNorm",
+                f"feature_axes are {features} of inputs of shape {x.shape}; the first axis is that of the batch.",
+                "Leave it out, or put an axis before it: `inputs[None]`.",
+            )
+        nn.check_mask("InstanceNorm", mask, x.shape)
+        axes = tuple(axis for axis in range(1, x.ndim) if axis not in features)
+        wide, average = self._averaged(x, axes, mask)
+        mean, var = nn.moments(wide, axes, average, self.use_fast_variance)
+        return self._standardized(x, mean, var, axes, features, *params)

@@ -1,0 +1,326 @@
+"""Normalisation by statistics of the batch or of each example: `BatchNorm`, `LayerNorm`, `RMSNorm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer
+
+from ..rngs.streams import Rngs
+from ..variables.kinds import BatchStat
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .norms import Norm
+
+__all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
+
+
+class BatchNorm(Norm):
+    """Normalises with the moments of the batch, or with their running averages.
+
+    `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`. In training it moves the
+    running ones, `r = momentum * r + (1 - momentum) * batch`; in evaluation it uses them: `train()` and `eval()` of the
+    model set `use_running_average`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
+
+    Shapes: any, unchanged. Variables: `Param` `scale` and `bias`, `BatchStat` `mean` and `var`, each `(num_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.BatchNorm(2, momentum=0.5, rngs=nnx.Rngs(0))
+        >>> y = layer(jnp.array([[1.0, 2.0], [3.0, 6.0]]))
+        >>> layer.mean[...]
+        Array([1., 2.], dtype=float32)
+
+    Args:
+        num_features: the number of features, the size of `axis`.
+        use_running_average: whether to normalise with the running averages, as when the model is evaluated; None where
+            each call says it.
+        axis: the axis that is not averaged over.
+        momentum: how much of the running averages stays.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        promote_dtype: brings `(inputs, mean, var, scale, bias)` to one dtype.
+        rngs: each of scale and bias draws a key from `params`.
+        bias_metadata: the metadata of the bias.
+        scale_metadata: the metadata of the scale.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        use_running_average: bool | None = False,
+        axis: int | Sequence[int] = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-5,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        bias_init: Initializer = initializers.zeros,
+        scale_init: Initializer = initializers.ones,
+        axis_name: Any = None,
+        axis_index_groups: Sequence[Sequence[int]] | None = None,
+        use_fast_variance: bool = True,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+        scale_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.num_features = num_features
+        self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
+        self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
+        self._learn(
+            rngs,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            scale_metadata,
+            bias_metadata,
+            param_dtype,
+        )
+        self.use_running_average = use_running_average
+        self.axis = axis
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.use_bias = use_bias
+        self.use_scale = use_scale
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
+        """Normalises an array.
+
+        Args:
+            x: `(..., num_features)`, or with the features at `axis`.
+            use_running_average: counts in place of the attribute.
+            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+
+        Raises:
+            LiftArgumentError: where nothing says which averages to use, or shapes do not fit.
+        """
+        if use_running_average is None:
+            use_running_average = self.use_running_average
+        if use_running_average is None:
+            raise LiftArgumentError(
+                "BatchNorm",
+                "`use_running_average` is None in the layer and in the call, so it is open which averages to use.",
+                "Call `train()` or `eval()` of the model, or pass `use_running_average=not train`.",
+            )
+        x, mean, var, *params = self._promoted(x, self.mean[...], self.var[...])
+        features = self._axes("axis", self.axis, x)
+        nn.check_mask("BatchNorm", mask, x.shape)
+        axes = tuple(axis for axis in range(x.ndim) if axis not in features)
+        mean, var = (jnp.squeeze(self._laid(x, features, one), axes) for one in (mean, var))
+        if not use_running_average:
+            wide, average = self._averaged(x, axes, mask)
+            mean, var = nn.moments(wide, axes, average, self.use_fast_variance)
+            for running, batch in ((self.mean, mean), (self.var, var)):
+                moved = self.momentum * running[...] + (1 - self.momentum) * jnp.ravel(batch)
+                running[...] = moved.astype(running.dtype)
+        return self._standardized(x, mean, var, axes, features, *params)
+
+    def set_view(self, use_running_average: bool | None = None) -> None:
+        """What `nnx.view` calls.
+
+        Args:
+            use_running_average: the attribute of that name; None leaves it as it is.
+        """
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
+
+
+class LayerNorm(Norm):
+    """Normalises each example with its own moments, those over `reduction_axes`.
+
+    `(x - mean) / sqrt(var + epsilon) * scale + bias`. Source: Ba, Kiros & Hinton, https://arxiv.org/abs/1607.06450.
+
+    Shapes: any, unchanged. Variables: `Param` `scale` and `bias`, `(num_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.LayerNorm(2, rngs=nnx.Rngs(0))(jnp.array([[1.0, 3.0]])).round(3)
+        Array([[-1.,  1.]], dtype=float32)
+
+    Args:
+        num_features: the number of features, the product of the sizes of `feature_axes`.
+        epsilon: is added to the variance, so that constant inputs give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_bias: whether there is a bias.
+        use_scale: whether there is a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over.
+        feature_axes: the axes for which scale and bias have values of their own.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
+            slower and more exact.
+        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        rngs: each of scale and bias draws a key from `params`.
+        bias_metadata: the metadata of the bias.
+        scale_metadata: the metadata of the scale.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-6,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        bias_init: Initializer = initializers.zeros,
+        scale_init: Initializer = initializers.ones,
+        reduction_axes: int | Iterable[int] = -1,
+        feature_axes: int | Iterable[int] = -1,
+        axis_name: Any = None,
+        axis_index_groups: Sequence[Sequence[int]] | None = None,
+        use_fast_variance: bool = True,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+        scale_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.num_features = num_features
+        self._learn(
+            rngs,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            scale_metadata,
+            bias_metadata,
+            param_dtype,
+        )
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.use_bias = use_bias
+        self.use_scale = use_scale
+        self.reduction_axes = reduction_axes
+        self.feature_axes = feature_axes
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
+        """Normalises an array.
+
+        Args:
+            x: `(..., num_features)`, or with other axes of features.
+            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+
+        Raises:
+            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+        """
+        x, *params = self._promoted(x)
+        axes = self._axes("reduction_axes", self.reduction_axes, x)
+        features = self._axes("feature_axes", self.feature_axes, x)
+        nn.check_mask("LayerNorm", mask, x.shape)
+        wide, average = self._averaged(x, axes, mask)
+        mean, var = nn.moments(wide, axes, average, self.use_fast_variance)
+        return self._standardized(x, mean, var, axes, features, *params)
+
+
+class RMSNorm(Norm):
+    """`x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`: nothing is centred.
+
+    Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
+
+    Shapes: any, unchanged. Variables: `Param` `scale`, `(num_features,)`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.RMSNorm(4, rngs=nnx.Rngs(0))(jnp.array([[3.0, 0.0, 0.0, 0.0]])).round(3)
+        Array([[2., 0., 0., 0.]], dtype=float32)
+
+    Args:
+        num_features: the number of features, the product of the sizes of `feature_axes`.
+        epsilon: is added to the mean square, so that zeros give zeros.
+        dtype: the dtype of the result; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the scale.
+        use_scale: whether there is a scale.
+        scale_init: makes the scale.
+        reduction_axes: the axes that are averaged over.
+        feature_axes: the axes for which the scale has values of their own.
+        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+            `jax.lax.pmean`.
+        use_fast_variance: of no effect, since without a mean there is one way to compute the mean square.
+        promote_dtype: brings `(inputs, scale)` to one dtype.
+        rngs: the scale draws a key from `params`.
+        scale_metadata: the metadata of the scale.
+    """
+
+    _learned = ("scale",)
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-6,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        use_scale: bool = True,
+        scale_init: Initializer = initializers.ones,
+        reduction_axes: int | Iterable[int] = -1,
+        feature_axes: int | Iterable[int] = -1,
+        axis_name: Any = None,
+        axis_index_groups: Sequence[Sequence[int]] | None = None,
+        use_fast_variance: bool = True,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        rngs: Rngs,
+        scale_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.num_features = num_features
+        self._learn(rngs, scale_init if use_scale else None, None, scale_metadata, {}, param_dtype)
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.use_scale = use_scale
+        self.reduction_axes = reduction_axes
+        self.feature_axes = feature_axes
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, x: Array, mask: ArrayLike | None = None) -> Array:
+        """Normalises an array.
+
+        Args:
+            x: `(..., num_features)`, or with other axes of features.
+            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+
+        Raises:
+            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+        """
+        x, *params = self._promoted(x)
+        axes = self._axes("reduction_axes", self.reduction_axes, x)
+        features = self._axes("feature_axes", self.feature_axes, x)
+        nn.check_mask("RMSNorm", mask, x.shape)
+        wide, average = self._averaged(x, axes, mask)
+        (square,) = average(nn.abs_square(wide))
+        return self._standardized(x, None, square, axes, features, *params)

@@ -1,0 +1,98 @@
+"""What normalisation layers share: a scale and a bias for some axes, and statistics over others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from liftcore import nn
+from liftcore.errors import LiftArgumentError
+from liftcore.typing import Array, ArrayLike, Dtype, Initializer
+
+from ..objects.module import Module
+from ..rngs.streams import Rngs
+from .dtypes import PromoteDtypeFn
+from .parameters import new_param, value_of
+
+__all__ = ["Norm"]
+
+
+class Norm(Module):
+    """Base of the normalisation layers, which say what to average over; `_standardized` does the rest."""
+
+    num_features: int
+    epsilon: float
+    dtype: Dtype | None
+    axis_name: Any
+    axis_index_groups: Sequence[Sequence[int]] | None
+    promote_dtype: PromoteDtypeFn
+    _learned: ClassVar[tuple[str, ...]] = ("scale", "bias")
+
+    def _learn(
+        self,
+        rngs: Rngs,
+        scale_init: Initializer | None,
+        bias_init: Initializer | None,
+        scale_metadata: Mapping[str, Any],
+        bias_metadata: Mapping[str, Any],
+        param_dtype: Dtype,
+    ) -> None:
+        """Makes the parameters, each of which draws a key; None where there is no initializer."""
+        told = {"scale": (scale_init, scale_metadata), "bias": (bias_init, bias_metadata)}
+        for name in self._learned:
+            init_fn, metadata, made = *told[name], None
+            if init_fn is not None:
+                made = new_param(type(self).__name__, rngs, init_fn, (self.num_features,), param_dtype, metadata)
+            setattr(self, name, made)
+
+    def _promoted(self, *arrays: ArrayLike | None) -> list[Any]:
+        """These arrays, then scale and bias, in the dtype to compute in; None for those that there are not."""
+        params = [value_of(getattr(self, name)) for name in self._learned]
+        return list(self.promote_dtype((*arrays, *params), dtype=self.dtype))
+
+    def _axes(self, name: str, axes: int | Iterable[int], x: Array) -> tuple[int, ...]:
+        """Axes of an array, checked and counted from the front."""
+        return nn.normalize_axes(type(self).__name__, name, axes, x.ndim)
+
+    def _averaged(self, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Any]:
+        """The array in the dtype of its statistics, and what averages it over axes."""
+        if any(x.shape[axis] == 0 for axis in axes):
+            raise LiftArgumentError(
+                type(self).__name__,
+                f"there is nothing to average over: the inputs have shape {x.shape}, and axes {(*axes,)} are reduced.",
+                "Leave empty batches out: their mean would be NaN, and so would all that is computed with it.",
+            )
+        average = nn.averager(axes, mask, self.axis_name, self.axis_index_groups)
+        return nn.to_reduction_dtype(x, self.dtype), average
+
+    def _standardized(
+        self,
+        x: Array,
+        mean: Array | None,
+        variance: Array,
+        axes: Sequence[int],
+        feature_axes: tuple[int, ...],
+        *params: Array | None,
+    ) -> Array:
+        """The result of the layer, from statistics that lack `axes`, and parameters for `feature_axes`."""
+        given = zip(self._learned, params, strict=True)
+        laid: Any = {name: None if one is None else self._laid(x, feature_axes, one) for name, one in given}
+        return nn.standardize(x, mean, variance, axes=axes, epsilon=self.epsilon, dtype=self.dtype, **laid)
+
+    def _laid(self, x: Array, feature_axes: tuple[int, ...], value: Array) -> Array:
+        """An array with a value for each feature, laid along the axes of features of another one."""
+        self._check_features(x, feature_axes)
+        return jnp.reshape(value, [size if axis in feature_axes else 1 for axis, size in enumerate(x.shape)])
+
+    def _check_features(self, x: Array, feature_axes: tuple[int, ...]) -> None:
+        found = math.prod(x.shape[axis] for axis in feature_axes)
+        if found != self.num_features:
+            raise LiftArgumentError(
+                type(self).__name__,
+                f"num_features is {self.num_features}, and the inputs, of shape {x.shape}, have {found} features along "
+                f"axes {feature_axes}.",
+                f"Make the layer for them, `num_features={found}`, or check the inputs.",
+            )

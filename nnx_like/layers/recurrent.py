@@ -1,0 +1,338 @@
+"""Recurrent layers: a cell run over a sequence, in one direction or in both.
+
+The cells themselves lie in `cells` and `lstm_cells`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError, shown
+from liftcore.nn import Sequences, flip_sequences
+from liftcore.typing import Array, ArrayLike, PyTree
+
+from ..filters import All, Filter
+from ..objects.module import Module
+from ..rngs.splitting import split_rngs
+from ..rngs.streams import Rngs, RngStream
+from ..transforms.scan import Carry, scan
+from ..transforms.vmap import StateAxes
+from ..variables.kinds import RngState
+from .cell_base import carry_stream
+
+__all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]
+
+
+class RNNBase(Protocol):
+    """What `Bidirectional` takes for each direction: an object that is called as `RNN` is."""
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+    ) -> Any:
+        """Returns the outputs, or the last carry and the outputs; see `RNN`."""
+        ...
+
+
+class RNN(Module):
+    """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `scan`.
+
+    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`, to outputs likewise. The
+    cell says by `num_feature_axes` how many axes `features` are. Variables: those of the cell, below `cell`.
+
+    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. What comes
+    after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.RNN(nnx.LSTMCell(32, 64, rngs=nnx.Rngs(0)), return_carry=True)
+        >>> carry, y = layer(jnp.ones((10, 5, 32)))
+        >>> y.shape, jax.tree.map(jnp.shape, carry)
+        ((10, 5, 64), ((10, 64), (10, 64)))
+
+    Args:
+        cell: a cell, such as an `RNNCellBase`.
+        time_major: whether time is the first axis, before those of the batch.
+        return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
+        reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
+        keep_order: whether outputs are in the order of the inputs even if `reverse`.
+        unroll: how many iterations one step of the compiled loop runs.
+        state_axes: for each filter what `scan` does with variables of the cell: an axis, `Carry`, or None for variables
+            that no step writes; see `StateAxes`. By default all are carried: each step draws other keys.
+        broadcast_rngs: a filter of streams of the cell that give the same keys in all steps, and other keys in each
+            call, such as `"dropout"` for one mask of a whole sequence.
+        rngs: where first carries are drawn from: `Rngs`, whose stream `carry` is forked, or a stream; True for one of
+            seed 0, False for what the cell kept or the call is given.
+
+    Raises:
+        LiftArgumentError: where `cell` is no cell, or `rngs` something else.
+    """
+
+    def __init__(
+        self,
+        cell: Any,
+        *,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        unroll: int = 1,
+        state_axes: Mapping[Any, Any] | StateAxes | None = None,
+        broadcast_rngs: Filter = None,
+        rngs: Rngs | RngStream | bool = True,
+    ) -> None:
+        _check_cell(cell)
+        self.cell = cell
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        self.unroll = unroll
+        self.rngs = _kept_stream("RNN", rngs)
+        self.state_axes = StateAxes({...: Carry} if state_axes is None else state_axes.items())
+        self.broadcast_rngs = broadcast_rngs
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+    ) -> Any:
+        """Runs the cell over a sequence.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
+            seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
+                end.
+            return_carry: counts in place of the attribute, like those that follow.
+            time_major: see above.
+            reverse: see above.
+            keep_order: see above.
+            rngs: where the first carry is drawn from.
+
+        Raises:
+            LiftArgumentError: where inputs, carry and lengths do not fit together.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
+
+        _check_rank(inputs, self.cell.num_feature_axes, time_major)
+        batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
+        time = Sequences.of("RNN", inputs.shape, batch_axes, time_major, seq_lengths)
+        stream = carry_stream(rngs.carry.fork() if isinstance(rngs, Rngs) else rngs)
+        carry = initial_carry
+        if carry is None:
+            step_shape = (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :])
+            carry = self.cell.initialize_carry(step_shape, self.rngs if stream is None else stream)
+        keeps_all = return_carry and time.lengths is not None
+        last, outputs = self._run(time.axis, keeps_all)(self.cell, carry, time.flip(inputs) if reverse else inputs)
+        if keeps_all:
+            carries, outputs = outputs
+            last = time.last(carry, carries)
+        if reverse and keep_order:
+            outputs = jax.tree.map(time.flip, outputs)
+        return (last, outputs) if return_carry else outputs
+
+    def _run(self, axis: int, keeps_all: bool) -> Callable[..., Any]:
+        """The loop over the steps of a cell, whose outputs get the axis of time.
+
+        To stack all carries, and to pick the last one of each sequence later, costs less than to choose in each step.
+        """
+
+        def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
+            result = cell(carry, x)
+            if not isinstance(result, tuple | list) or len(result) != 2:
+                raise LiftArgumentError(
+                    type(cell).__name__,
+                    f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
+                    "Write `return carry, outputs`.",
+                )
+            carry, y = result
+            return carry, (carry, y) if keeps_all else y
+
+        state_axes = StateAxes([(All(RngState, self.broadcast_rngs), None), *self.state_axes.items()])
+        out_axes = (Carry, (0, axis) if keeps_all else axis)
+        run = scan(step, in_axes=(state_axes, Carry, axis), out_axes=out_axes, unroll=self.unroll)
+        # One key each, split off anew: what is the same in all steps of a call is another in the next.
+        splitting: Any = split_rngs(splits=1, only=self.broadcast_rngs, squeeze=True)
+        decorated: Callable[..., Any] = splitting(run)
+        return decorated
+
+
+def _concatenate(ahead: Array, back: Array) -> Array:
+    return jnp.concatenate([ahead, back], axis=-1)
+
+
+class Bidirectional(Module):
+    """Runs two recurrent layers over a sequence, one from each end, and merges their outputs step by step.
+
+    Source: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997.
+
+    Shapes: those of `RNN`; by default, the last axis of the outputs holds those of both directions.
+    Variables: those of the layers, below `forward_rnn` and `backward_rnn`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(0)
+        >>> ahead, back = (nnx.RNN(nnx.GRUCell(3, 4, rngs=rngs)) for _ in range(2))
+        >>> nnx.Bidirectional(ahead, back)(jnp.ones((2, 5, 3))).shape
+        (2, 5, 8)
+
+    Args:
+        forward_rnn: what runs from the first step to the last, such as an `RNN`.
+        backward_rnn: what runs from the last to the first; its outputs are put in the order of the inputs.
+        merge_fn: called with an array of outputs of each of them; by default these are concatenated.
+        time_major: whether time is the first axis, before those of the batch.
+        return_carry: whether the result is a pair, both carries, as a pair, and the outputs.
+        rngs: where the first carries of both are drawn from, one after the other: `Rngs`, whose stream `carry` is
+            forked, or a stream; True for one of seed 0, False for those that the layers have.
+
+    Raises:
+        LiftArgumentError: where one of the layers cannot be called, or `rngs` is something else.
+    """
+
+    def __init__(
+        self,
+        forward_rnn: RNNBase,
+        backward_rnn: RNNBase,
+        *,
+        merge_fn: Callable[[Array, Array], Array] = _concatenate,
+        time_major: bool = False,
+        return_carry: bool = False,
+        rngs: Rngs | RngStream | bool = True,
+    ) -> None:
+        for name, given in (("forward_rnn", forward_rnn), ("backward_rnn", backward_rnn)):
+            if isinstance(given, type) or not callable(given):
+                raise _no_layer(f"Bidirectional, {name}", given, "nnx.RNN(cell)")
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn = merge_fn
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.rngs = _kept_stream("Bidirectional", rngs)
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: tuple[PyTree, PyTree] | None = None,
+        rngs: Rngs | RngStream | None = None,
+        seq_lengths: ArrayLike | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Runs both layers.
+
+        Args:
+            inputs: the sequence.
+            initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
+            rngs: counts in place of the attribute.
+            seq_lengths: see `RNN`.
+            return_carry: counts in place of the attribute.
+            time_major: likewise.
+            reverse: must not be True, since both directions are run.
+            keep_order: of no effect, since outputs are in the order of the inputs.
+
+        Raises:
+            LiftArgumentError: where `initial_carry` is no pair, or `reverse` is True.
+        """
+        self._check(initial_carry, reverse)
+        return_carry = self.return_carry if return_carry is None else return_carry
+        first, second = (None, None) if initial_carry is None else initial_carry
+        options: Any = {
+            "rngs": self.rngs if rngs is None else carry_stream(rngs),
+            "seq_lengths": seq_lengths,
+            "return_carry": return_carry,
+            "time_major": self.time_major if time_major is None else time_major,
+        }
+        ahead = self.forward_rnn(inputs, initial_carry=first, reverse=False, **options)
+        back = self.backward_rnn(inputs, initial_carry=second, reverse=True, keep_order=True, **options)
+        if not return_carry:
+            return jax.tree.map(self.merge_fn, ahead, back)
+        return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
+
+    def _check(self, initial_carry: PyTree, reverse: bool | None) -> None:
+        if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
+            raise LiftArgumentError(
+                "Bidirectional",
+                f"expected a pair as `initial_carry`, given {shown(initial_carry)}.",
+                "Pass a carry for each direction: `(forward, backward)`.",
+            )
+        if reverse:
+            raise LiftArgumentError(
+                "Bidirectional",
+                "it was called with `reverse=True`, and it runs in both directions already.",
+                "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
+            )
+        if self.forward_rnn is self.backward_rnn:
+            warnings.warn(
+                "forward_rnn and backward_rnn are one object, so that both directions share their parameters.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _kept_stream(where: str, rngs: Any) -> RngStream | None:
+    """The stream that a layer keeps."""
+    if isinstance(rngs, bool):
+        return RngStream(0, tag="carry") if rngs else None
+    if isinstance(rngs, RngStream):
+        return rngs
+    if isinstance(rngs, Rngs):
+        return rngs.carry.fork()
+    raise LiftArgumentError(
+        f"{where}(rngs=...)",
+        f"expected Rngs, one of their streams, or a bool, given {shown(rngs)}.",
+        "Pass `rngs=nnx.Rngs(0)`, or leave it out.",
+    )
+
+
+def _check_cell(cell: Any) -> None:
+    if not isinstance(cell, Module):
+        raise _no_layer("RNN, cell", cell, "nnx.LSTMCell(3, 4, rngs=rngs)")
+    if not (hasattr(type(cell), "num_feature_axes") or "num_feature_axes" in vars(cell)):
+        raise LiftArgumentError(
+            "RNN, cell",
+            f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
+            "Pass a cell, such as `nnx.LSTMCell(3, 4, rngs=rngs)`; one of your own inherits from `nnx.RNNCellBase`.",
+        )
+
+
+def _no_layer(where: str, given: Any, example: str) -> LiftArgumentError:
+    return LiftArgumentError(where, f"expected a layer, given {shown(given)}.", f"Pass one, such as `{example}`.")
+
+
+def _check_rank(inputs: Any, features: int, time_major: bool) -> None:
+    if not hasattr(inputs, "shape") or len(inputs.shape) <= features:
+        sizes = "features" if features == 1 else f"{features} sizes of features"
+        layout = f"(time, *batch, {sizes})" if time_major else f"(*batch, time, {sizes})"
+        given = f"shape {inputs.shape}" if hasattr(inputs, "shape") else shown(inputs)
+        raise LiftArgumentError(
+            "RNN",
+            f"expected an array of shape {layout}, given {given}.",
+            "For one step call the cell itself; a sequence of numbers has one feature: `inputs[..., None]`.",
+        )
