@@ -1,0 +1,56 @@
+"""`Caller`: methods of a graph that exists as a definition and states only, each called on an object made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Caller"]
+
+
+class Caller:
+    """What stands for an object, or for what is below it: attributes and items lead on, and a call makes the object.
+
+    Example:
+        >>> class Line:
+        ...     slope = 2.0
+        ...     def at(self, x):
+        ...         return self.slope * x
+        >>> Caller(Line, lambda line: line.slope).at(3.0)
+        (6.0, 2.0)
+
+    Args:
+        make: makes the object.
+        after: called with the object after each call of a method; its result comes back beside that of the method.
+        steps: what leads from the object to what this stands for.
+    """
+
+    __slots__ = ("_after", "_make", "_steps")
+
+    def __init__(
+        self, make: Callable[[], Any], after: Callable[[Any], Any], steps: tuple[Callable[[Any], Any], ...] = ()
+    ) -> None:
+        self._make, self._after, self._steps = make, after, steps
+
+    def __getattr__(self, name: str) -> Caller:
+        if name[:2] == "__":  # protocols of Python ask for methods of this object
+            raise AttributeError(name)
+        return Caller(self._make, self._after, (*self._steps, lambda value: getattr(value, name)))
+
+    def __getitem__(self, key: Any) -> Caller:
+        return Caller(self._make, self._after, (*self._steps, lambda value: value[key]))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Makes the object, and calls it, or what is below it.
+
+        Args:
+            *args: the arguments of the method.
+            **kwargs: those given by name.
+
+        Returns:
+            The result of the method, and of `after`.
+        """
+        made = method = self._make()
+        for step in self._steps:
+            method = step(method)
+        return method(*args, **kwargs), self._after(made)

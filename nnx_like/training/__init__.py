@@ -1,0 +1,1 @@
+"""Training: optimizers over optax, metrics, averages of parameters."""

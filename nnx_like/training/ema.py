@@ -1,0 +1,138 @@
+"""`EMA`: exponential moving averages of the variables of a model."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError, shown
+
+from ..filters import Filter
+from ..graph.definition import path_text
+from ..graph.functions import merge, split, state
+from ..objects.pytree import Pytree
+from ..states.state import State
+from ..variables.variable import Variable
+
+__all__ = ["EMA"]
+
+Model = TypeVar("Model")
+
+
+class EMA(Pytree):
+    """Exponential moving averages of variables: `average = decay * average + (1 - decay) * value` at each update.
+
+    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with weights that
+    fall exponentially.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array([0.0, 8.0])))
+        >>> ema = nnx.EMA(model, decay=0.75)
+        >>> averaged = ema.apply_to(model)
+        >>> model.w[...] = jnp.array([4.0, 0.0])
+        >>> ema.update(model)
+        >>> averaged.w.value
+        Array([1., 6.], dtype=float32)
+
+    Args:
+        params: the model, or any other pytree that holds variables, such as a state.
+        decay: how much of an average stays, between 0 and 1.
+        only: a filter for the variables that are averaged.
+
+    Attributes:
+        decay: how much of an average stays.
+        filter: the filter.
+        params: a state with a variable for each average, of the kind and with the metadata of the original.
+
+    Raises:
+        LiftArgumentError: where the filter takes an array that is in no variable, or a variable without an average,
+            such as the key of a random stream.
+    """
+
+    decay: Any
+    filter: Filter
+    params: State
+
+    def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
+        self.decay = decay
+        self.filter = only
+        self.params = _chosen(params, only).map(_copied)
+
+    def update(self, updates: Any) -> None:
+        """Moves the averages towards new values, in place.
+
+        Args:
+            updates: the model, or a state; with the same variables as at first.
+
+        Raises:
+            LiftArgumentError: where the variables are others.
+            TraceContextError: inside a transformation that the averages were not passed to.
+        """
+        averages, new = self.params.flat_state(), dict(_chosen(updates, self.filter).flat_state())
+        differing = {path for path, _ in averages} ^ set(new)
+        if differing:
+            raise LiftArgumentError(
+                "EMA.update",
+                f"the variables are not those that are averaged; they differ in "
+                f"{', '.join(sorted(map(path_text, differing)))}.",
+                "Pass the model that the averages were made for.",
+            )
+        for _, average in averages:
+            average.check_live()
+        for path, average in averages:
+            average.set_value(jax.tree.map(self._moved, average.get_value(), new[path].get_value()))
+
+    def _moved(self, average: Any, value: Any) -> Any:
+        moved = self.decay * average + (1 - self.decay) * value
+        return moved.astype(average.dtype) if hasattr(average, "dtype") else moved
+
+    def apply_to(self, model: Model) -> Model:
+        """A model with averages in place of its variables.
+
+        The averages are shared: later updates are seen in it. So are the variables that are not averaged.
+
+        Args:
+            model: a model with the variables that are averaged.
+
+        Returns:
+            A new model.
+
+        Raises:
+            LiftArgumentError: where the model has other variables.
+        """
+        graphdef, _, rest = split(model, self.filter, ...)
+        made: Model = merge(graphdef, self.params, rest, recreate_variables=False)
+        return made
+
+
+def _chosen(params: Any, only: Filter) -> State:
+    """The variables that are averaged."""
+    found: State = state(params, only)
+    for path, leaf in found.flat_state():
+        if not isinstance(leaf, Variable):
+            raise LiftArgumentError(
+                f"EMA of {path_text(path)}",
+                f"EMA only supports Variable leaves, given {shown(leaf)}.",
+                "Choose the variables, as in `EMA(model, decay, only=nnx.Param)`.",
+            )
+        if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):
+            raise LiftArgumentError(
+                f"EMA of {path_text(path)}",
+                f"{shown(leaf.get_value())} has no average.",
+                "Choose other variables, as in `EMA(model, decay, only=nnx.Param)`.",
+            )
+    return found
+
+
+def _has_no_mean(part: Any) -> bool:
+    if isinstance(part, int | float | complex):
+        return False
+    return not hasattr(part, "dtype") or bool(jnp.issubdtype(part.dtype, jax.dtypes.prng_key))
+
+
+def _copied(path: tuple[Any, ...], variable: Any) -> Any:
+    return variable.copy(jax.tree.map(jnp.copy, variable.get_value()))

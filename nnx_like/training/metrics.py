@@ -1,0 +1,358 @@
+"""Metrics: averages over batches, kept in variables, and several of them in one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from liftcore.errors import LiftArgumentError, shown
+
+from ..filters import Filter
+from ..graph.functions import split
+from ..objects.pytree import Pytree
+from ..variables.variable import Variable
+
+__all__ = [
+    "Accuracy",
+    "Average",
+    "Metric",
+    "MetricArgumentError",
+    "MetricState",
+    "MultiMetric",
+    "Statistics",
+    "Welford",
+]
+
+A = TypeVar("A")
+
+
+class MetricState(Variable[A]):
+    """What a metric has seen, such as a total."""
+
+
+class MetricArgumentError(LiftArgumentError, TypeError):
+    """A metric was made or updated with an argument of another kind than it takes, or without one that it needs."""
+
+
+class Metric(Pytree):
+    """The base of metrics: a subclass has `__init__`, `reset`, `update` and `compute`, and its state in variables."""
+
+    def __init__(self) -> None:
+        raise NotImplementedError("Must override `__init__()` method.")
+
+    def reset(self) -> None:
+        """Forgets all updates, in place."""
+        raise NotImplementedError("Must override `reset()` method.")
+
+    def update(self, **kwargs: Any) -> None:
+        """Takes a batch into account, in place.
+
+        Args:
+            **kwargs: what the metric is about, by name. It ignores other names.
+        """
+        raise NotImplementedError("Must override `update()` method.")
+
+    def compute(self) -> Any:
+        """The value of the metric, over all updates since the last reset."""
+        raise NotImplementedError("Must override `compute()` method.")
+
+    def split(self, *filters: Filter) -> Any:
+        """The metric as a definition and a state: `nnx.split(metric, *filters)`.
+
+        Args:
+            *filters: for each state what it takes.
+        """
+        return split(self, *filters)
+
+    def _value(self, kwargs: dict[str, Any], name: str) -> Any:
+        if name not in kwargs:
+            raise MetricArgumentError(
+                f"{type(self).__name__}.update",
+                f"Expected keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
+                f"Write `metric.update({name}=...)`, or give the metric another name: `{type(self).__name__}('loss')`.",
+            )
+        return kwargs[name]
+
+
+class Average(Metric):
+    """The mean of all values.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> loss = nnx.metrics.Average()
+        >>> loss.update(values=jnp.array([1, 2, 3, 4]))
+        >>> loss.update(values=jnp.array([3, 2, 1, 0]), mask=jnp.array([1, 1, 0, 0]))
+        >>> loss.compute()
+        Array(2.5, dtype=float32)
+
+    Args:
+        argname: the name under which `update` gets the values.
+
+    Attributes:
+        total: the sum of the values, a `MetricState` of dtype `float32`.
+        count: how many there were, of dtype `int32`.
+    """
+
+    argname: str
+    total: MetricState[jax.Array]
+    count: MetricState[jax.Array]
+
+    def __init__(self, argname: str = "values") -> None:
+        self.argname = argname
+        self.total = MetricState(jnp.zeros((), jnp.float32))
+        self.count = MetricState(jnp.zeros((), jnp.int32))
+
+    def reset(self) -> None:
+        """Forgets all updates, in place."""
+        self.total.set_value(jnp.zeros((), jnp.float32))
+        self.count.set_value(jnp.zeros((), jnp.int32))
+
+    def update(self, mask: jax.Array | None = None, **kwargs: Any) -> None:
+        """Takes values into account, in place.
+
+        Args:
+            mask: weights, of which zero leaves a value out. Its shape broadcasts to that of the values.
+            **kwargs: the values under the metric's name: an array of any shape, or a number.
+
+        Raises:
+            MetricArgumentError: without the values.
+            LiftArgumentError: with a mask for a number.
+        """
+        values = self._value(kwargs, self.argname)
+        if mask is None:
+            values = _array(values)
+            self._add(values.sum(), values.size)
+            return
+        if not isinstance(values, jax.Array | np.ndarray):
+            raise LiftArgumentError(
+                f"{type(self).__name__}.update",
+                f"If mask is provided, values should be a jax array, given {shown(values)}.",
+                "Pass `jnp.asarray(values)`, or no mask.",
+            )
+        weights = jnp.broadcast_to(mask, values.shape)  # so that each value that it lets pass is counted
+        self._add((values * weights).sum(), weights.sum())
+
+    def _add(self, total: Any, count: Any) -> None:
+        for variable, more in ((self.total, total), (self.count, count)):
+            old = variable.get_value()
+            variable.set_value(old + jnp.asarray(more).astype(old.dtype))
+
+    def compute(self) -> jax.Array:
+        """The mean.
+
+        Returns:
+            An array of shape `()` and dtype `float32`; without values it is nan.
+        """
+        return self.total.get_value() / self.count.get_value()
+
+
+class Accuracy(Average):
+    """How many predictions are right.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> accuracy = nnx.metrics.Accuracy()
+        >>> accuracy.update(logits=jnp.array([[0.1, 0.9], [0.8, 0.2]]), labels=jnp.array([1, 1]))
+        >>> accuracy.compute()
+        Array(0.5, dtype=float32)
+
+    Args:
+        threshold: for two classes, the least prediction that is positive; None for several classes.
+        *args: passed on to `Average`.
+        **kwargs: passed on to `Average`.
+
+    Raises:
+        MetricArgumentError: where the threshold is no float.
+    """
+
+    threshold: float | None
+
+    def __init__(self, threshold: float | None = None, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(threshold, float | None):
+            raise MetricArgumentError(
+                "Accuracy",
+                f"Expected threshold to be a float, given {shown(threshold)}.",
+                "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several.",
+            )
+        self.threshold = threshold
+        super().__init__(*args, **kwargs)
+
+    def update(self, *, logits: jax.Array, labels: jax.Array, mask: jax.Array | None = None, **_: Any) -> None:  # type: ignore[override]  # it names what it takes
+        """Takes predictions into account, in place.
+
+        Args:
+            logits: one score for each class, of shape `(..., classes)`; with a threshold, of the shape of the labels.
+            labels: the right classes, of dtype `int32` (`int64` too, in 64-bit mode or from NumPy).
+            mask: weights, of which zero leaves a prediction out. Its shape broadcasts to that of the labels.
+
+        Raises:
+            LiftArgumentError: where the labels are no integers, or the shapes do not fit.
+        """
+        threshold = self.threshold
+        several = threshold is None
+        if logits.ndim != labels.ndim + several:
+            raise LiftArgumentError(
+                "Accuracy.update",
+                f"For {'multi-class' if several else 'binary'} classification, expected logits.ndim==labels.ndim"
+                f"{'+1' if several else ''}, got {logits.ndim} and {labels.ndim}.",
+                "Give one score for each class, or a threshold: `Accuracy(threshold=0.5)`.",
+            )
+        if labels.dtype not in (jnp.int32, np.int32, np.int64):
+            raise LiftArgumentError(
+                "Accuracy.update",
+                f"Expected labels.dtype==jnp.int32, got {labels.dtype}.",
+                "Pass `labels.astype(jnp.int32)`.",
+            )
+        guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold
+        super().update(mask=mask, **{self.argname: guessed == labels})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """What `Welford` computes.
+
+    Attributes:
+        mean: the mean.
+        standard_error_of_mean: the standard deviation over the root of the number of values.
+        standard_deviation: the standard deviation, of the values as a whole population.
+    """
+
+    mean: jax.Array
+    standard_error_of_mean: jax.Array
+    standard_deviation: jax.Array
+
+
+class Welford(Metric):
+    """Mean and deviation of all values, in one pass.
+
+    The algorithm: B. P. Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products" (1962), in
+    the form for batches of Chan et al. (1979).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> loss = nnx.metrics.Welford()
+        >>> loss.update(values=jnp.array([1.0, 2.0, 3.0, 4.0]))
+        >>> float(loss.compute().mean), float(loss.compute().standard_deviation)
+        (2.5, 1.1180340051651)
+
+    Args:
+        argname: the name under which `update` gets the values.
+
+    Attributes:
+        count: how many values there were, a `MetricState` of dtype `int32`.
+        mean: their mean, of dtype `float32`.
+        m2: the sum of the squares of their distances from it, of dtype `float32`.
+    """
+
+    argname: str
+    count: MetricState[jax.Array]
+    mean: MetricState[jax.Array]
+    m2: MetricState[jax.Array]
+
+    def __init__(self, argname: str = "values") -> None:
+        self.argname = argname
+        self.count = MetricState(jnp.zeros((), jnp.int32))
+        self.mean = MetricState(jnp.zeros((), jnp.float32))
+        self.m2 = MetricState(jnp.zeros((), jnp.float32))
+
+    def reset(self) -> None:
+        """Forgets all updates, in place."""
+        self.count.set_value(jnp.zeros((), jnp.int32))
+        self.mean.set_value(jnp.zeros((), jnp.float32))
+        self.m2.set_value(jnp.zeros((), jnp.float32))
+
+    def update(self, **kwargs: Any) -> None:
+        """Takes values into account, in place.
+
+        Args:
+            **kwargs: the values under the metric's name: an array of any shape, or a number.
+
+        Raises:
+            MetricArgumentError: without the values.
+        """
+        values = _array(self._value(kwargs, self.argname))
+        before, old_mean = self.count.get_value(), self.mean.get_value()
+        after = before + values.size
+        distance = values.mean() - old_mean
+        spread = values.var() * values.size
+        self.count.set_value(after)
+        self.mean.set_value(old_mean + distance * values.size / after)
+        self.m2.set_value(self.m2.get_value() + spread + distance * distance * before * values.size / after)
+
+    def compute(self) -> Statistics:
+        """Mean and deviation.
+
+        Returns:
+            `Statistics` of arrays of shape `()`; without values the deviations are nan.
+        """
+        count = self.count.get_value()
+        deviation = jnp.sqrt(self.m2.get_value() / count)
+        return Statistics(self.mean.get_value(), deviation / jnp.sqrt(count), deviation)
+
+
+class MultiMetric(Metric):
+    """Several metrics, updated in one call.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> both = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average())
+        >>> both.update(logits=jnp.eye(2), labels=jnp.array([0, 0]), values=jnp.array([1.0, 2.0]))
+        >>> {name: float(value) for name, value in both.compute().items()}
+        {'accuracy': 0.5, 'loss': 1.5}
+
+    Args:
+        **metrics: the metrics; each becomes an attribute.
+
+    Raises:
+        LiftArgumentError: where the name of one is that of a method.
+    """
+
+    _metric_names: tuple[str, ...]
+
+    def __init__(self, **metrics: Any) -> None:
+        taken = [name for name in metrics if hasattr(type(self), name)]
+        if taken:
+            raise LiftArgumentError(
+                "MultiMetric", f"{taken[0]!r} is the name of a method.", "Give the metric another name."
+            )
+        self._metric_names = tuple(metrics)
+        for name, metric in metrics.items():
+            setattr(self, name, metric)
+
+    def _metrics(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._metric_names}
+
+    def reset(self) -> None:
+        """Forgets all updates of all metrics, in place."""
+        for metric in self._metrics().values():
+            metric.reset()
+
+    def update(self, **updates: Any) -> None:
+        """Updates all metrics, in place.
+
+        Args:
+            **updates: passed on to each metric. A `mask` may be one for all, or a dict with masks by the names of
+                metrics; the others get none.
+        """
+        given = "mask" in updates
+        mask = updates.pop("mask", None)
+        for name, metric in self._metrics().items():
+            mine = mask.get(name) if isinstance(mask, dict) else mask
+            metric.update(**updates, **({"mask": mine} if given and mine is not None else {}))
+
+    def compute(self) -> dict[str, Any]:
+        """The values of all metrics, by name."""
+        return {name: metric.compute() for name, metric in self._metrics().items()}
+
+
+def _array(values: Any) -> Any:
+    return values if hasattr(values, "sum") else jnp.asarray(values, jnp.float32)

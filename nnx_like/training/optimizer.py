@@ -1,0 +1,285 @@
+"""`Optimizer`: an optax transformation with its state as variables, which updates a model in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from liftcore.errors import LiftArgumentError
+
+from ..filters import Filter
+from ..graph.functions import state
+from ..objects.pytree import Pytree
+from ..states.state import State
+from ..variables.kinds import Param
+from ..variables.variable import Variable
+
+__all__ = [
+    "ModelAndOptimizer",
+    "OptArray",
+    "OptState",
+    "OptVariable",
+    "Optimizer",
+    "OptimizerArgumentError",
+    "to_opt_state",
+]
+
+A = TypeVar("A")
+M = TypeVar("M")
+
+_NOT_GIVEN: Any = object()
+
+
+class OptState(Variable[A]):
+    """Any state of an optimizer, such as its count of steps."""
+
+
+class OptArray(OptState[A]):
+    """An array of the state of an optimizer that belongs to no parameter, such as a count."""
+
+
+class OptVariable(OptState[A]):
+    """What an optimizer keeps for a parameter, such as its momentum. It has the metadata of the parameter."""
+
+
+class OptimizerArgumentError(LiftArgumentError, TypeError):
+    """An optimizer was made or used without an argument that it needs."""
+
+
+class _NoModelError(LiftArgumentError, AttributeError):
+    """The model of an optimizer was asked for, which has none."""
+
+
+class _Held:
+    """A transformation as an attribute: it stands for itself, whatever its class says of its equality."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Held):
+            return False
+        # A tuple of functions is copied when objects are built anew, and has the same functions then.
+        return self.value is other.value or (isinstance(self.value, tuple) and bool(self.value == other.value))
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class Optimizer(Pytree, Generic[M]):
+    """An optax transformation and its state, for the parameters of one model.
+
+    The state is made of variables: an `OptVariable` for each parameter, an `OptArray` for each other array. An
+    optimizer is an object, and crosses `nnx_like.jit` and other transformations like the model.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> import optax
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array([3.0, 4.0])), seen=nnx.BatchStat(jnp.array(0)))
+        >>> optimizer = nnx.Optimizer(model, optax.sgd(0.5), wrt=nnx.Param)
+        >>> grads = jax.tree.map(lambda x: 2 * x, nnx.state(model, nnx.Param))
+        >>> updates = optimizer.update(model, grads)
+        >>> model.w.value, optimizer.step.value
+        (Array([0., 0.], dtype=float32), Array(1, dtype=uint32))
+
+    Args:
+        model: an object, or a state; the optimizer does not keep it.
+        tx: an optax transformation.
+        wrt: a filter for the variables that are optimized: the same as that of the gradients, `nnx.Param` as a rule.
+
+    Attributes:
+        step: an `OptState` of dtype `uint32`: how often `update` ran.
+        tx: the transformation.
+        opt_state: its state, with variables in place of arrays.
+        wrt: the filter.
+
+    Raises:
+        OptimizerArgumentError: without `wrt`.
+    """
+
+    step: OptState[jax.Array]
+    opt_state: Any
+    wrt: Filter
+
+    def __init__(self, model: M, tx: Any, *positional: Any, wrt: Filter = _NOT_GIVEN) -> None:
+        if wrt is _NOT_GIVEN or positional:
+            raise OptimizerArgumentError(
+                type(self).__name__,
+                "Missing required argument `wrt`, which is given by name.",
+                "Write `Optimizer(model, tx, wrt=nnx.Param)`, or use `ModelAndOptimizer(model, tx)`.",
+            )
+        self.step = OptState(jnp.array(0, jnp.uint32))
+        self.tx = tx
+        self.opt_state = to_opt_state(tx.init(state(model, wrt)))
+        self.wrt = wrt
+
+    @property
+    def tx(self) -> Any:
+        """The optax transformation."""
+        return vars(self)["tx"].value
+
+    @tx.setter
+    def tx(self, tx: Any) -> None:
+        vars(self)["tx"] = _Held(tx)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":
+            raise _NoModelError(
+                "Optimizer.model",
+                "an optimizer does not keep the model.",
+                "Pass the model beside the optimizer, or use `ModelAndOptimizer`.",
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def update(self, model: M, grads: Any = _NOT_GIVEN, /, **kwargs: Any) -> Any:
+        """Updates the model and the state of the optimizer in place, by gradients.
+
+        Parameters and state are read and written without hooks. If the transformation raises, nothing is changed.
+
+        Args:
+            model: the model that the optimizer was made for, or its state.
+            grads: the gradients of the variables that `wrt` matches, such as `nnx.grad` gives them: a state, nested
+                mappings of arrays, or an object like the model. Variables that `wrt` does not match are left out.
+            **kwargs: passed on to the transformation, such as `value`, `grad` and `value_fn` for a line search; with
+                values in place of variables.
+
+        Returns:
+            What the transformation made of the gradients, and was added to the parameters: a state of arrays.
+
+        Raises:
+            OptimizerArgumentError: without `grads`.
+            LiftArgumentError: where the gradients are not those of the parameters.
+            TraceContextError: inside a transformation that the model or the optimizer was not passed to.
+        """
+        grads = kwargs.pop("grads", grads)
+        if grads is _NOT_GIVEN:
+            raise OptimizerArgumentError(
+                f"{type(self).__name__}.update",
+                "Missing required argument `grads`: it takes the model and the gradients.",
+                "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`.",
+            )
+        return self._step(model, grads, kwargs)
+
+    def _step(self, model: Any, grads: Any, kwargs: dict[str, Any]) -> Any:
+        import optax  # only who optimizes needs it
+
+        variables = state(model, self.wrt)
+        params = _values(variables)
+        gradients = _gradients(grads, self.wrt, params)
+        updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
+        new_params = optax.apply_updates(params, updates)
+        _write((variables, self.opt_state, self.step), (new_params, new_state, self.step.get_raw_value() + 1))
+        return updates
+
+
+class ModelAndOptimizer(Optimizer[M]):
+    """An optimizer that keeps its model: the older form of `Optimizer`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> import optax
+        >>> both = nnx.ModelAndOptimizer(nnx.Dict(w=nnx.Param(jnp.array(3.0))), optax.sgd(0.5))
+        >>> updates = both.update(nnx.state(both.model))
+        >>> both.model.w.value
+        Array(1.5, dtype=float32)
+
+    Args:
+        model: an object.
+        tx: an optax transformation.
+        wrt: a filter for the variables that are optimized.
+
+    Attributes:
+        model: the model.
+    """
+
+    model: M
+
+    def __init__(self, model: M, tx: Any, *, wrt: Filter = Param) -> None:
+        super().__init__(model, tx, wrt=wrt)
+        self.model = model
+
+    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]  # the older form has one argument less
+        """Updates the model and the state of the optimizer in place, by gradients.
+
+        Args:
+            grads: the gradients, as `Optimizer.update` takes them.
+            **kwargs: passed on to the transformation.
+
+        Returns:
+            What was added to the parameters: a state of arrays.
+
+        Raises:
+            LiftArgumentError: where the gradients are not those of the parameters.
+            TraceContextError: inside a transformation that the optimizer was not passed to.
+        """
+        return self._step(self.model, grads, kwargs)
+
+
+def to_opt_state(tree: Any) -> Any:
+    """The state of an optax transformation with variables in place of arrays.
+
+    Args:
+        tree: what `tx.init(params)` returned for a state of variables.
+
+    Returns:
+        The same with an `OptVariable` for each variable, with its metadata, and an `OptArray` for each other leaf.
+    """
+    return _map(
+        lambda leaf: (
+            OptVariable.from_metadata(leaf.get_raw_value(), leaf.get_metadata())
+            if isinstance(leaf, Variable)
+            else OptArray(leaf)
+        ),
+        tree,
+    )
+
+
+def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    return jax.tree.map(f, tree, *others, is_leaf=lambda leaf: isinstance(leaf, Variable))
+
+
+def _values(tree: Any) -> Any:
+    """A pytree with raw values in place of variables."""
+    return _map(lambda leaf: leaf.get_raw_value() if isinstance(leaf, Variable) else leaf, tree)
+
+
+def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
+    """The gradients as a state of arrays, with the structure of the parameters."""
+    leaves = jax.tree.leaves(grads, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    chosen = state(grads, wrt) if any(isinstance(leaf, Variable) for leaf in leaves) else state(grads)
+    values = _values(chosen)
+    structures: tuple[Any, Any] = (jax.tree.structure(values), jax.tree.structure(params))
+    if structures[0] != structures[1]:
+        given, expected = _paths(values), _paths(params)
+        differing = [("missing", expected - given), ("not of the parameters", given - expected)]
+        said = "; ".join(f"{what}: {', '.join(sorted(paths))}" for what, paths in differing if paths)
+        raise LiftArgumentError(
+            "Optimizer.update",
+            f"the gradients are not those of the parameters ({said or 'they are other pytrees'}).",
+            "Give `nnx.grad` the filter that the optimizer has as `wrt`, as in `nnx.DiffState(0, nnx.Param)`.",
+        )
+    return values
+
+
+def _paths(values: State) -> set[str]:
+    return {".".join(map(str, path)) for path, _ in values.flat_state()}
+
+
+def _write(variables: Any, values: Any) -> None:
+    """Writes values into variables: into all, or where one belongs to another trace, into none."""
+    pairs: list[tuple[Variable[Any], Any]] = []
+    _map(lambda variable, value: pairs.append((variable, value)), variables, values)
+    for variable, _ in pairs:
+        variable.check_live()
+    for variable, value in pairs:
+        variable.set_raw_value(value)
