@@ -589,6 +589,27 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "pipeline/committing.py",
+        "_write(scope.below((name,)), collection, below)",
+        "_write(scope, collection, below)",
+        "what is written in a scope below a lift is put where the lift is",
+        ("core/test_pack.py", "core/test_scope.py"),
+    ),
+    Mutant(
+        "scopes/declaring.py",
+        "if not scope.tree.creates and name not in scope.dicts(collection):",
+        "if False:",
+        "a scope that creates nothing creates",
+        ("core/test_entry.py",),
+    ),
+    Mutant(
+        "runners/elements.py",
+        "            if not runs:  # it is an error of the body\n                raise\n",
+        "",
+        "a body that fails runs again",
+        ("lift/test_vmap.py",),
+    ),
+    Mutant(
         "scopes/scope.py",
         "self.tree.created[(collection, *self.relative_path, name)] = value",
         "self.tree.created[(collection, name)] = value",
