@@ -121,9 +121,20 @@ def has_data(value: Any, /) -> list[Any]:
     kind = type(value)
     if kind in _STATIC_TYPES:
         return []
+    if kind is list or kind is tuple:
+        return [one for part in value for one in has_data(part)]
+    if kind is dict:
+        return [one for name in _sorted(value) for one in has_data(value[name])]
     if is_data(value):
         return [value]
     return [leaf for leaf in jax.tree.leaves(value, is_leaf=is_data) if is_data(leaf)]
+
+
+def _sorted(names: Mapping[Any, Any]) -> list[Any]:
+    try:
+        return sorted(names)
+    except TypeError:  # they have no order; JAX takes such a dict for no pytree
+        return list(names)
 
 
 def data(value: Any = _NONE, /, **options: Any) -> Any:
