@@ -1,1 +1,7 @@
 """Training: optimizers over optax, metrics, averages of parameters."""
+
+from __future__ import annotations
+
+from . import metrics, optimizer
+
+__all__ = ["metrics", "optimizer"]

@@ -24,6 +24,7 @@ __all__ = [
     "OptVariable",
     "Optimizer",
     "OptimizerArgumentError",
+    "added",
     "to_opt_state",
 ]
 
@@ -170,13 +171,11 @@ class Optimizer(Pytree, Generic[M]):
         return self._step(model, grads, kwargs)
 
     def _step(self, model: Any, grads: Any, kwargs: dict[str, Any]) -> Any:
-        import optax  # only who optimizes needs it
-
         variables = state(model, self.wrt)
         params = _values(variables)
         gradients = _gradients(grads, self.wrt, params)
         updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
-        new_params = optax.apply_updates(params, updates)
+        new_params = added(params, updates)
         _write((variables, self.opt_state, self.step), (new_params, new_state, self.step.get_raw_value() + 1))
         return updates
 
@@ -242,6 +241,20 @@ def to_opt_state(tree: Any) -> Any:
         ),
         tree,
     )
+
+
+def added(params: Any, updates: Any) -> Any:
+    """Parameters with updates added to them, in the dtypes of the parameters; those without an update stay.
+
+    Args:
+        params: a pytree of arrays.
+        updates: one of the same structure; None stands for no update.
+    """
+
+    def add(update: Any, param: Any) -> Any:
+        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
+
+    return jax.tree.map(add, updates, params, is_leaf=lambda leaf: leaf is None)
 
 
 def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:

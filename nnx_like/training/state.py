@@ -12,6 +12,7 @@ from liftcore.struct import PyTreeNode, field
 from ..graph.calling import Caller
 from ..graph.functions import GraphDef, merge, split
 from ..states.state import State
+from .optimizer import added
 
 __all__ = ["TrainState"]
 
@@ -84,8 +85,6 @@ class TrainState(PyTreeNode, Generic[M]):
         Returns:
             A new state; this one stays as it is.
         """
-        import optax  # only who optimizes needs it
-
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
-        params = optax.apply_updates(self.params, updates)
+        params = added(self.params, updates)
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **kwargs)

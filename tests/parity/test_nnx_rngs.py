@@ -146,6 +146,50 @@ COPIES: dict[str, Program] = {
     "only": with_rngs(split=2, only="dropout"),
 }
 
+
+def stacked(nnx: Any) -> Any:
+    """Layers with keys of their own, made by one `__init__`."""
+
+    class Layers(nnx.Module):
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=(0, 0))
+        def __init__(self, rngs: Any) -> None:
+            self.kernel = nnx.Param(rngs.params.normal((2,)))
+            self.rngs = rngs
+
+    rngs = nnx.Rngs(params=0, dropout=1)
+    layers = Layers(rngs)
+    return plain(layers.kernel), layers.rngs is rngs, plain(dict(sorted(plain(rngs).items())))
+
+
+def mapped(nnx: Any) -> Any:
+    """Noise of its own for each element, from one of two streams."""
+
+    @nnx.split_rngs(splits=3, only="dropout")
+    @nnx.vmap(in_axes=(nnx.StateAxes({"dropout": 0, ...: None}), 0))
+    def noisy(rngs: Any, x: Any) -> Any:
+        return x + rngs.dropout.normal()
+
+    rngs = nnx.Rngs(params=0, dropout=1)
+    return plain([noisy(rngs, jnp.zeros(3)) for _ in range(2)]), sorted(plain(rngs).items())
+
+
+def compiled(nnx: Any) -> Any:
+    """Draws, a split and new streams inside of a compiled function."""
+
+    @nnx.jit
+    def draw(rngs: Any) -> Any:
+        with nnx.split_rngs(rngs, splits=2):
+            keys = rngs.params.key.get_value()
+        return keys, rngs.params(), rngs.fork()
+
+    rngs = nnx.Rngs(params=0, dropout=1)
+    keys, key, forked = draw(rngs)
+    return plain([keys, key]), sorted(plain(forked).items()), sorted(plain(rngs).items())
+
+
+CROSSING: dict[str, Program] = {"__init__": stacked, "vmap": mapped, "jit": compiled}
+
 SEEDED: dict[str, Program] = {
     "reseed": reseeded(lambda nnx: nnx.Rngs(0, params=1), params=5, other=2),
     "default": reseeded(lambda nnx: nnx.Rngs(0, params=1), default=jax.random.key(3)),
@@ -164,6 +208,7 @@ PROGRAMS = {
         ("contexts", CONTEXTS),
         ("copies", COPIES),
         ("reseed", SEEDED),
+        ("crossing", CROSSING),
     ]
     for name, program in programs.items()
 }
