@@ -1,7 +1,6 @@
 from .crossing.metadata import PARTITION_NAME
 from .filters import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
-from .graph.definition import static
 from .graph.functions import GraphDef, clone, flatten, graphdef, merge, pop, split, state, unflatten, update, variables
 from .layers.activations import PReLU, celu, elu, gelu, glu, hard_sigmoid, hard_silu, hard_swish, hard_tanh, identity, leaky_relu, log_sigmoid, log_softmax, logsumexp, one_hot, relu, relu6, selu, sigmoid, silu, soft_sign, softmax, softplus, standardize, swish, tanh
 from .layers.attention import MultiHeadAttention
@@ -24,7 +23,7 @@ from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout
 from .objects.containers import Dict, List, Sequential
 from .objects.displaying import display
-from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type
+from .objects.markers import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
 from .objects.module import Module, iter_module_children, iter_modules
 from .objects.pytree import Object, Pytree, check_pytree
 from .objects.traversal import find_duplicates, iter_children, iter_graph, recursive_map
@@ -33,6 +32,7 @@ from .rngs.copies import with_rngs
 from .rngs.reseeding import reseed
 from .rngs.splitting import fork_rngs, restore_rngs, split_rngs
 from .rngs.streams import RngStream, Rngs
+from .spmd import as_abstract, get_abstract_model, get_named_sharding, get_partition_spec, logical_axis_rules
 from .states.functions import filter_state, from_flat_state, map_state, merge_state, replace_by_pure_dict, restore_int_paths, split_state, to_flat_state, to_pure_dict
 from .states.graph_state import GraphState, PureState
 from .states.pure import as_pure
@@ -42,11 +42,14 @@ from .training.ema import EMA
 from .training.metrics import Metric, MultiMetric
 from .training.optimizer import ModelAndOptimizer, OptArray, OptState, OptVariable, Optimizer
 from .training.state import TrainState
+from .transforms.associative_scan import associative_scan
 from .transforms.batched_map import batched_map
 from .transforms.branches import cond, switch
+from .transforms.differentiation import DiffState
 from .transforms.jit import StateSharding, jit
 from .transforms.loops import fori_loop, while_loop
 from .transforms.pmap import pmap
+from .transforms.remat_scan import remat_scan
 from .transforms.scan import Carry, scan
 from .transforms.shard_map import shard_map
 from .transforms.vmap import StateAxes, vmap
@@ -68,6 +71,7 @@ __all__ = [
     "ConvTranspose",
     "Data",
     "Dict",
+    "DiffState",
     "Dropout",
     "EMA",
     "Einsum",
@@ -132,7 +136,9 @@ __all__ = [
     "VariableState",
     "WeightNorm",
     "WithTag",
+    "as_abstract",
     "as_pure",
+    "associative_scan",
     "avg_pool",
     "batched_map",
     "capture",
@@ -156,6 +162,9 @@ __all__ = [
     "fork_rngs",
     "from_flat_state",
     "gelu",
+    "get_abstract_model",
+    "get_named_sharding",
+    "get_partition_spec",
     "glu",
     "graphdef",
     "hard_sigmoid",
@@ -173,6 +182,7 @@ __all__ = [
     "leaky_relu",
     "log_sigmoid",
     "log_softmax",
+    "logical_axis_rules",
     "logsumexp",
     "make_attention_mask",
     "make_causal_mask",
@@ -193,6 +203,7 @@ __all__ = [
     "relu",
     "relu6",
     "remat",
+    "remat_scan",
     "replace_by_pure_dict",
     "reseed",
     "restore_int_paths",

@@ -17,7 +17,7 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from .decorating import MISSING, checked, named, numbered
 
-__all__ = ["CompiledJit", "JitFunction", "LoweredJit", "StateSharding", "jit"]
+__all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
 
 
 class StateSharding(ByFilter):
@@ -174,7 +174,7 @@ class JitFunction:
         form, outside = self._crossed(args, kwargs)
         return outside.call(form.lifted, *outside.args, mutable=form.donated)
 
-    def lower(self, *args: Any, **kwargs: Any) -> LoweredJit:
+    def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
         """The program for arguments like these, without running it: `lower(…).compile()`, as in `jax.jit`.
 
         Args:
@@ -183,7 +183,7 @@ class JitFunction:
         """
         form, outside = self._crossed(args, kwargs)
         with outside.scope(form.donated) as scope:
-            return LoweredJit(self, form.lifted.lower(scope, *outside.args))
+            return LoweredFunction(self, form.lifted.lower(scope, *outside.args))
 
     def _crossed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Form, Outside]:
         """How the function is lifted for a call, and the crossing of that."""
@@ -279,7 +279,7 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
     return tuple([found.get(number) for number in range(count)])
 
 
-class LoweredJit:
+class LoweredFunction:
     """One call of a function under `jit`, lowered.
 
     Attributes:
@@ -298,16 +298,16 @@ class LoweredJit:
         """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Lowered`."""
         return self._lowered.cost_analysis()
 
-    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledJit:
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledFunction:
         """Compiles the program.
 
         Args:
             compiler_options: options of XLA, by name.
         """
-        return CompiledJit(self._jitted, self._lowered.compile(compiler_options))
+        return CompiledFunction(self._jitted, self._lowered.compile(compiler_options))
 
 
-class CompiledJit:
+class CompiledFunction:
     """One call of a function under `jit`, compiled: called as the function, with arguments of the same types.
 
     Attributes:

@@ -1,0 +1,64 @@
+"""`remat_scan` over objects: nested loops that keep few activations for the backward pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from liftcore.errors import LiftArgumentError
+
+from .decorating import MISSING, checked
+from .scan import Carry, scan
+from .whole import remat
+
+__all__ = ["remat_scan"]
+
+
+def remat_scan(
+    f: Callable[..., Any] = MISSING,
+    *,
+    lengths: Sequence[int],
+    in_axes: Any = (0, Carry),
+    policy: Callable[..., bool] | None = None,
+    transform_metadata: Mapping[str, Any] | None = None,
+) -> Any:
+    """A `scan` inside a `scan` for each of `lengths`, with a `remat` between each and the next.
+
+    For the backward pass a plain scan over `a * b` layers keeps what each of them saves; `lengths=(a, b)` keeps `a`
+    carries and, at any one time, what `b` layers save.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> make = nnx.vmap(nnx.vmap(lambda rngs: nnx.Linear(3, 3, rngs=rngs)))
+        >>> layers = make(nnx.Rngs(0).split((4, 5)))
+        >>> forward = nnx.remat_scan(lambda layer, x: layer(x), lengths=(4, 5))
+        >>> forward(layers, jnp.ones(3)).shape
+        (3,)
+
+    Args:
+        f: called as `f(layer, x)`; returns the next `x`. Without it the result is a decorator.
+        lengths: how many iterations each loop has, the outermost first. Variables have as many leading axes.
+        in_axes: as in `scan`, and the same for each of the loops.
+        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        transform_metadata: the name that sharding metadata gains for each axis.
+
+    Returns:
+        The function; it returns the last `x`.
+
+    Raises:
+        LiftArgumentError: where there are no lengths.
+    """
+    if f is MISSING:
+        return functools.partial(
+            remat_scan, lengths=lengths, in_axes=in_axes, policy=policy, transform_metadata=transform_metadata
+        )
+    where = checked("remat_scan", f)
+    if not lengths:
+        raise LiftArgumentError(where, "`lengths` is empty.", "Give the length of each loop: `lengths=(4, 5)`.")
+    options = {"in_axes": in_axes, "out_axes": Carry, "transform_metadata": transform_metadata}
+    f = scan(f, length=lengths[-1], **options)
+    for length in reversed(lengths[:-1]):  # `prevent_cse` is not needed in a loop, which compiles its body alone
+        f = scan(remat(f, prevent_cse=False, policy=policy), length=length, **options)
+    return f
