@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import closed_over, forget_calls
-from ..errors import name_of
+from ..errors import ThreadError, name_of
 from ..pipeline.changes import Record
 from ..pipeline.splitting import Split, with_created, without_created
 from ..pipeline.stages import Layout
@@ -340,13 +340,17 @@ class Compiled:
 
     def _lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Compiled, Kept, int, Any]:
         traced = self._trace(gone, operands)
-        return self, traced.out_info[1][2], self._steady.room, traced.lower()
+        created, (_, _, kept) = traced.out_info
+        self._steady.note(None if jax.tree.leaves(created) else kept)
+        return self, kept, self._steady.room, traced.lower()
 
     def _call(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        # Asking for a trace takes longer than a call of few operations.
-        if self._steady.kept is not None and not any(gone):
+        steady = self._steady.kept
+        # Asking for a trace takes longer than a call of few operations. What is donated cannot be given twice, so if
+        # there are keys to draw, it has to be known for certain which.
+        if steady is not None and not (steady.draws and any(gone)):
             try:
-                return self._steadily(self._steady.kept, use, operands)
+                return self._steadily(steady, use, gone, operands)
             except NewTrace:
                 forget_calls(self._whole)
         fold_in_data: Any = None  # where there is nothing to draw from
@@ -378,20 +382,29 @@ class Compiled:
             return result, use.unchanged
         return with_created(created[: len(values)], result, values)
 
-    def _steadily(self, kept: Kept, use: Use, operands: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _steadily(self, kept: Kept, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Calls what was compiled, without asking what it does: what all its traces do.
 
         Raises:
             NewTrace: where there is no trace for these operands yet.
+            ThreadError: where another thread has just traced it, and it draws keys there.
         """
         call = _calls.get()
         call.steady = True
         try:
-            created, output = self._whole(self.fold_in_data(kept, use), NOTHING, operands)
+            created, output = self._whole(self.fold_in_data(kept, use), gone, operands)
         finally:
             call.steady = False
         if output[2] != kept:  # an equal program traced it since
-            raise NewTrace
+            if not any(gone):
+                raise NewTrace
+            if output[2].draws:
+                raise ThreadError(
+                    use.where,
+                    "while it ran, another thread traced it for other types, for which it draws keys; what was donated "
+                    "is gone.",
+                    "Call it once for these types before there are threads, or donate nothing.",
+                )
         return self.output(use, created, output)
 
     def fold_in_data(self, kept: Kept, use: Use, room: int | None = None) -> Any:

@@ -671,6 +671,36 @@ def test_a_call_over_a_mutable_scope_asks_for_no_trace_again(monkeypatch: pytest
     assert scope.variables()["state"]["n"] == 4
 
 
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_donating_call_asks_for_no_trace_again_unless_it_draws(
+    monkeypatch: pytest.MonkeyPatch, lowered: bool
+) -> None:
+    asked = []
+    ask = Compiled._trace
+    monkeypatch.setattr(Compiled, "_trace", lambda self, *operands: asked.append(1) or ask(self, *operands))
+
+    def step(scope: Any, x: Any) -> Any:
+        for _ in range(x.ndim):
+            x = x + jax.random.uniform(scope.make_rng("noise"))
+        scope.variable("state", "n", lambda: 0).value += x.sum()
+        return x
+
+    def run(lifted: Any) -> Any:
+        scope = liftcore.bind({"state": {"n": jnp.zeros(())}}, {"noise": KEY}, mutable=True)
+        for x in (1.0, 2.0, 3.0, jnp.ones(2), jnp.ones(2), 4.0):
+            y = lifted(scope.rewound(), jnp.asarray(x))
+            yield np.array(y), float(scope.variables()["state"]["n"]), len(asked)  # the next call deletes it
+
+    donating = liftcore.jit(step, donate_variables="state")
+    if lowered:
+        donating.lower(liftcore.bind({"state": {"n": jnp.zeros(())}}, {"noise": KEY}, mutable=True), jnp.ones(2))
+    before = len(asked)
+    found, expected = list(run(donating)), list(run(step))
+    assert [count - before for *_, count in found] == ([1, 2, 3, 4, 5, 6] if lowered else [1, 1, 1, 2, 3, 4])
+    for one, other in zip(found, expected, strict=True):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), one[:2], other[:2])
+
+
 def test_many_draws_under_other_options_are_those_of_the_body() -> None:
     def many(scope: Any, x: Any) -> Any:
         keys = [scope.make_rng("noise") for _ in range(300)]
