@@ -60,7 +60,8 @@ def capture(
         method_outputs: a type of variables that the results of all public methods are stored as, under their names.
 
     Returns:
-        A function that returns `(result, state, …)`, a state for each type; where there are no types, the result.
+        A function that returns `(result, state, …)`, a state for each type; where there are no types, the result. What
+        is of several types, such as a `Perturbation`, which is an `Intermediate` too, is in the state of the first.
 
     Raises:
         StructureError: where `init` has a value for a module that there is not.
@@ -78,7 +79,7 @@ def capture(
         root = bound if of_module else args[0] if args else None
         with _capturing(root, var_types, init), _recording(root, method_outputs):
             result = fn(*args, **kwargs)
-            states = [_collected(root, kind) for kind in var_types]
+            states = _collected(root, var_types)
         return (result, *states) if states else result
 
     return captured
@@ -131,16 +132,16 @@ def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]
     return found
 
 
-def _collected(root: Any, kind: Kind) -> State:
-    pairs: list[tuple[tuple[Any, ...], Any]] = [
-        ((*path, name), kind(value))
-        for path, module in iter_modules(root)
-        for captured in vars(module).get(CAPTURES, ())
-        if type(captured) is kind
-        for name, value in captured.get_value().items()
-    ]
-    state: State = from_flat_state(sorted(pairs, key=lambda pair: tuple(map(str, pair[0]))))
-    return state
+def _collected(root: Any, kinds: tuple[Kind, ...]) -> list[State]:
+    """A state for each type; what is of a subclass of several goes to the first, as filters have it."""
+    groups: list[list[tuple[tuple[Any, ...], Any]]] = [[] for _ in kinds]
+    for path, module in iter_modules(root):
+        for captured in vars(module).get(CAPTURES, ()):
+            kind = type(captured)
+            if kind in kinds:
+                group = next(pairs for pairs, each in zip(groups, kinds, strict=True) if issubclass(kind, each))
+                group.extend(((*path, name), kind(value)) for name, value in captured.get_value().items())
+    return [from_flat_state(sorted(pairs, key=lambda pair: tuple(map(str, pair[0])))) for pairs in groups]
 
 
 # --- results of methods

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -121,10 +122,17 @@ class Pytree(metaclass=PytreeMeta):
 
 def _marks_in(cls: type) -> dict[str, bool]:
     """What marks and annotations in the body of a class say of its attributes: whether they are static."""
-    told = {name: annotation_mark(one) for name, one in vars(cls).get("__annotations__", {}).items()}
+    told = {name: annotation_mark(one) for name, one in _annotations(cls).items()}
     fields = {name: value for name, value in vars(cls).items() if type(value) is dataclasses.Field}
     marked = {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
     return {name: mark for name, mark in told.items() if mark is not None} | marked
+
+
+def _annotations(cls: type) -> Mapping[str, Any]:
+    try:
+        return inspect.get_annotations(cls)
+    except NameError:  # newer Pythons evaluate them here, and a name in one may be defined later
+        return {}
 
 
 register_data_type(Pytree)

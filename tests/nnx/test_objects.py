@@ -468,7 +468,7 @@ def pure(state: Any) -> Any:
 
 def test_capture_returns_what_is_stored_and_leaves_nothing() -> None:
     deep = Deep(1)
-    y, seen, zeros = nnx.capture(deep, nnx.Intermediate, nnx.Perturbation)(1.0)
+    y, zeros, seen = nnx.capture(deep, nnx.Perturbation, nnx.Intermediate)(1.0)
     assert float(y) == 4.0
     assert pure(seen) == {"h": (1.0,), "inner": {0: {"h": (2.0,)}}}
     assert pure(zeros) == {"p": 0.0, "inner": {0: {"p": 0.0}}}
