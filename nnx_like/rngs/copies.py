@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from liftcore.errors import LiftArgumentError
 from ..filters import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
 from ..objects.traversal import recursive_map
-from .splitting import NOT_GIVEN, check_shape, check_whole, streams_of
+from .splitting import NOT_GIVEN, check_shape, check_whole, is_function, streams_of
 from .streams import RngStream, Shape
 
 __all__ = ["with_rngs"]
@@ -70,7 +69,7 @@ def with_rngs(
     change = functools.partial(_changed, rules=rules, only=to_predicate(only))
     if node is NOT_GIVEN:
         return functools.partial(_decorated, change=change)
-    return _decorated(node, change) if inspect.isroutine(node) else change(node)
+    return _decorated(node, change) if is_function(node) else change(node)
 
 
 def _decorated(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -15,7 +14,9 @@ from liftcore.errors import LiftArgumentError, shown
 
 from ..filters import Filter, Predicate, to_predicate
 from ..graph.definition import path_text
+from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph
+from ..variables.variable import Variable
 from .streams import RngStream, Shape, drawn_key, rules_of, shape_of
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "check_whole",
     "decorates",
     "fork_rngs",
+    "is_function",
     "restore_rngs",
     "set_keys",
     "split_rngs",
@@ -189,7 +191,12 @@ def decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
     """Changes the streams of a node; or, if that is a function or not given, those in the arguments of a function."""
     if node is NOT_GIVEN:
         return functools.partial(_decorated, change=change)
-    return _decorated(node, change) if inspect.isroutine(node) else change(node)
+    return _decorated(node, change) if is_function(node) else change(node)
+
+
+def is_function(node: Any) -> bool:
+    """Whether something is a function to decorate, and not an object that may be called."""
+    return callable(node) and not isinstance(node, Pytree | Variable)
 
 
 def _decorated(f: Callable[..., Any], change: Callable[[Any], SplitBackups]) -> Callable[..., Any]:

@@ -273,6 +273,9 @@ def test_a_decorator_needs_no_call() -> None:
         return rngs.params()
 
     assert data(draw(two())) == data(two().params.fork()())
+    shape = nnx.split_rngs(nnx.jit(lambda rngs: rngs.params.key.value), splits=3)
+    assert shape(two()).shape == (3,)
+    assert nnx.with_rngs(lambda rngs: rngs.params.key.shape, split=3)(two()) == (3,)
 
 
 def test_streams_that_share_variables_are_split_once() -> None:
