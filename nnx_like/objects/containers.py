@@ -143,7 +143,8 @@ class Dict(Module, MutableMapping[str, Item]):
             self[name] = value
 
     def __getitem__(self, name: str) -> Item:
-        return vars(self)[name]  # type: ignore[no-any-return]
+        held: Item = vars(self)[name]
+        return held
 
     def __setitem__(self, name: str, value: Item) -> None:
         if not isinstance(name, str):
