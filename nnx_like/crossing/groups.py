@@ -61,12 +61,13 @@ class Choose:
 
     Args:
         rules: predicates, each with the name of a group.
+        many: whether it may stand for a pytree of several objects; paths begin at each of them.
     """
 
-    __slots__ = ("rules",)
+    __slots__ = ("many", "rules")
 
-    def __init__(self, rules: tuple[tuple[Callable[..., bool], str], ...]) -> None:
-        self.rules = rules
+    def __init__(self, rules: tuple[tuple[Callable[..., bool], str], ...], many: bool = False) -> None:
+        self.rules, self.many = rules, many
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> str:
         """The group of a variable.
@@ -84,7 +85,7 @@ class Choose:
         )
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Choose and self.rules == other.rules
+        return type(other) is Choose and self.many == other.many and self.rules == other.rules
 
     def __hash__(self) -> int:
         return hash(self.rules)

@@ -28,7 +28,7 @@ _NOTHING: Any = (None, None)
 
 
 def keep_all(known: str, group: str) -> bool:
-    """Lets variables that came in stay in their groups: for results of which a prefix says nothing."""
+    """Lets variables that came in stay in their groups, wherever they are found: no prefix speaks of what comes out."""
     return True
 
 
@@ -76,7 +76,7 @@ class Inside:
             The result with a `Ref` for each object; for each group new values in a list, and values of a group that
             may not be written in the scope, by key; and the change of the structure.
         """
-        walk = _InnerWalk(self)
+        walk = _InnerWalk(self, keep_all if keep is keep_all else None)
         definitions = walk.again()
         known = {id(node): index for index, node in self.builder.table.items()}
         was = [known.get(id(node)) for node in walk.nodes]
@@ -147,10 +147,9 @@ class _InnerWalk(Walk):
 
     __slots__ = ("fresh", "inside", "keep", "trace")
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, keep: Keep | None) -> None:
         super().__init__()
-        self.inside, self.trace = inside, trace_state()
-        self.keep: Keep | None = None
+        self.inside, self.trace, self.keep = inside, trace_state(), keep
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
@@ -245,7 +244,7 @@ def _encoded(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, what:
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:
     """Checks that what speaks of the variables of an object stands for one object."""
-    if type(group) is str:
+    if type(group) is str or group.many:
         return
     raise LiftArgumentError(
         groups.where,

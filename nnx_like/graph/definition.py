@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -39,12 +39,14 @@ __all__ = [
     "VARIABLE",
     "Definition",
     "Fixed",
+    "entries",
     "fixed",
     "metadata_definition",
     "metadata_of",
     "path_text",
     "static",
     "static_value",
+    "step_of",
 ]
 
 OBJECT, VARIABLE, AGAIN, ARRAY, SEQUENCE, MAPPING, TREE, STATIC = range(8)
@@ -147,3 +149,42 @@ def path_text(path: tuple[Any, ...]) -> str:
     """A path as errors show it, such as `encoder.layers[0].kernel`."""
     text = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
     return text.removeprefix(".") or "the object itself"
+
+
+def step_of(key: Any) -> Any:
+    """A step of a path of JAX, as paths here have it."""
+    for name in ("name", "key", "idx"):
+        if hasattr(key, name):
+            found = getattr(key, name)
+            return found if isinstance(found, (int, str, tuple)) else str(found)
+    return str(key)
+
+
+def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Definition]]:
+    """The variables and arrays of a definition, each once, with their paths.
+
+    Args:
+        definition: what a walk gave.
+        path: where it lies.
+    """
+    kind = definition[0]
+    if kind in (VARIABLE, ARRAY):
+        yield path, definition
+    elif kind == OBJECT:
+        for name, part in definition[3]:
+            if part[0] != STATIC:
+                yield from entries(part, (*path, name))
+    elif kind in (SEQUENCE, MAPPING, TREE):
+        for step, part in zip(_steps(definition), definition[2], strict=True):
+            yield from entries(part, (*path, *step))
+
+
+def _steps(definition: Definition) -> list[tuple[Any, ...]]:
+    """The ways from a sequence, a dict or another pytree to its parts."""
+    kind, of, parts = definition
+    if kind == MAPPING:
+        return [(name,) for name in of]
+    if kind == SEQUENCE:
+        return [(number,) for number in range(len(parts))]
+    pairs = jax.tree_util.tree_leaves_with_path(of.value.unflatten(range(len(parts))))
+    return [tuple(map(step_of, keys)) for keys, _ in pairs]

@@ -28,6 +28,7 @@ from .definition import (
     metadata_definition,
     path_text,
     static,
+    step_of,
 )
 
 __all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "value_parts"]
@@ -180,7 +181,7 @@ class Walk:
             return static(value, path, self.unknown)
         parts = []
         for number, (keys, leaf) in enumerate(pairs):
-            below = (*path, *[_step(key) for key in keys])
+            below = (*path, *[step_of(key) for key in keys])
             parts.append(self.define(leaf, below, prefix, place and (*place, number)))
         return TREE, fixed(structure, path, self.unknown), tuple(parts)
 
@@ -227,7 +228,7 @@ class Walk:
         seen.add(id(value))
         for name, part in attributes_of(value):
             for keys, leaf in jax.tree_util.tree_leaves_with_path(part, is_leaf=is_object):
-                below = (*path, name, *[_step(key) for key in keys])
+                below = (*path, name, *[step_of(key) for key in keys])
                 if isinstance(leaf, Variable):
                     self._variable(leaf, below, prefix)
                 elif isinstance(leaf, Pytree):
@@ -240,12 +241,3 @@ class Walk:
             f"it is also at {first}, where it has {before!r}; here it has {now!r}. One variable has one of them.",
             "Give both places the same, or pass two variables: `nnx.clone` makes a copy.",
         )
-
-
-def _step(key: Any) -> Any:
-    """A step of a path of JAX, as paths here have it."""
-    for name in ("name", "key", "idx"):
-        if hasattr(key, name):
-            found = getattr(key, name)
-            return found if isinstance(found, (int, str, tuple)) else str(found)
-    return str(key)

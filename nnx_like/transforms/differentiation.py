@@ -1,0 +1,416 @@
+"""What derivatives share: which variables are differentiated, and gradients and tangents as states at their paths.
+
+Variables cross in two groups: those that are differentiated, and the rest. An object among the arguments is a `Ref`
+inside of JAX, which has no leaves; so gradients and tangents of arrays have the structure of the arguments already,
+and only need states in the places of the refs, or refs in the places of states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import liftcore
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError
+
+from ..crossing.groups import Choose, Groups
+from ..crossing.inside import Inside, keep_all
+from ..crossing.outside import Outside
+from ..crossing.ref import Ref, Still, is_ref
+from ..filters import Everything, Filter, OfType, to_predicate
+from ..graph.build import value_of
+from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text
+from ..graph.functions import flatten
+from ..graph.walk import is_object, value_parts
+from ..objects.pytree import Pytree
+from ..states.state import FlatState, State
+from ..variables.kinds import Param
+from ..variables.variable import Variable
+from .decorating import checked, named
+
+__all__ = [
+    "DIFFERENTIATED",
+    "EVERYTHING",
+    "REST",
+    "Arguments",
+    "DiffState",
+    "bound",
+    "differentiated",
+    "group_by_filter",
+    "in_two_groups",
+    "outline",
+    "plain_result",
+    "state_of",
+    "tangents_in",
+    "variable_of",
+    "with_states",
+]
+
+DIFFERENTIATED, REST = "differentiated", "rest"
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffState:
+    """Which variables of an argument are differentiated: where the number of the argument could stand.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(2.0), scale=nnx.BatchStat(3.0))
+        >>> grad = nnx.grad(lambda model: model.w * model.scale, argnums=nnx.DiffState(0, nnx.BatchStat))
+        >>> float(grad(model).scale)
+        2.0
+
+    Args:
+        argnum: the number of the argument; a negative one counts from the end.
+        filter: a filter of variables, and of arrays that are attributes. Values that are not floating are left out.
+    """
+
+    argnum: int
+    filter: Filter
+
+
+class _Differentiated:
+    """A predicate of the variables that are differentiated: of those that it is asked for, the floating ones.
+
+    Args:
+        wanted: a predicate of the variables that are asked for.
+        alone: whether a variable that is no attribute is asked for in any case.
+        allow_int: whether integers are differentiated too.
+    """
+
+    def __init__(self, wanted: Callable[..., bool], alone: bool, allow_int: bool) -> None:
+        self._key = wanted, alone, allow_int
+
+    def __call__(self, path: tuple[Any, ...], value: Any) -> bool:
+        wanted, alone, allow_int = self._key
+        if not (alone and not path) and not wanted(path, value):
+            return False
+        raw = value.get_raw_value() if isinstance(value, Variable) else value
+        return _moves(raw, allow_int)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Differentiated and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"floating values of {self._key[0]!r}"
+
+
+def _moves(raw: Any, allow_int: bool) -> bool:
+    """Whether a raw value has numbers in it, and all of them are floating."""
+    leaves = [leaf for leaf in jax.tree.leaves(raw) if is_array(leaf) or isinstance(leaf, complex | float | int)]
+    types: list[Any] = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
+    return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
+
+
+@functools.cache
+def _is_moving_type(dtype: Any, allow_int: bool) -> bool:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return True
+    return allow_int and bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
+
+
+def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False) -> Choose:
+    """The prefix of an argument that is differentiated with respect to.
+
+    Args:
+        filter: a filter of the variables.
+        alone: whether a variable that is no attribute of an object is differentiated whatever the filter says.
+        allow_int: whether integers are differentiated too.
+    """
+    wanted = _Differentiated(to_predicate(filter), alone, allow_int)
+    return Choose(((wanted, DIFFERENTIATED), (Everything(), REST)), many=True)
+
+
+EVERYTHING = group_by_filter(...)
+"""The prefix where all that is floating is differentiated."""
+
+
+def in_two_groups(name: str, f: Any) -> Groups:
+    """The groups of a derivative of a function, which is checked."""
+    groups = Groups(checked(name, f), "group")
+    groups.specs.update({DIFFERENTIATED: None, REST: None})
+    return groups
+
+
+class Arguments:
+    """Which arguments are differentiated, and which of their variables.
+
+    Args:
+        where: what errors call the transformation.
+        argnums: a number or a `DiffState`, or several.
+        allow_int: whether integers are differentiated too.
+
+    Attributes:
+        single: whether it is no sequence, so that the derivative is none either.
+        numbers: the numbers, as they were given.
+    """
+
+    def __init__(self, where: str, argnums: Any, allow_int: bool = False) -> None:
+        self._where = f"{where}, argnums={argnums!r}"
+        self.single = not isinstance(argnums, Sequence)
+        given = (argnums,) if self.single else tuple(argnums)
+        self._groups: list[Choose] = []
+        numbers: list[int] = []
+        for one in given:
+            if isinstance(one, DiffState):
+                self._groups.append(group_by_filter(one.filter, False, allow_int))
+                numbers.append(one.argnum)
+            else:
+                self._groups.append(group_by_filter(OfType(Param), True, allow_int))
+                numbers.append(self._number(one))
+        self.numbers = tuple(numbers)
+        if not given:
+            raise self._error("no argument is named.", "Name one: `argnums=0`.")
+
+    def prefix(self, count: int) -> tuple[Any, ...]:
+        """The groups of what is in each argument.
+
+        Args:
+            count: how many arguments there are.
+
+        Raises:
+            LiftArgumentError: where one is not there, or is named twice.
+        """
+        prefix: list[Any] = [REST] * count
+        for number, group in zip(self.numbers, self._groups, strict=True):
+            if not -count <= number < count:
+                raise self._error(
+                    f"there is no argument {number}; {count} are given by position.",
+                    "Count from 0. Arguments that can be given by name only cannot be chosen.",
+                )
+            if prefix[number] is not REST:
+                raise self._error(
+                    f"argument {number} is named twice.", "Name it once; `DiffState` takes a tuple of filters."
+                )
+            prefix[number] = group
+        return tuple(prefix)
+
+    def _number(self, given: Any) -> int:
+        try:
+            return operator.index(given)
+        except TypeError:
+            raise self._error(
+                f"{type(given).__name__} is no number of an argument.", "Give an int, a `DiffState`, or several."
+            ) from None
+
+    def _error(self, what: str, fix: str) -> LiftArgumentError:
+        return LiftArgumentError(self._where, what, fix)
+
+
+def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The arguments, by position where the signature has one, and all others by name."""
+    if not kwargs:
+        return args, {}
+    try:
+        found = inspect.signature(f).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # the call itself says what is wrong
+        return args, kwargs
+    return found.args, found.kwargs
+
+
+def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
+    """What is differentiated of a result, and what else there is.
+
+    Raises:
+        LiftArgumentError: where there is no pair, or objects are in the first.
+    """
+    aux = None
+    if has_aux:
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise LiftArgumentError(
+                where, f"expected a pair for `has_aux`, given {type(result).__name__}.", "Write `return result, aux`."
+            )
+        result, aux = result
+    objects = [type(leaf).__name__ for leaf in jax.tree.leaves(result, is_leaf=is_object) if is_object(leaf)]
+    if objects:
+        raise LiftArgumentError(
+            where,
+            f"the result that is differentiated holds a {objects[0]}.",
+            "Return its value, such as `variable[...]`; return objects beside it, with `has_aux=True`.",
+        )
+    return result, aux
+
+
+def differentiated(
+    name: str,
+    f: Callable[..., Any],
+    arguments: Arguments,
+    has_aux: bool,
+    lift: Callable[..., Any],
+    finish: Callable[..., Any],
+) -> Callable[..., Any]:
+    """A function that differentiates another one, with objects in any argument.
+
+    Args:
+        name: what errors call the transformation.
+        f: the function.
+        arguments: which arguments are differentiated.
+        has_aux: whether the function returns a pair, of which only the first is differentiated.
+        lift: `lift(body, argnums)`, where the body returns a result and what else there is, gives a function that
+            returns a result or None, what else there is, and the derivatives for `argnums`.
+        finish: `finish(args, like, result, derivatives)` gives what is returned: `args` are those that are
+            differentiated, with refs in them, and `like` is a pytree with the structure of the result. The first of the
+            derivatives is that with respect to variables, unless none is differentiated.
+    """
+    groups = in_two_groups(name, f)
+
+    @named(f)
+    def body(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+        inside = Inside(scope, groups)
+        args, kwargs = inside.decode((args, kwargs))
+        result, aux = plain_result(groups.where, f(*args, **kwargs), has_aux)
+        return result, (jax.tree.map(lambda _: 0, result), inside.encode(aux, REST, keep=keep_all))
+
+    numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
+    lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = bound(f, args, kwargs)
+        outside = Outside(groups, (args, kwargs), (arguments.prefix(len(args)), REST), "argnums")
+        given, named = outside.args
+        with outside.scope() as scope:
+            run = lifted[DIFFERENTIATED in outside.walk.values]
+            result, (like, home), derivatives = run(scope, *given, **named)
+            aux = outside.leave(scope, *home)
+        found = finish([given[number] for number in arguments.numbers], like, result, derivatives)
+        return (found, aux) if has_aux else found
+
+    return wrapped
+
+
+# --- states in the places of objects ----------------------------------------------------------------------------------
+
+
+def variable_of(definition: Definition, value: Any) -> Any:
+    """A variable of a definition with another value; of an array, the value."""
+    if definition[0] != VARIABLE:
+        return value
+    return definition[1].made(value, metadata_of(definition[3]), liftcore.trace_state())
+
+
+def state_of(
+    ref: Ref,
+    read: Callable[[str, Any], Any],
+    make: Callable[[Definition, Any], Any] = variable_of,
+    convert: Callable[[Any], Any] = lambda value: value,
+    only: str | None = DIFFERENTIATED,
+) -> Any:
+    """The state of an object: values once, each at its first path. For a variable, what `make` makes of it.
+
+    Args:
+        ref: what stands for the object.
+        read: what is traced of the value that has a group and a key.
+        make: the leaf of the state for a definition and a value.
+        convert: what is done to each array before.
+        only: the group whose values are in the state; None for all of them.
+    """
+    pairs = []
+    for path, one in entries(ref.definition):
+        group, key = one[-2:]
+        if group is not None and only in (None, group):
+            value, form = read(group, key), one[4] if one[0] == VARIABLE else None
+            value = convert(value) if form is None else value_of([convert(part) for part in value], form)
+            pairs.append((path, make(one, value)))
+    if pairs and not pairs[0][0]:  # a variable that is no attribute
+        return pairs[0][1]
+    return State.from_flat_path(pairs)
+
+
+def with_states(tree: Any, read: Callable[[str, Any], Any], **options: Any) -> Any:
+    """A pytree with the state of an object where a `Ref` stands for it.
+
+    Args:
+        tree: the pytree.
+        read: see `state_of`.
+        options: likewise.
+    """
+    return jax.tree.map(
+        lambda leaf: state_of(leaf, read, **options) if type(leaf) is Ref else leaf, tree, is_leaf=is_ref
+    )
+
+
+_PLACE = Still(())
+
+
+def outline(tree: Any) -> Any:
+    """A pytree with its refs, and something leafless in the places of leaves."""
+    return jax.tree.map(lambda leaf: leaf if type(leaf) is Ref else _PLACE, tree, is_leaf=is_ref)
+
+
+def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str, dict[Any, Any]], Any]:
+    """The inverse of `with_states`: what is given for variables, and for all else.
+
+    Args:
+        where: the transformation, for errors.
+        tree: a pytree with refs, or its outline.
+        given: the same pytree with what is given in the places of leaves: for a ref a state, an object of the same
+            structure, for one variable a variable or a value, or None for zero.
+        what: what errors call that which is given.
+
+    Returns:
+        Values by group and key, of those that are floating; and the pytree with refs.
+
+    Raises:
+        LiftArgumentError: where the structures differ.
+    """
+    leaves = jax.tree.leaves(tree, is_leaf=is_ref)
+    structure: Any = jax.tree.structure(tree, is_leaf=is_ref)
+    try:
+        parts = structure.flatten_up_to(given)
+    except ValueError as error:
+        raise LiftArgumentError(
+            where, f"the {what} do not have the structure of what they are for: {error}.", "Give one for each."
+        ) from None
+    found: dict[Any, Any] = {}
+    for place, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
+        if type(leaf) is Ref:
+            for group, key, value in _values_in(where, leaf, part, what):
+                found.setdefault(group, {})[key] = value
+            parts[place] = leaf
+    return found, structure.unflatten(parts)
+
+
+def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[str, str, Any]]:
+    if given is None:
+        return
+    pairs = _pairs_in(where, ref, given, what)
+    known = dict(entries(ref.definition))
+    unknown = [path_text(path) for path in pairs if path not in known]
+    if unknown and not isinstance(given, Pytree):  # in a copy of an object, shared variables may be two
+        raise LiftArgumentError(
+            where,
+            f"the {what} have {', '.join(unknown)}, which the {ref!r} has not.",
+            "Use the paths of its variables; of a shared variable, the first.",
+        )
+    for path, definition in known.items():
+        value = pairs.get(path)
+        value = value.get_raw_value() if isinstance(value, Variable) else value
+        group, key = definition[-2:]
+        if group is not None and _moves(value, False):
+            yield group, key, value_parts(value)[0]
+
+
+def _pairs_in(where: str, ref: Ref, given: Any, what: str) -> dict[Any, Any]:
+    if ref.definition[0] == VARIABLE and not isinstance(given, Mapping | Pytree):
+        return {(): given}
+    if isinstance(given, Mapping):
+        return dict((given if isinstance(given, State) else State(given)).flat_state())
+    if isinstance(given, FlatState):
+        return dict(given)
+    if isinstance(given, Pytree):
+        return dict(flatten(given)[1])
+    raise LiftArgumentError(
+        where, f"the {what} of a {ref!r} are a {type(given).__name__}.", "Give a `State`, or None for zeros."
+    )

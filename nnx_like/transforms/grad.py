@@ -1,0 +1,171 @@
+"""`grad` and `value_and_grad` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import liftcore
+from liftcore.errors import LiftArgumentError
+
+from .decorating import MISSING, checked
+from .differentiation import DIFFERENTIATED, Arguments, DiffState, differentiated, with_states
+
+__all__ = ["DiffState", "grad", "value_and_grad"]
+
+
+def grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Any:
+    """`jax.grad` for functions of objects: with respect to the `Param`s of an object, or those that a filter takes.
+
+    What the function does to the objects is done to those that were given, their structure included; no gradient flows
+    through what it writes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> def loss(model, x):
+        ...     model.calls += 1
+        ...     return jnp.sum(model.w * x)
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)), calls=nnx.Variable(0))
+        >>> nnx.grad(loss)(model, jnp.array([2.0, 3.0])).w[...]
+        Array([2., 3.], dtype=float32)
+        >>> int(model.calls[...])
+        1
+
+    Args:
+        f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
+            that are not floating are left out.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        reduce_axes: of no use any more; leave it empty.
+
+    Returns:
+        A function of the same arguments that returns the gradient, or with `has_aux` the gradient and the rest. It has
+        the structure of the argument, with a `State` in the place of an object: its variables, of the same kinds and
+        metadata, hold the gradients. A shared variable is in it once, at its first path. For several arguments it is a
+        tuple.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "reduce_axes": reduce_axes,
+    }
+    if f is MISSING:
+        return functools.partial(grad, argnums=argnums, **options)
+    both = _gradient("grad", f, argnums, **options)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return wrapped
+
+
+def value_and_grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Any:
+    """`jax.value_and_grad` for functions of objects; see `grad`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(3.0))
+        >>> value, grads = nnx.value_and_grad(lambda model: model.w**2)(model)
+        >>> float(value), float(grads.w[...])
+        (9.0, 6.0)
+
+    Args:
+        f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
+            that are not floating are left out.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        reduce_axes: of no use any more; leave it empty.
+
+    Returns:
+        A function of the same arguments that returns the value, with `has_aux` the pair of it and the rest, and the
+        gradient, as `grad` gives it.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "reduce_axes": reduce_axes,
+    }
+    if f is MISSING:
+        return functools.partial(value_and_grad, argnums=argnums, **options)
+    return _gradient("value_and_grad", f, argnums, **options)
+
+
+def _gradient(
+    name: str,
+    f: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+    reduce_axes: Sequence[Any],
+) -> Callable[..., Any]:
+    """`value_and_grad` under the name that errors call it."""
+    where = checked(name, f)
+    if reduce_axes:
+        raise LiftArgumentError(where, "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
+    arguments = Arguments(where, argnums, allow_int)
+
+    def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+        lifted = liftcore.value_and_grad(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
+
+        def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            (value, rest), grads = lifted(scope, *args, **kwargs)
+            return value, rest, grads
+
+        return run
+
+    def finish(args: Sequence[Any], like: Any, value: Any, grads: Any) -> Any:
+        found = with_states(tuple(grads[-len(args) :]), lambda group, key: grads[0][group][key])
+        return value, found[0] if arguments.single else found
+
+    both = differentiated(name, f, arguments, has_aux, lift, finish)
+    if not has_aux:
+        return both
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        (value, grads), aux = both(*args, **kwargs)
+        return (value, aux), grads
+
+    return wrapped

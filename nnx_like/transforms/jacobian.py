@@ -1,0 +1,214 @@
+"""`jacfwd`, `jacrev` and `hessian` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+
+from ..crossing.ref import Ref, is_ref
+from ..graph.definition import VARIABLE, Definition
+from ..states.state import State
+from .decorating import MISSING, checked
+from .differentiation import DIFFERENTIATED, Arguments, DiffState, differentiated, state_of
+
+__all__ = ["hessian", "jacfwd", "jacrev"]
+
+
+def jacfwd(
+    fun: Callable[..., Any] = MISSING,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Any:
+    """`jax.jacfwd` for functions of objects: with respect to the `Param`s of an object, or those that a filter takes.
+
+    What the function does to the objects is done to those that were given, their structure included.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones((3, 2))))
+        >>> jacobian = nnx.jacfwd(lambda model, x: jnp.sin(x @ model.w))(model, jnp.ones(3))
+        >>> jacobian.w.shape  # that of the result, then that of the variable
+        (2, 3, 2)
+
+    Args:
+        fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
+            that are not floating are left out.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+
+    Returns:
+        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. It has the
+        structure of the result, and in the place of each array of it that of the argument, with a `State` in the place
+        of an object: variables of the same kinds, without metadata.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {"holomorphic": holomorphic}
+    if fun is MISSING:
+        return functools.partial(jacfwd, argnums=argnums, has_aux=has_aux, **options)
+    return _jacobian("jacfwd", liftcore.jacfwd, fun, argnums, has_aux, options)
+
+
+def jacrev(
+    fun: Callable[..., Any] = MISSING,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """`jax.jacrev` for functions of objects; see `jacfwd`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones((3, 2))))
+        >>> jacobian = nnx.jacrev(lambda model, x: {"y": x @ model.w}, argnums=(0, 1))(model, jnp.ones(3))
+        >>> jacobian["y"][0].w.shape, jacobian["y"][1].shape
+        ((2, 3, 2), (2, 3))
+
+    Args:
+        fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
+            that are not floating are left out.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        allow_int: whether integers may be differentiated with respect to; their derivative has the dtype `float0`.
+
+    Returns:
+        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. It has the
+        structure of the result, and in the place of each array of it that of the argument, with a `State` in the place
+        of an object: variables of the same kinds, without metadata.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+    if fun is MISSING:
+        return functools.partial(jacrev, argnums=argnums, has_aux=has_aux, **options)
+    return _jacobian("jacrev", liftcore.jacrev, fun, argnums, has_aux, options)
+
+
+def hessian(
+    fun: Callable[..., Any] = MISSING,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Any:
+    """`jax.hessian` for functions of objects: `jacfwd` of `jacrev`.
+
+    What the function does to the objects is done to those that were given, their structure included.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(a=nnx.Param(jnp.ones(2)), b=nnx.Param(jnp.ones(3)))
+        >>> second = nnx.hessian(lambda model: jnp.sum(model.a) ** 2 * jnp.sum(model.b))(model)
+        >>> second.a.b.shape
+        (2, 3)
+
+    Args:
+        fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+            decorator. Methods may be decorated.
+        argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
+            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
+            that are not floating are left out.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
+        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+
+    Returns:
+        A function of the same arguments that returns the Hessian, or with `has_aux` that and the rest. It has the
+        structure of a Jacobian of a Jacobian: of an object it is a `State`, and at each path in that another one.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, where an object is returned or changed that is no argument.
+    """
+    options: dict[str, Any] = {"holomorphic": holomorphic}
+    if fun is MISSING:
+        return functools.partial(hessian, argnums=argnums, has_aux=has_aux, **options)
+    return _jacobian("hessian", liftcore.hessian, fun, argnums, has_aux, options)
+
+
+def _jacobian(
+    name: str,
+    lift_of: Callable[..., Any],
+    fun: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    options: Mapping[str, Any],
+) -> Callable[..., Any]:
+    arguments = Arguments(checked(name, fun), argnums, options.get("allow_int", False))
+    second = name == "hessian"
+
+    def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
+        lifted = lift_of(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
+
+        def run(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            jacobian, rest = lifted(scope, *args, **kwargs)
+            return None, rest, jacobian
+
+        return run
+
+    def finish(args: Sequence[Any], like: Any, _: None, jacobian: Any) -> Any:
+        first = functools.partial(_by_argument, args, arguments.single)
+        arranged = functools.partial(first, convert=first, make=_nested) if second else first
+        structure: Any = jax.tree.structure(like)
+        return structure.unflatten(map(arranged, structure.flatten_up_to(jacobian)))
+
+    return differentiated(name, fun, arguments, has_aux, lift, finish)
+
+
+def _of_kind(definition: Definition, value: Any) -> Any:
+    """A variable of the same kind; metadata speaks of its axes, and a Jacobian has others."""
+    return definition[1].made(value, {}, liftcore.trace_state()) if definition[0] == VARIABLE else value
+
+
+def _nested(definition: Definition, value: Any) -> Any:
+    return value.raw_mapping if isinstance(value, State) else value
+
+
+def _by_argument(
+    args: Sequence[Any],
+    single: bool,
+    parts: Sequence[Any],
+    convert: Callable[[Any], Any] = lambda value: value,
+    make: Callable[[Definition, Any], Any] = _of_kind,
+) -> Any:
+    """The derivatives of one array, as the user sees them.
+
+    Args:
+        args: the arguments that are differentiated, with refs in them.
+        single: whether there is one, which is not in a sequence.
+        parts: what JAX gave for variables, if there are any, and for each argument.
+        convert: what is done to each array.
+        make: see `state_of`.
+    """
+
+    def seen(leaf: Any, part: Any) -> Any:
+        return state_of(leaf, read, make, convert) if type(leaf) is Ref else convert(part)
+
+    def read(group: str, key: Any) -> Any:
+        return parts[0][group][key]
+
+    found = tuple(
+        [jax.tree.map(seen, arg, part, is_leaf=is_ref) for arg, part in zip(args, parts[-len(args) :], strict=True)]
+    )
+    return found[0] if single else found

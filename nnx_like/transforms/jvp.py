@@ -1,0 +1,117 @@
+"""`jvp` and `linearize` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+
+from .decorating import MISSING, positional, title
+from .differentiation import DIFFERENTIATED, outline, tangents_in
+from .vjp import differentiable
+
+__all__ = ["jvp", "linearize"]
+
+
+def jvp(
+    f: Callable[..., Any] = MISSING,
+    primals: Sequence[Any] = MISSING,
+    tangents: Sequence[Any] = MISSING,
+    *,
+    has_aux: bool = False,
+) -> Any:
+    """`jax.jvp` for functions of objects: the derivative along tangents of arrays and of floating variables.
+
+    What the function does to the objects is done to those that were given, their structure included; what it writes has
+    no tangent.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> f = lambda model, x: jnp.sum(model.w * x)
+        >>> y, dy = nnx.jvp(f, (model, jnp.array([2.0, 3.0])), (nnx.State({"w": jnp.ones(2)}), jnp.ones(2)))
+        >>> float(y), float(dy)
+        (5.0, 7.0)
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+            decorator, of functions of `primals` and `tangents`. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind.
+        tangents: one for each argument: for an object a `State` with those of its floating variables, where zero is
+            what is left out, or an object of the same structure, or None for zero.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+
+    Returns:
+        The result and its tangent, with `has_aux` the rest too.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
+        TraceContextError: where an object is returned or changed that is no argument.
+    """
+    if f is MISSING:
+        return functools.partial(jvp, has_aux=has_aux)
+    start = differentiable("jvp", liftcore.jvp, f, has_aux)
+
+    @functools.wraps(f)
+    def wrapped(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        def more(where: str, given: Any) -> Any:
+            along, moved = tangents_in(where, given, tuple(tangents), "tangents")
+            return given, moved, {DIFFERENTIATED: along.get(DIFFERENTIATED, {})}
+
+        _, *found, aux = start(*primals, more=more)
+        return (*found, aux) if has_aux else tuple(found)
+
+    return wrapped if primals is MISSING else wrapped(primals, tangents)
+
+
+def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
+    """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
+
+    What the function does to the objects is done to those that were given, their structure included; what it writes has
+    no tangent.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> y, along = nnx.linearize(lambda model, x: jnp.sum(model.w * x), model, jnp.array([2.0, 3.0]))
+        >>> float(along(nnx.State({"w": jnp.ones(2)}), jnp.ones(2)))
+        7.0
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` these and something else. Without it, and without
+            `primals`, the result is a decorator. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+
+    Returns:
+        The result and a function of tangents, with `has_aux` the rest too. It takes one for each argument: for an
+        object a `State` with those of its floating variables, where zero is what is left out, or an object of the same
+        structure, or None for zero.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: where an object is returned or changed that is no argument.
+    """
+    if f is MISSING:
+        return functools.partial(linearize, has_aux=has_aux)
+    start = differentiable("linearize", liftcore.linearize, f, has_aux)
+
+    @functools.wraps(f)
+    def wrapped(*primals: Any, **kwargs: Any) -> Any:
+        given, y, linear, aux = start(*positional(f, primals, kwargs))
+        move = functools.partial(_moved_along, title("linearize", f), outline(given))
+        along = jax.tree_util.Partial(move, linear)
+        return (y, along, aux) if has_aux else (y, along)
+
+    return wrapped(*primals) if primals else wrapped
+
+
+def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: Any) -> Any:
+    along, moved = tangents_in(where, given, tangents, "tangents")
+    return linear({DIFFERENTIATED: along.get(DIFFERENTIATED, {})}, *moved)

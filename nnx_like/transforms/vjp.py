@@ -1,0 +1,106 @@
+"""`vjp` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+import liftcore
+from liftcore.errors import LiftArgumentError
+
+from ..crossing.inside import Inside, keep_all
+from ..crossing.outside import Outside
+from .decorating import MISSING, named, positional
+from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result, with_states
+
+__all__ = ["differentiable", "vjp"]
+
+
+def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
+    """`jax.vjp` for functions of objects: with respect to all that is floating in the arguments.
+
+    What the function does to the objects is done to those that were given, their structure included; no gradient flows
+    through what it writes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        >>> y, pull_back = nnx.vjp(lambda model, x: model.w * x, model, jnp.array([2.0, 3.0]))
+        >>> grads, x_grad = pull_back(jnp.ones(2))
+        >>> grads.w[...], x_grad
+        (Array([2., 3.], dtype=float32), Array([1., 1.], dtype=float32))
+
+    Args:
+        f: the function; it returns arrays, or with `has_aux` these and something else. Without it, and without
+            `primals`, the result is a decorator. Methods may be decorated.
+        primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
+        has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
+        reduce_axes: of no use any more; leave it empty.
+
+    Returns:
+        The result and the pullback, with `has_aux` the rest too. The pullback takes a cotangent of the result, and
+        returns one for each argument, with a `State` in the place of an object: its floating variables, of the same
+        kinds and metadata, hold the cotangents. It may cross a `jit`.
+
+    Raises:
+        LiftArgumentError: where `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: where an object is returned or changed that is no argument.
+    """
+    if reduce_axes:
+        raise LiftArgumentError("vjp", "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
+    if f is MISSING:
+        return functools.partial(vjp, has_aux=has_aux)
+    start = differentiable("vjp", liftcore.vjp, f, has_aux)
+
+    @functools.wraps(f)
+    def wrapped(*primals: Any, **kwargs: Any) -> Any:
+        _, y, back, aux = start(*positional(f, primals, kwargs))
+        pull_back = jax.tree_util.Partial(_pulled_back, back)
+        return (y, pull_back, aux) if has_aux else (y, pull_back)
+
+    return wrapped(*primals) if primals else wrapped
+
+
+def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
+    variables, *cotangents = back(cotangent)
+    return with_states(tuple(cotangents), lambda group, key: variables[group][key])
+
+
+def differentiable(
+    name: str, lift: Callable[..., Any], f: Callable[..., Any], has_aux: bool
+) -> Callable[..., tuple[Any, Any, Any, Any]]:
+    """A function of objects under a derivative with respect to all that is floating.
+
+    Args:
+        name: what errors call the transformation.
+        lift: `liftcore.vjp` or a lift like it: it returns a result, something else, and what else there is.
+        f: the function.
+        has_aux: whether it returns a pair, of which only the first is differentiated.
+
+    Returns:
+        `start(*primals)`, which returns the primals with refs in them, the result, what the lift gave for its
+        derivative, and what else the function returned. More arguments of the lifted function are made by its option
+        `more`, of the primals.
+    """
+    groups = in_two_groups(name, f)
+
+    @named(f)
+    def body(scope: liftcore.Scope, *args: Any) -> Any:
+        inside = Inside(scope, groups)
+        y, aux = plain_result(groups.where, f(*inside.decode(args)), has_aux)
+        return y, inside.encode(aux, REST, keep=keep_all)
+
+    lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
+
+    def start(*primals: Any, more: Callable[..., Any] | None = None) -> tuple[Any, Any, Any, Any]:
+        outside = Outside(groups, primals, EVERYTHING, "primals")
+        with outside.scope() as scope:
+            given = outside.args if more is None else more(groups.where, outside.args)
+            y, derivative, home = lifted(scope, *given)
+            return outside.args, y, derivative, outside.leave(scope, *home)
+
+    return start
