@@ -78,6 +78,9 @@ class _Broadcast:
     def __reduce__(self) -> str:
         return "broadcast"
 
+    def __static_fields__(self) -> dict[str, Any]:
+        return {}
+
 
 broadcast = _Broadcast()
 """In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations."""

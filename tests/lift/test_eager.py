@@ -80,8 +80,8 @@ ROWS: dict[str, Row] = {
         lambda lifted, s: lifted(s, X),
     ),
     "scan over arrays": (
-        lambda plain: plain(liftcore.scan)(step, reverse=True, **CARRIED),
-        lambda lifted, s: lifted(s, X, jnp.ones((2, 3))),
+        lambda plain: plain(liftcore.scan)(step, reverse=True, in_axes=(0, liftcore.broadcast), **CARRIED),
+        lambda lifted, s: lifted(s, X, jnp.ones((2, 3)), X),
     ),
     "fori_loop": (
         lambda plain: plain(liftcore.fori_loop)(numbered, **CARRIED),
