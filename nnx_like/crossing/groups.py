@@ -13,11 +13,12 @@ import jax
 
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
-from ..filters import to_predicate
+from ..filters import PathIn, to_predicate
 from ..graph.definition import path_text
 from ..graph.walk import is_object
+from ..states.state import State
 
-__all__ = ["ByFilter", "Choose", "Groups", "alike", "is_spec", "pairs_of"]
+__all__ = ["ByFilter", "Choose", "Groups", "alike", "is_spec", "parts_of"]
 
 
 class ByFilter:
@@ -26,10 +27,13 @@ class ByFilter:
     It stands where one axis or one sharding for all of the object could stand. The first filter that matches counts.
 
     Args:
-        rules: a mapping from filters to what the variables have, or pairs of these.
+        rules: a mapping from filters to what the variables have, or pairs of these; or a state, which has it in the
+            place of each variable.
     """
 
     def __init__(self, rules: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        if isinstance(rules, State):
+            rules = _by_path(rules)
         self.rules = tuple(rules.items() if isinstance(rules, Mapping) else rules)
 
     @property
@@ -46,6 +50,21 @@ class ByFilter:
         """The filters, each with what its variables have."""
         return self.rules
 
+    def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
+        """What a variable has.
+
+        Args:
+            path: where it lies in the object.
+            variable: the variable.
+
+        Raises:
+            UnmatchedFilterError: where no filter matches it.
+        """
+        for one, spec in self.rules:
+            if to_predicate(one)(path, variable):
+                return spec
+        raise _unmatched(path, variable, self.filters)
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.rules == other.rules
 
@@ -54,6 +73,32 @@ class ByFilter:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({{{', '.join(f'{one!r}: {spec!r}' for one, spec in self.rules)}}})"
+
+
+def _by_path(state: State) -> list[tuple[Any, Any]]:
+    """Filters of paths, one for all variables that have the same."""
+    found: list[tuple[Any, list[Any]]] = []
+    for path, spec in _leaves(state, ()):
+        alike_ones = next((paths for known, paths in found if alike(known, spec)), None)
+        if alike_ones is None:
+            found.append((spec, [path]))
+        else:
+            alike_ones.append(path)
+    return [(PathIn(*paths), spec) for spec, paths in found]
+
+
+def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...], Any]]:
+    if not isinstance(node, Mapping):
+        return [(path, node)]
+    return [pair for name in node for pair in _leaves(node[name], (*path, name))]
+
+
+def _unmatched(path: tuple[Any, ...], value: Any, filters: Iterable[Any]) -> UnmatchedFilterError:
+    return UnmatchedFilterError(
+        f"the {type(value).__name__} at {path_text(path)}",
+        f"no filter takes it (filters: {', '.join(map(repr, filters))}).",
+        "Add one for the rest, `...`.",
+    )
 
 
 class Choose:
@@ -78,11 +123,7 @@ class Choose:
         for predicate, name in self.rules:
             if predicate(path, value):
                 return name
-        raise UnmatchedFilterError(
-            f"the {type(value).__name__} at {path_text(path)}",
-            f"no filter takes it (filters: {', '.join(repr(one) for one, _ in self.rules)}).",
-            "Add one for the rest, `...`.",
-        )
+        raise _unmatched(path, value, [one for one, _ in self.rules])
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Choose and self.many == other.many and self.rules == other.rules
@@ -156,26 +197,33 @@ def _is_group(prefix: Any) -> bool:
     return type(prefix) is str or type(prefix) is Choose
 
 
-def pairs_of(groups: Groups, prefix: Any, tree: Any, what: str) -> tuple[list[tuple[Any, Any]], Any]:
-    """The parts of a pytree with the group of each, and how to put the parts together again.
+def parts_of(
+    groups: Groups, tree: Any, prefix: Any, name: str, what: str
+) -> tuple[list[tuple[str, Any, Any]], Any]:
+    """The parts of a pytree that have one group each, and how to put them together again.
 
     Args:
         groups: says where in errors.
-        prefix: what `Groups.encode` gave.
-        tree: what it is a prefix of.
+        tree: the pytree.
+        prefix: what `Groups.encode` gave for a prefix of it.
+        name: what the names of the parts begin with.
         what: what errors call the prefix, such as `in_axes`.
+
+    Returns:
+        The name of each part, its group, and itself; and the structure, None where there is but one part.
 
     Raises:
         LiftArgumentError: where it is no prefix.
     """
     if _is_group(prefix):
-        return [(prefix, tree)], None
-    parts, structure = jax.tree.flatten(prefix, is_leaf=_is_group)
+        return [(name, prefix, tree)], None
+    found, structure = jax.tree.flatten(prefix, is_leaf=_is_group)
     try:
-        return list(zip(parts, structure.flatten_up_to(tree), strict=True)), structure
+        parts = structure.flatten_up_to(tree)
     except ValueError as error:
         raise LiftArgumentError(
             groups.where,
             f"`{what}` does not fit what it is for: {error}.",
             f"Give `{what}` as a prefix of that pytree.",
         ) from None
+    return [(f"{name}[{i}]", group, part) for i, (group, part) in enumerate(zip(found, parts, strict=True))], structure
