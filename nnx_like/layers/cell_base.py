@@ -23,6 +23,8 @@ __all__ = [
     "Cell",
     "RNNCellBase",
     "carry_stream",
+    "default_activation_fn",
+    "default_gate_fn",
     "default_kernel_init",
     "default_recurrent_init",
     "modified_orthogonal",
@@ -65,6 +67,27 @@ def default_recurrent_init(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -
     """
     half = jnp.dtype(dtype).itemsize < 4
     return modified_orthogonal(key, shape, dtype) if half else _orthogonal(key, shape, dtype)
+
+
+# The default activations are defined here, since what JAX makes by its `jit` cannot be pickled, nor a cell with it.
+def default_gate_fn(x: ArrayLike) -> Array:
+    """`jax.nn.sigmoid`.
+
+    Example:
+        >>> default_gate_fn(0.0)
+        Array(0.5, dtype=float32, weak_type=True)
+    """
+    return jax.nn.sigmoid(x)
+
+
+def default_activation_fn(x: ArrayLike) -> Array:
+    """`jnp.tanh`.
+
+    Example:
+        >>> default_activation_fn(0.0)
+        Array(0., dtype=float32, weak_type=True)
+    """
+    return jnp.tanh(x)
 
 
 class RNNCellBase(Module):

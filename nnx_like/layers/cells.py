@@ -9,14 +9,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..rngs.streams import Rngs
-from .cell_base import Activation, Cell, default_kernel_init, default_recurrent_init
+from .cell_base import (
+    Activation,
+    Cell,
+    default_activation_fn,
+    default_gate_fn,
+    default_kernel_init,
+    default_recurrent_init,
+)
 from .dtypes import PromoteDtypeFn, promote_dtype
 
 __all__ = ["GRUCell", "SimpleCell"]
@@ -65,7 +71,7 @@ class SimpleCell(Cell):
         param_dtype: Dtype = jnp.float32,
         carry_init: Initializer | None = None,
         residual: bool = False,
-        activation_fn: Activation = jnp.tanh,
+        activation_fn: Activation = default_activation_fn,
         kernel_init: Initializer = default_kernel_init,
         recurrent_kernel_init: Initializer = default_recurrent_init,
         bias_init: Initializer = initializers.zeros,
@@ -142,8 +148,8 @@ class GRUCell(Cell):
         in_features: int,
         hidden_features: int,
         *,
-        gate_fn: Activation = jax.nn.sigmoid,
-        activation_fn: Activation = jnp.tanh,
+        gate_fn: Activation = default_gate_fn,
+        activation_fn: Activation = default_activation_fn,
         kernel_init: Initializer = default_kernel_init,
         recurrent_kernel_init: Initializer = default_recurrent_init,
         bias_init: Initializer = initializers.zeros,

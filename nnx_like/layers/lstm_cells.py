@@ -9,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..rngs.streams import Rngs
-from .cell_base import Activation, Cell, default_kernel_init, default_recurrent_init, modified_orthogonal
+from .cell_base import (
+    Activation,
+    Cell,
+    default_activation_fn,
+    default_gate_fn,
+    default_kernel_init,
+    default_recurrent_init,
+    modified_orthogonal,
+)
 from .dtypes import PromoteDtypeFn, promote_dtype
 
 __all__ = ["LSTMCell", "OptimizedLSTMCell"]
@@ -95,8 +102,8 @@ class LSTMCell(_LSTM):
         in_features: int,
         hidden_features: int,
         *,
-        gate_fn: Activation = jax.nn.sigmoid,
-        activation_fn: Activation = jnp.tanh,
+        gate_fn: Activation = default_gate_fn,
+        activation_fn: Activation = default_activation_fn,
         kernel_init: Initializer = default_kernel_init,
         recurrent_kernel_init: Initializer = modified_orthogonal,
         bias_init: Initializer = initializers.zeros,
@@ -163,8 +170,8 @@ class OptimizedLSTMCell(_LSTM):
         in_features: int,
         hidden_features: int,
         *,
-        gate_fn: Activation = jax.nn.sigmoid,
-        activation_fn: Activation = jnp.tanh,
+        gate_fn: Activation = default_gate_fn,
+        activation_fn: Activation = default_activation_fn,
         kernel_init: Initializer = default_kernel_init,
         recurrent_kernel_init: Initializer = default_recurrent_init,
         bias_init: Initializer = initializers.zeros,

@@ -17,6 +17,7 @@ from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, PyTree
 
 from ..filters import All, Filter
+from ..graph.functions import state
 from ..objects.module import Module
 from ..rngs.splitting import split_rngs
 from ..rngs.streams import Rngs, RngStream
@@ -160,9 +161,13 @@ class RNN(Module):
 
         To stack all carries, and to pick the last one of each sequence later, costs less than to choose in each step.
         """
+        same_keys = All(RngState, self.broadcast_rngs)
 
         def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
+            kept = [(variable, variable.get_value()) for _, variable in state(cell, same_keys).flat_state()]
             result = cell(carry, x)
+            for variable, value in kept:  # the count is as before, so that the next step draws the same keys
+                variable.set_value(value)
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise LiftArgumentError(
                     type(cell).__name__,
@@ -172,7 +177,7 @@ class RNN(Module):
             carry, y = result
             return carry, (carry, y) if keeps_all else y
 
-        state_axes = StateAxes([(All(RngState, self.broadcast_rngs), None), *self.state_axes.items()])
+        state_axes = StateAxes([(same_keys, None), *self.state_axes.items()])
         out_axes = (Carry, (0, axis) if keeps_all else axis)
         run = scan(step, in_axes=(state_axes, Carry, axis), out_axes=out_axes, unroll=self.unroll)
         # One key each, split off anew: what is the same in all steps of a call is another in the next.
