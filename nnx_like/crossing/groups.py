@@ -197,9 +197,7 @@ def _is_group(prefix: Any) -> bool:
     return type(prefix) is str or type(prefix) is Choose
 
 
-def parts_of(
-    groups: Groups, tree: Any, prefix: Any, name: str, what: str
-) -> tuple[list[tuple[str, Any, Any]], Any]:
+def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tuple[list[tuple[str, Any, Any]], Any]:
     """The parts of a pytree that have one group each, and how to put them together again.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from liftcore import Scope, trace_state
+from liftcore import Scope, is_array, trace_state
 from liftcore.errors import LiftArgumentError
 
 from ..errors import AliasError, TraceContextError
@@ -15,11 +15,11 @@ from ..graph.build import Builder
 from ..graph.definition import Definition, metadata_definition, metadata_of, path_text, static_value
 from ..graph.walk import Place, Walk, is_object
 from ..variables.variable import Variable
-from .groups import Groups, pairs_of
+from .groups import Groups, parts_of
 from .metadata import AxisNames
 from .ref import Change, Ref, Still, is_ref
 
-__all__ = ["Inside", "Keep", "encode", "keep_all"]
+__all__ = ["Inside", "Keep", "encode", "encode_part", "holds_objects", "keep_all"]
 
 Keep = Callable[[str, str], bool]
 
@@ -218,28 +218,31 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: str, what: 
         name: what the keys of values begin with.
         what: what errors call the prefix.
     """
-    pairs, structure = pairs_of(groups, prefix, tree, what)
-    encoded = []
-    for number, (group, part) in enumerate(pairs):
-        base = name if structure is None else f"{name}[{number}]"
-        encoded.append(_encoded(walk, groups, part, group, base, what))
+    parts, structure = parts_of(groups, tree, prefix, name, what)
+    encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
     return encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
-def _encoded(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, what: str) -> Any:
+def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, what: str) -> Any:
+    """`encode` for a part of a pytree that has one group."""
     if not is_object(tree):
-        leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
-        if not any(map(is_object, leaves)):
+        if not holds_objects(tree):
             return tree
+        leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
         _check_single(groups, tree, group, what)
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
         parts = [
-            _encoded(walk, groups, leaf, group, name + path, what) if is_object(leaf) else leaf
+            encode_part(walk, groups, leaf, group, name + path, what) if is_object(leaf) else leaf
             for leaf, path in zip(leaves, paths, strict=True)
         ]
         return jax.tree.unflatten(structure, parts)
     walk.base = f"{name}."
     return Ref(walk.define(tree, (), group), group, walk.base)
+
+
+def holds_objects(tree: Any) -> bool:
+    """Whether there is an object in a pytree."""
+    return not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
 
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,12 +13,13 @@ from liftcore import Scope, trace_state
 
 from ..errors import TraceContextError
 from ..graph.build import Builder, value_of
-from ..graph.definition import static
+from ..graph.definition import AGAIN, static
 from ..graph.walk import Walk
 from ..objects.pytree import Pytree
 from ..variables.variable import Variable
-from .groups import Groups
-from .inside import encode
+from .groups import Groups, parts_of
+from .inside import encode_part, holds_objects
+from .kept import Used, find, keep
 from .ref import Change, Ref, Still
 
 __all__ = ["Outside", "still"]
@@ -36,11 +37,13 @@ class Outside:
     Attributes:
         args: the pytree with a `Ref` for each object.
         walk: what was met in it.
+        values: its values, by group and key.
     """
 
     def __init__(self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes") -> None:
-        self.walk = Walk(unknown=object())
-        self.args = encode(self.walk, groups, args, prefix, "", what)
+        self.walk: Walk | Used
+        self.walk, self.args = crossed(groups, args, prefix, what)
+        self.values: Mapping[str, Mapping[str, Any]] = self.walk.values
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
@@ -49,7 +52,7 @@ class Outside:
         Args:
             mutable: a filter of the groups that may be written in it.
         """
-        with liftcore.bind(self.walk.values, mutable=mutable, creates=False).temporary() as scope:
+        with liftcore.bind(self.values, mutable=mutable, creates=False).temporary() as scope:
             yield scope
 
     def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
@@ -80,27 +83,26 @@ class Outside:
             TraceContextError: where an object belongs to another trace, and would have to change.
         """
         now = scope.collections_below()
-        written = {group: values for group, (_, values) in home.items() if values}
-        if written:
-            now = {**now, **{group: {**now.get(group, {}), **values} for group, values in written.items()}}
 
         def read(group: str, key: Any) -> Any:
-            return now[group][key] if type(key) is str else home[group][0][key]
+            if type(key) is not str:
+                return home[group][0][key]
+            written = home[group][1] if group in home else {}
+            return written[key] if key in written else now[group][key]
 
         if change.definitions is None:
-            nodes = self.walk.nodes
-            known = [None if place is None else nodes[place] for place in change.was]
-            self._write(now)
+            self._write(now, home)
             if not _holds_ref(result):
                 return result
-            builder = Builder(read)
-            builder.table = {index: node for index, node in enumerate(known) if node is not None}
+            nodes, builder = self.walk.nodes, Builder(read)
+            builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
             return _decoded(builder, result)
-        builder = Rebuilder(read, [None if place is None else self.walk.nodes[place] for place in change.was])
+        nodes = self.walk.nodes
+        rebuilder = Rebuilder(read, [None if place is None else nodes[place] for place in change.was])
         for definition in change.definitions:
-            builder.build(definition)
-        result = _decoded(builder, result)
-        builder.commit()
+            rebuilder.build(definition)
+        result = _decoded(rebuilder, result)
+        rebuilder.commit()
         return result
 
     def abstract(self, result: Any, home: Any, change: Change) -> Any:
@@ -119,26 +121,102 @@ class Outside:
             builder.build(definition)
         return _decoded(builder, result)
 
-    def finish(self, scope: Scope, result: Any) -> Any:
-        """`leave` for a lift that changes no structure and brings no value home: all went through the scope."""
-        return self.leave(scope, result, {}, Change(None, tuple(range(len(self.walk.nodes)))))
+    def finish(self, scope: Scope, carry: Any) -> Any:
+        """`leave` for a lift that changes no structure and brings no value home: all went through the scope.
 
-    def _write(self, now: Any) -> None:
-        """Writes the values that changed into the variables, and in the places, that they came from."""
-        changed = []
-        trace = trace_state()
-        for group, key, holder, old, form, _ in self.walk.leaves:
-            new = now[group][key]
-            if new is not old:
+        Args:
+            scope: the scope that was lifted.
+            carry: a part of `args` as it came back.
+        """
+        self.leave(scope, (), {}, Change(None, tuple(range(len(self.walk.nodes)))))
+        return self.given(carry)
+
+    def given(self, carry: Any) -> Any:
+        """A pytree with refs of `args` in it, with the objects that these stand for."""
+
+        def one(leaf: Any) -> Any:
+            if type(leaf) is not Ref:
+                return leaf
+            definition = leaf.definition
+            return self.walk.nodes[definition[1 if definition[0] == AGAIN else 2]]
+
+        return jax.tree.map(one, carry, is_leaf=_is_ref)
+
+    def place(self, shardings: Mapping[str, Any]) -> None:
+        """Moves arrays to where the lift takes them; in `leave` the variables get these, if nothing else was written.
+
+        So the next call has nothing to move. A variable of another trace, which may not change, keeps what it holds.
+
+        Args:
+            shardings: by group, a `jax.sharding.Sharding`.
+        """
+        trace, holders = trace_state(), self.walk.holders
+        moved: dict[str, dict[str, Any]] = {}
+        for group, sharding in shardings.items():
+            for key, value in self.values.get(group, {}).items():
+                holder, form = holders[group][key]
                 owner = holder[0] if type(holder) is tuple else holder
-                if owner._trace != trace:
-                    raise _other_trace(owner)
-                changed.append((holder, new if form is None else value_of(new, form)))
+                if form is None and owner._trace == trace and _is_elsewhere(value, sharding):
+                    moved.setdefault(group, {})[key] = jax.device_put(value, sharding)
+        if moved:
+            self.values = {
+                **self.values,
+                **{group: {**self.values[group], **arrays} for group, arrays in moved.items()},
+            }
+
+    def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
+        """Writes the values that changed into the variables, and in the places, that they came from."""
+        news = list(_news(self.walk.values, now, home))
+        if not news:
+            return
+        trace, holders, changed = trace_state(), self.walk.holders, []
+        for group, key, new in news:
+            holder, form = holders[group][key]
+            owner = holder[0] if type(holder) is tuple else holder
+            if owner._trace != trace:
+                raise _other_trace(owner)
+            changed.append((holder, new if form is None else value_of(new, form)))
         for holder, new in changed:
             if type(holder) is tuple:
                 _replace(holder, new)
             else:
-                object.__setattr__(holder, "_value", new)
+                _put_value(holder, new)
+
+
+_put_value = Variable.__dict__["_value"].__set__
+
+
+def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """The values that changed, in the scope or on their way home, with their groups and keys."""
+    for group, old in before.items():
+        if now[group] is not old:  # a collection that was not written is the very one that was given
+            yield from ((group, key, new) for key, new in now[group].items() if new is not old[key])
+    for group, (_, written) in home.items():
+        yield from ((group, key, new) for key, new in written.items())
+
+
+def crossed(groups: Groups, args: Any, prefix: Any, what: str) -> tuple[Walk | Used, Any]:
+    """What is met in a pytree, and the pytree with a `Ref` for each object.
+
+    Where the objects are the same as in an earlier call, a walk that was kept says it; where one lies in a list or the
+    like, or a filter decides its groups, no walk is kept.
+    """
+    parts, structure = parts_of(groups, args, prefix, "", what)
+    roots = [one for one in parts if isinstance(one[2], Pytree)]
+    may_keep = all(type(group) is str for _, group, _ in roots) and not any(
+        holds_objects(part) for _, _, part in parts if not isinstance(part, Pytree)
+    )
+    found = find(roots) if roots and may_keep else None
+    if found is not None:
+        walk, refs = found
+        left = iter(refs)
+        encoded = [next(left) if isinstance(part, Pytree) else part for _, _, part in parts]
+    else:
+        walk = Walk(unknown=object())
+        encoded = [encode_part(walk, groups, part, group, name, what) for name, group, part in parts]
+        if roots and may_keep:
+            keep(walk, roots, [one for one in encoded if type(one) is Ref])
+    return walk, encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
 class Rebuilder(Builder):
@@ -187,6 +265,17 @@ def _other_trace(owner: Pytree | Variable) -> TraceContextError:
         "a transformed function changed it, and it was made outside of the transformation around the call.",
         "Pass it as an argument to the outer function too, instead of using it there by closure.",
     )
+
+
+def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:
+    """Whether an array lies otherwise than a sharding says; False where the sharding does not fit, as the lift says."""
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+        return False
+    try:
+        sharding.shard_shape(value.shape)
+    except ValueError:
+        return False
+    return not value.sharding.is_equivalent_to(sharding, value.ndim)
 
 
 def _shape(leaf: Any) -> Any:

@@ -31,7 +31,7 @@ from .definition import (
     step_of,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
 """The group of all variables below an object, or what says the group of each: `prefix(path, variable)`."""
@@ -46,13 +46,18 @@ _NUMBERS = (bool, int, float, complex)
 _SINGLE: set[type] = {*_NUMBERS}
 """Types whose values are one leaf; those of JAX's arrays are added when they are first met."""
 
-_STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None)})
+_STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
 """The commonest types of attributes that are static; looked up before anything is asked of the value."""
 
 
 def is_object(value: Any) -> bool:
     """Whether a value is a variable or an object with attributes."""
     return isinstance(value, (Variable, Pytree))
+
+
+def is_single(kind: type) -> bool:
+    """Whether values of a type are known to be one leaf that is traced, none of them a tracer."""
+    return kind in _SINGLE
 
 
 def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) -> tuple[Any, Any]:
@@ -105,6 +110,14 @@ class Walk:
         self.prefixes: list[Any] = []
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
+
+    @property
+    def holders(self) -> dict[str, dict[Any, tuple[Any, Any]]]:
+        """By group and key the variable or the place that a value came from, and the form of the value."""
+        found: dict[str, dict[Any, tuple[Any, Any]]] = {}
+        for group, key, holder, _, form, _ in self.leaves:
+            found.setdefault(group, {})[key] = (holder, form)
+        return found
 
     def define(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None = None) -> Definition:
         """The definition of any value.
@@ -176,6 +189,8 @@ class Walk:
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         """The definition of a value that JAX may know as a pytree."""
+        if jax.tree_util.all_leaves((value,)):
+            return static(value, path, self.unknown)
         pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
         if not any(is_object(leaf) or is_array(leaf) for _, leaf in pairs):
             return static(value, path, self.unknown)

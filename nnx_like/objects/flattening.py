@@ -14,7 +14,7 @@ from liftcore.statics import Undescribed, snapshot
 
 from .markers import has_data, is_data
 
-__all__ = ["Statics", "is_marked_static", "mark", "marks_of", "register"]
+__all__ = ["Statics", "is_marked_static", "mark", "marks_made", "marks_of", "register"]
 
 _NO_MARKS: Mapping[str, bool] = {}
 
@@ -84,8 +84,18 @@ def marks_of(node: Any) -> Mapping[str, bool]:
     return {**of_class, **own} if own and of_class else own or of_class
 
 
+_made = 0
+
+
+def marks_made() -> int:
+    """How often attributes were marked so far, in all objects: who keeps what depends on marks compares it."""
+    return _made
+
+
 def mark(node: Any, marks: Mapping[str, bool]) -> None:
     """Marks attributes of one object."""
+    global _made
+    _made += 1
     object.__setattr__(node, "_marks", {**getattr(node, "_marks", _NO_MARKS), **marks})
 
 

@@ -55,12 +55,15 @@ class Pytree(metaclass=PytreeMeta):
         TraceContextError: where an object is changed inside a transformation that it was not passed to.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_marks", "_trace")
+    __slots__ = ("__dict__", "__weakref__", "_marks", "_trace", "_walks")
 
     _trace: Any
     """The JAX trace in which the object may be changed."""
     _marks: Mapping[str, bool]
     """Whether attributes are static, where a mark said it; not set where none did."""
+
+    _walks: dict[Any, Any]
+    """What walks that began here found, kept by those who need it again; not set at first."""
 
     _field_marks: ClassVar[Mapping[str, bool]] = {}
     """What marks in the bodies of the class and its bases say."""

@@ -1,0 +1,177 @@
+"""Kept walks: what a walk found is found again, where all that it looked at is the very same.
+
+A call of a compiled function takes less time than a walk over a large model. So a walk is kept with the object that it
+began at, and used again for a call with the same objects. Nothing is assumed to have stayed: each time every attribute
+of every object is compared by identity, and so is all metadata; only values of variables may be others. Where an
+attribute could change in itself, such as a list, a dict or an array, no walk is kept.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import operator
+import types
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..graph.walk import Leaf, Walk, is_object, is_single
+from ..objects import flattening
+from ..objects.pytree import Pytree
+from ..variables.variable import Variable
+from .ref import Ref
+
+__all__ = ["Kept", "Used", "find", "keep"]
+
+_FIXED = frozenset(
+    {
+        bool,
+        bytes,
+        complex,
+        float,
+        int,
+        str,
+        type(None),
+        type(Ellipsis),
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        type(jax.jit(len)),
+    }
+)
+"""Types whose values cannot change in themselves; of a function JAX assumes it too."""
+
+_FIXED_KINDS = (type, enum.Enum, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
+
+_value = operator.attrgetter("_value")
+_metadata = operator.attrgetter("_metadata")
+_of_all = itertools.chain.from_iterable
+
+Root = tuple[str, str, Pytree]
+"""An object among the arguments: what the keys of its values begin with, its group, and itself."""
+
+
+class Kept:
+    """What a walk found, without the values.
+
+    Args:
+        walk: the walk.
+        roots: the objects that it began at, in order.
+        refs: what stands for each of them.
+    """
+
+    def __init__(self, walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
+        given = {id(root) for _, _, root in roots}
+        self.refs = refs
+        # The roots are held weakly: what is kept with the first of them is not to keep it, or another one, alive.
+        self.others = [weakref.ref(root) for _, _, root in roots[1:]]
+        self.nodes = [None if id(node) in given else node for node in walk.nodes]
+        self.places = [walk.index[id(root)] for _, _, root in roots]
+        self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
+        dicts = [*[vars(root) for _, _, root in roots], *map(vars, self.inner)]
+        self.names, self.attributes = list(_of_all(dicts)), list(_of_all(map(dict.values, dicts)))
+        self.marks = flattening.marks_made()
+        self.holders = walk.holders
+        self.slots = {
+            group: (list(found), [holder for holder, _ in found.values()]) for group, found in self.holders.items()
+        }
+        self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
+        self.metadata = list(map(_metadata, self.variables))
+        self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
+
+    def use(self, roots: Sequence[Root]) -> Used | None:
+        """What the walk would find now; None where anything but the values of variables is another."""
+        objects = [root for _, _, root in roots]
+        dicts = [*map(vars, objects), *map(vars, self.inner)]
+        same = (
+            all(known() is root for known, root in zip(self.others, objects[1:], strict=True))
+            and self.marks == flattening.marks_made()
+            and list(_of_all(dicts)) == self.names
+            and all(map(operator.is_, _of_all(map(dict.values, dicts)), self.attributes))
+            and all(map(operator.is_, map(_metadata, self.variables), self.metadata))
+        )
+        if not same:
+            return None
+        values = {}
+        for group, (keys, variables) in self.slots.items():
+            held = list(map(_value, variables))
+            if not all(map(is_single, set(map(type, held)))):
+                return None
+            values[group] = dict(zip(keys, held, strict=True))
+        return Used(self, objects, values)
+
+
+class Used:
+    """A kept walk in a call: it offers what a `Walk` does afterwards.
+
+    Attributes:
+        values: the values by group and key.
+        holders: the variables by group and key, see `Walk`.
+    """
+
+    __slots__ = ("_kept", "_objects", "holders", "values")
+
+    def __init__(self, kept: Kept, objects: Sequence[Pytree], values: dict[str, dict[str, Any]]) -> None:
+        self._kept, self._objects, self.values, self.holders = kept, objects, values, kept.holders
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The objects and variables, by index."""
+        nodes = list(self._kept.nodes)
+        for place, root in zip(self._kept.places, self._objects, strict=True):
+            nodes[place] = root
+        return nodes
+
+    @property
+    def leaves(self) -> Iterator[Leaf]:
+        """The values, in the order in which they were met."""
+        for group, key, holder, path in self._kept.leaves:
+            yield group, key, holder, self.values[group][key], None, path
+
+
+def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
+    """The walk that was kept for some objects, with their refs, if it would find the same now."""
+    kept: Kept | None = getattr(roots[0][2], "_walks", _NONE).get(_key(roots))
+    used = None if kept is None else kept.use(roots)
+    return None if kept is None or used is None else (used, kept.refs)
+
+
+def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
+    """Keeps a walk with the first of its objects, if nothing in it can change unseen."""
+    if len({id(root) for _, _, root in roots}) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
+        return
+    if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
+        return
+    first = roots[0][2]
+    walks = getattr(first, "_walks", None)
+    if walks is None or len(walks) >= _MANY:
+        walks = {}
+        object.__setattr__(first, "_walks", walks)
+    walks[_key(roots)] = Kept(walk, roots, refs)
+
+
+_NONE: dict[Any, Any] = {}
+
+_MANY = 8
+"""How many walks are kept with one object, such as those of a training step and of an evaluation."""
+
+
+def _key(roots: Sequence[Root]) -> Any:
+    return tuple([(base, group) for base, group, _ in roots])
+
+
+def _can_be_kept(node: Any) -> bool:
+    if isinstance(node, Variable):
+        return is_single(type(node._value))
+    return all(is_object(value) or _is_fixed(value) for value in vars(node).values())
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value can never change in itself."""
+    kind = type(value)
+    if kind in _FIXED or isinstance(value, _FIXED_KINDS):
+        return True
+    return kind in (tuple, frozenset) and all(map(_is_fixed, value))
