@@ -1,8 +1,37 @@
+from . import errors, filterlib, graph, statelib, traversals
 from .crossing.metadata import PARTITION_NAME
-from .filters import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
+from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.functions import GraphDef, clone, flatten, graphdef, merge, pop, split, state, unflatten, update, variables
-from .layers.activations import PReLU, celu, elu, gelu, glu, hard_sigmoid, hard_silu, hard_swish, hard_tanh, identity, leaky_relu, log_sigmoid, log_softmax, logsumexp, one_hot, relu, relu6, selu, sigmoid, silu, soft_sign, softmax, softplus, standardize, swish, tanh
+from .layers import initializers
+from .layers.activations import (
+    PReLU,
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    logsumexp,
+    one_hot,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    standardize,
+    swish,
+    tanh,
+)
 from .layers.attention import MultiHeadAttention
 from .layers.cell_base import RNNCellBase
 from .layers.cells import GRUCell, SimpleCell
@@ -18,7 +47,7 @@ from .layers.lstm_cells import LSTMCell, OptimizedLSTMCell
 from .layers.masks import combine_masks, make_attention_mask, make_causal_mask
 from .layers.normalization import BatchNorm, LayerNorm, RMSNorm
 from .layers.pooling import avg_pool, max_pool, min_pool, pool
-from .layers.recurrent import Bidirectional, RNN
+from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout
 from .objects.containers import Dict, List, Sequential
@@ -28,38 +57,71 @@ from .objects.module import Module, iter_module_children, iter_modules
 from .objects.pytree import Object, Pytree, check_pytree
 from .objects.traversal import find_duplicates, iter_children, iter_graph, recursive_map
 from .objects.viewing import view, view_info, with_attributes
-from .rngs.copies import with_rngs
-from .rngs.reseeding import reseed
-from .rngs.splitting import fork_rngs, restore_rngs, split_rngs
-from .rngs.streams import RngStream, Rngs
+from .rnglib.copies import with_rngs
+from .rnglib.reseeding import reseed
+from .rnglib.splitting import fork_rngs, restore_rngs, split_rngs
+from .rnglib.streams import Rngs, RngStream
 from .spmd import as_abstract, get_abstract_model, get_named_sharding, get_partition_spec, logical_axis_rules
-from .states.functions import filter_state, from_flat_state, map_state, merge_state, replace_by_pure_dict, restore_int_paths, split_state, to_flat_state, to_pure_dict
-from .states.graph_state import GraphState, PureState
-from .states.pure import as_pure
-from .states.state import FlatState, State
+from .statelib.functions import (
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    replace_by_pure_dict,
+    restore_int_paths,
+    split_state,
+    to_flat_state,
+    to_pure_dict,
+)
+from .statelib.graph_state import GraphState, PureState
+from .statelib.pure import as_pure
+from .statelib.pure import as_pure as pure
+from .statelib.state import FlatState, State
 from .summary.tabulation import tabulate
+from .training import metrics, optimizer
 from .training.ema import EMA
 from .training.metrics import Metric, MultiMetric
-from .training.optimizer import ModelAndOptimizer, OptArray, OptState, OptVariable, Optimizer
+from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from .training.state import TrainState
 from .transforms.associative_scan import associative_scan
 from .transforms.batched_map import batched_map
 from .transforms.branches import cond, switch
+from .transforms.custom_jvp import custom_jvp
+from .transforms.custom_vjp import custom_vjp
+from .transforms.custom_vmap import custom_vmap
 from .transforms.differentiation import DiffState
+from .transforms.grad import grad, value_and_grad
+from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding, jit
+from .transforms.jvp import jvp, linearize
 from .transforms.loops import fori_loop, while_loop
 from .transforms.pmap import pmap
 from .transforms.remat_scan import remat_scan
 from .transforms.scan import Carry, scan
 from .transforms.shard_map import shard_map
+from .transforms.vjp import vjp
 from .transforms.vmap import StateAxes, vmap
 from .transforms.whole import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
-from .variables.kinds import BatchStat, Cache, Intermediate, LoRAParam, Param, Perturbation, RngCount, RngKey, RngState, VariableState
-from .variables.metadata import VariableMetadata, with_metadata, with_partitioning
-from .variables.registry import register_variable_name, variable_name_from_type, variable_type_from_name
-from .variables.variable import Variable
+from .variablelib.kinds import (
+    BatchStat,
+    Cache,
+    Intermediate,
+    LoRAParam,
+    Param,
+    Perturbation,
+    RngCount,
+    RngKey,
+    RngState,
+    VariableState,
+)
+from .variablelib.metadata import VariableMetadata, with_metadata, with_partitioning
+from .variablelib.registry import register_variable_name, variable_name_from_type, variable_type_from_name
+from .variablelib.variable import Variable
 
 __all__ = [
+    "EMA",
+    "PARTITION_NAME",
+    "RNN",
     "All",
     "Any",
     "BatchNorm",
@@ -73,7 +135,6 @@ __all__ = [
     "Dict",
     "DiffState",
     "Dropout",
-    "EMA",
     "Einsum",
     "Embed",
     "Everything",
@@ -107,7 +168,6 @@ __all__ = [
     "OptVariable",
     "OptimizedLSTMCell",
     "Optimizer",
-    "PARTITION_NAME",
     "PReLU",
     "Param",
     "PathContains",
@@ -116,7 +176,6 @@ __all__ = [
     "PureState",
     "Pytree",
     "RMSNorm",
-    "RNN",
     "RNNCellBase",
     "RngCount",
     "RngKey",
@@ -149,13 +208,18 @@ __all__ = [
     "clone",
     "combine_masks",
     "cond",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vmap",
     "data",
     "dataclass",
     "display",
     "dot_product_attention",
     "elu",
+    "errors",
     "eval_shape",
     "filter_state",
+    "filterlib",
     "find_duplicates",
     "flatten",
     "fori_loop",
@@ -166,20 +230,28 @@ __all__ = [
     "get_named_sharding",
     "get_partition_spec",
     "glu",
+    "grad",
+    "graph",
     "graphdef",
     "hard_sigmoid",
     "hard_silu",
     "hard_swish",
     "hard_tanh",
     "has_data",
+    "hessian",
     "identity",
+    "initializers",
     "is_data",
     "iter_children",
     "iter_graph",
     "iter_module_children",
     "iter_modules",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
     "leaky_relu",
+    "linearize",
     "log_sigmoid",
     "log_softmax",
     "logical_axis_rules",
@@ -191,12 +263,15 @@ __all__ = [
     "max_pool",
     "merge",
     "merge_state",
+    "metrics",
     "min_pool",
     "named_call",
     "one_hot",
+    "optimizer",
     "pmap",
     "pool",
     "pop",
+    "pure",
     "recursive_map",
     "register_data_type",
     "register_variable_name",
@@ -221,6 +296,7 @@ __all__ = [
     "split_state",
     "standardize",
     "state",
+    "statelib",
     "static",
     "swish",
     "switch",
@@ -228,13 +304,16 @@ __all__ = [
     "tanh",
     "to_flat_state",
     "to_pure_dict",
+    "traversals",
     "unflatten",
     "update",
+    "value_and_grad",
     "variable_name_from_type",
     "variable_type_from_name",
     "variables",
     "view",
     "view_info",
+    "vjp",
     "vmap",
     "while_loop",
     "with_attributes",

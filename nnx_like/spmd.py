@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .crossing.metadata import PARTITION_NAME
 from .graph.functions import split
 from .transforms.whole import eval_shape
-from .variables.variable import Variable
+from .variablelib.variable import Variable
 
 __all__ = [
     "PARTITION_NAME",

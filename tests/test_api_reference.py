@@ -14,11 +14,12 @@ import pytest
 import equinox_like
 import liftcore
 import linen_like
+import nnx_like
 import pax_like
 from docs.reference import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
-PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like")
+PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 LINE = re.compile(r"- `(\w+)`: \S.*")
 
 
@@ -76,7 +77,7 @@ def test_pages_that_are_made_from_the_packages_are_up_to_date(page: str) -> None
 
 
 def test_every_public_module_has_a_section() -> None:
-    packages = {"liftcore": liftcore, "linen_like": linen_like, "equinox_like": equinox_like, "pax_like": pax_like}
+    packages = {"liftcore": liftcore, "linen_like": linen_like, "equinox_like": equinox_like, "pax_like": pax_like, "nnx_like": nnx_like}
     public = {
         getattr(module, name).__name__  # of a module that two packages offer the one
         for module in packages.values()
@@ -88,7 +89,7 @@ def test_every_public_module_has_a_section() -> None:
 
 def test_every_error_has_a_section_in_the_catalogue() -> None:
     headings = set(re.findall(r"^### (\w+)$", (DOCS / "errors.md").read_text(encoding="utf-8"), re.MULTILINE))
-    homes = (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors)
+    homes = (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors, nnx_like.errors)
     errors: set[str] = set().union(*map(public_names, homes))
     others = {
         "LiftError",
@@ -119,6 +120,7 @@ ALIASES = {
     "nn": ("linen_like", "liftcore.nn"),
     "eqx": ("equinox_like",),
     "pax": ("pax_like",),
+    "nnx": ("nnx_like",),
     "lax": ("jax.lax",),
 }
 ROOTS = (
@@ -127,7 +129,7 @@ ROOTS = (
 )  # fmt: skip
 """What dotted names begin with; names of values, such as `scope.param`, are no names of ours."""
 
-_STYLES = (linen_like, equinox_like, pax_like)
+_STYLES = (linen_like, equinox_like, pax_like, nnx_like)
 _HOMES = (liftcore, liftcore.errors, liftcore.filters, liftcore.meta, *_STYLES, *(style.errors for style in _STYLES))
 CLASSES: dict[str, list[Any]] = {}
 """The classes of each name: each style has a `Module`."""
@@ -205,7 +207,7 @@ ARGUMENT = re.compile(r"^ {4}(\w[\w*, ]*|\*+\w+): (.*\n(?: {8}.*\n)*)", re.MULTI
 
 
 @pytest.mark.parametrize(
-    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like], ids=lambda package: package.__name__
+    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like], ids=lambda package: package.__name__
 )
 def test_every_argument_is_explained_where_it_stands(package: Any) -> None:
     public = {name: getattr(package, name) for name in package.__all__}

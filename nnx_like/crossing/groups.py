@@ -13,10 +13,10 @@ import jax
 
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
-from ..filters import PathIn, to_predicate
+from ..filterlib import PathIn, to_predicate
 from ..graph.definition import path_text
 from ..graph.walk import is_object
-from ..states.state import State
+from ..statelib.state import State
 
 __all__ = ["ByFilter", "Choose", "Groups", "alike", "is_spec", "parts_of"]
 

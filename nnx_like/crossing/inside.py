@@ -14,7 +14,7 @@ from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
 from ..graph.definition import Definition, metadata_definition, metadata_of, path_text, static_value
 from ..graph.walk import Place, Walk, is_object
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
 from .metadata import AxisNames
 from .ref import Change, Ref, Still, is_ref

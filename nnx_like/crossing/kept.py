@@ -22,7 +22,7 @@ import numpy as np
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
 from ..objects.pytree import Pytree
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 from .ref import Ref
 
 __all__ = ["Kept", "Used", "find", "keep"]

@@ -16,7 +16,7 @@ from ..graph.build import Builder, value_of
 from ..graph.definition import AGAIN, static
 from ..graph.walk import Walk
 from ..objects.pytree import Pytree
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
 from .inside import encode_part, holds_objects
 from .kept import Used, find, keep
@@ -33,6 +33,7 @@ class Outside:
         args: a pytree that may hold objects.
         prefix: the groups of what is in it, encoded; a pytree prefix.
         what: what errors call that prefix.
+        cached: whether what is traced may be found again; an object that may change unseen is then another each time.
 
     Attributes:
         args: the pytree with a `Ref` for each object.
@@ -40,9 +41,9 @@ class Outside:
         values: its values, by group and key.
     """
 
-    def __init__(self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes") -> None:
+    def __init__(self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True) -> None:
         self.walk: Walk | Used
-        self.walk, self.args = crossed(groups, args, prefix, what)
+        self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None)
         self.values: Mapping[str, Mapping[str, Any]] = self.walk.values
 
     @contextlib.contextmanager
@@ -195,7 +196,7 @@ def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, 
         yield from ((group, key, new) for key, new in written.items())
 
 
-def crossed(groups: Groups, args: Any, prefix: Any, what: str) -> tuple[Walk | Used, Any]:
+def crossed(groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None) -> tuple[Walk | Used, Any]:
     """What is met in a pytree, and the pytree with a `Ref` for each object.
 
     Where the objects are the same as in an earlier call, a walk that was kept says it; where one lies in a list or the
@@ -212,7 +213,7 @@ def crossed(groups: Groups, args: Any, prefix: Any, what: str) -> tuple[Walk | U
         left = iter(refs)
         encoded = [next(left) if isinstance(part, Pytree) else part for _, _, part in parts]
     else:
-        walk = Walk(unknown=object())
+        walk = Walk(unknown)
         encoded = [encode_part(walk, groups, part, group, name, what) for name, group, part in parts]
         if roots and may_keep:
             keep(walk, roots, [one for one in encoded if type(one) is Ref])

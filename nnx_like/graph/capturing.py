@@ -12,10 +12,10 @@ from typing import Any
 from ..errors import StructureError
 from ..objects.containers import Dict, List
 from ..objects.module import CAPTURES, Module, iter_modules
-from ..states.functions import from_flat_state
-from ..states.state import State
-from ..variables.kinds import Perturbation
-from ..variables.variable import Variable
+from ..statelib.functions import from_flat_state
+from ..statelib.state import State
+from ..variablelib.kinds import Perturbation
+from ..variablelib.variable import Variable
 
 __all__ = ["capture"]
 

@@ -9,10 +9,10 @@ import jax
 
 from liftcore.errors import LiftArgumentError
 
-from ..filters import Filter, group
+from ..filterlib import Filter, group
 from ..objects.pytree import Pytree, attributes_of, check_live
-from ..states.state import FlatState, State
-from ..variables.variable import Variable
+from ..statelib.state import FlatState, State
+from ..variablelib.variable import Variable
 from .build import Builder
 from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, path_text
 from .walk import Place, Walk, is_object

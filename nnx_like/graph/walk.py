@@ -13,7 +13,7 @@ from liftcore.statics import Undescribed
 from ..errors import AliasError
 from ..objects.flattening import marks_of
 from ..objects.pytree import Pytree, attributes_of
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 from .definition import (
     AGAIN,
     ARRAY,

@@ -39,7 +39,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype
 
 from ..objects.module import Module
-from ..variables.kinds import Param
+from ..variablelib.kinds import Param
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .parameters import value_of
 

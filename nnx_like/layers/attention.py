@@ -14,8 +14,8 @@ from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs, RngStream
-from ..variables.kinds import Cache
+from ..rnglib.streams import Rngs, RngStream
+from ..variablelib.kinds import Cache
 from .dot_product import dot_product_attention
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros

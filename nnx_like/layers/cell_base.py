@@ -14,7 +14,7 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs, RngStream
+from ..rnglib.streams import Rngs, RngStream
 from .dtypes import PromoteDtypeFn
 from .linear import Linear
 

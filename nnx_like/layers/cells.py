@@ -14,7 +14,7 @@ from jax.nn import initializers
 
 from liftcore.typing import Array, Dtype, Initializer
 
-from ..rngs.streams import Rngs
+from ..rnglib.streams import Rngs
 from .cell_base import (
     Activation,
     Cell,

@@ -12,7 +12,7 @@ from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype, Key
 
 from ..objects.module import Module
-from ..variables.kinds import Intermediate
+from ..variablelib.kinds import Intermediate
 from .dtypes import PromoteDtypeFn, promote_dtype
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]

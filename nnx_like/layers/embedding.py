@@ -12,7 +12,7 @@ from liftcore import nn
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs
+from ..rnglib.streams import Rngs
 from .dtypes import PromoteDtypeFn, promote_dtype, unpacked
 from .initializers import variance_scaling
 from .parameters import new_param, value_of

@@ -14,7 +14,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs
+from ..rnglib.streams import Rngs
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import lecun_normal, zeros
 from .parameters import new_param, to_tuple, value_of

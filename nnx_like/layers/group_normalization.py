@@ -13,7 +13,7 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
-from ..rngs.streams import Rngs
+from ..rnglib.streams import Rngs
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .norms import Norm
 

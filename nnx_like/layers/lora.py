@@ -15,9 +15,9 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs
-from ..variables.kinds import LoRAParam
-from ..variables.variable import Variable
+from ..rnglib.streams import Rngs
+from ..variablelib.kinds import LoRAParam
+from ..variablelib.variable import Variable
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .initializers import he_uniform, zeros
 from .linear import Linear

@@ -13,8 +13,8 @@ from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
-from ..rngs.streams import Rngs
-from ..variables.kinds import BatchStat
+from ..rnglib.streams import Rngs
+from ..variablelib.kinds import BatchStat
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .norms import Norm
 

@@ -13,7 +13,7 @@ from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs
+from ..rnglib.streams import Rngs
 from .dtypes import PromoteDtypeFn
 from .parameters import new_param, value_of
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Dtype, Initializer
 
-from ..rngs.streams import Rngs
-from ..variables.kinds import Param
-from ..variables.metadata import VariableMetadata
-from ..variables.variable import Variable
+from ..rnglib.streams import Rngs
+from ..variablelib.kinds import Param
+from ..variablelib.metadata import VariableMetadata
+from ..variablelib.variable import Variable
 
 __all__ = ["check_features", "folded", "new_param", "to_tuple", "value_of"]
 

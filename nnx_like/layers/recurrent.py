@@ -16,14 +16,14 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, PyTree
 
-from ..filters import All, Filter
+from ..filterlib import All, Filter
 from ..graph.functions import state
 from ..objects.module import Module
-from ..rngs.splitting import split_rngs
-from ..rngs.streams import Rngs, RngStream
+from ..rnglib.splitting import split_rngs
+from ..rnglib.streams import Rngs, RngStream
 from ..transforms.scan import Carry, scan
 from ..transforms.vmap import StateAxes
-from ..variables.kinds import RngState
+from ..variablelib.kinds import RngState
 from .cell_base import carry_stream
 
 __all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]

@@ -14,11 +14,11 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Array, Dtype, Initializer
 
 from ..errors import StructureError
-from ..filters import Filter, PathContains, to_predicate
+from ..filterlib import Filter, PathContains, to_predicate
 from ..graph.functions import state
 from ..objects.module import Module
-from ..rngs.streams import Rngs, RngStream
-from ..variables.kinds import BatchStat, Param
+from ..rnglib.streams import Rngs, RngStream
+from ..variablelib.kinds import BatchStat, Param
 from .dtypes import PromoteDtypeFn, promote_dtype
 
 __all__ = ["SpectralNorm", "WeightNorm"]

@@ -12,7 +12,7 @@ from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Array
 
 from ..objects.module import Module
-from ..rngs.streams import Rngs, RngStream
+from ..rnglib.streams import Rngs, RngStream
 
 __all__ = ["Dropout"]
 

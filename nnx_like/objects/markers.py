@@ -17,7 +17,7 @@ import jax
 from liftcore import is_array
 
 from ..errors import StructureError
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 
 __all__ = [
     "MARK",

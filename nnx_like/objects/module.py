@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import StructureError
-from ..filters import to_predicate
-from ..variables.kinds import Perturbation
-from ..variables.registry import variable_type_from_name
-from ..variables.variable import Variable
+from ..filterlib import to_predicate
+from ..variablelib.kinds import Perturbation
+from ..variablelib.registry import variable_type_from_name
+from ..variablelib.variable import Variable
 from .pytree import Pytree
 from .traversal import iter_children, iter_graph
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from liftcore import is_array
 
-from ..variables.kinds import RngState
-from ..variables.printing import size_of, size_text
-from ..variables.variable import Variable
+from ..variablelib.kinds import RngState
+from ..variablelib.printing import size_of, size_text
+from ..variablelib.variable import Variable
 from .markers import has_data
 
 __all__ = ["kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]

@@ -13,8 +13,8 @@ import jax
 from liftcore.errors import shown
 
 from ..errors import StructureError
-from ..filters import to_predicate
-from ..variables.variable import Variable
+from ..filterlib import to_predicate
+from ..variablelib.variable import Variable
 from .markers import is_data
 from .pytree import Pytree, attributes_of, renewed
 

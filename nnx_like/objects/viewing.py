@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..errors import StructureError
-from ..filters import to_predicate
+from ..filterlib import to_predicate
 from .module import Module, iter_modules
 from .pytree import Pytree
 from .traversal import recursive_map

@@ -18,7 +18,7 @@ import jax
 from ..errors import StructureError
 from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph
-from ..rngs.streams import Rngs, RngStream
+from ..rnglib.streams import Rngs, RngStream
 from .apart import Apart, types_of
 
 __all__ = ["RecordedCall", "record"]

@@ -11,9 +11,9 @@ from typing import Any
 from ..objects.printing import kind_name, sizes_by_kind, value_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import children_of, iter_graph
-from ..rngs.streams import RngStream
-from ..variables.printing import size_text
-from ..variables.variable import Variable
+from ..rnglib.streams import RngStream
+from ..variablelib.printing import size_text
+from ..variablelib.variable import Variable
 from . import cost
 from .recording import RecordedCall, record
 from .table import TOTAL, Table, drawn, lines_of

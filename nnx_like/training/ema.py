@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
 
-from ..filters import Filter
+from ..filterlib import Filter
 from ..graph.definition import path_text
 from ..graph.functions import merge, split, state
 from ..objects.pytree import Pytree
-from ..states.state import State
-from ..variables.variable import Variable
+from ..statelib.state import State
+from ..variablelib.variable import Variable
 
 __all__ = ["EMA"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from liftcore.errors import LiftArgumentError, shown
 
-from ..filters import Filter
+from ..filterlib import Filter
 from ..graph.functions import split
 from ..objects.pytree import Pytree
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 
 __all__ = [
     "Accuracy",

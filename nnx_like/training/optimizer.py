@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError
 
-from ..filters import Filter
+from ..filterlib import Filter
 from ..graph.functions import state
 from ..objects.pytree import Pytree
-from ..states.state import State
-from ..variables.kinds import Param
-from ..variables.variable import Variable
+from ..statelib.state import State
+from ..variablelib.kinds import Param
+from ..variablelib.variable import Variable
 
 __all__ = [
     "ModelAndOptimizer",

@@ -11,7 +11,7 @@ from liftcore.struct import PyTreeNode, field
 
 from ..graph.calling import Caller
 from ..graph.functions import GraphDef, merge, split
-from ..states.state import State
+from ..statelib.state import State
 from .optimizer import added
 
 __all__ = ["TrainState"]

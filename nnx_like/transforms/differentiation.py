@@ -25,15 +25,15 @@ from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside, keep_all
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
-from ..filters import Everything, Filter, OfType, to_predicate
+from ..filterlib import Everything, Filter, OfType, to_predicate
 from ..graph.build import value_of
 from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text
 from ..graph.functions import flatten
 from ..graph.walk import is_object, value_parts
 from ..objects.pytree import Pytree
-from ..states.state import FlatState, State
-from ..variables.kinds import Param
-from ..variables.variable import Variable
+from ..statelib.state import FlatState, State
+from ..variablelib.kinds import Param
+from ..variablelib.variable import Variable
 from .decorating import checked, named
 
 __all__ = [
@@ -278,7 +278,7 @@ def differentiated(
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bound(f, args, kwargs)
-        outside = Outside(groups, (args, kwargs), (arguments.prefix(len(args)), REST), "argnums")
+        outside = Outside(groups, (args, kwargs), (arguments.prefix(len(args)), REST), "argnums", cached=False)
         given, named = outside.args
         with outside.scope() as scope:
             run = lifted[DIFFERENTIATED in outside.walk.values]

@@ -12,7 +12,7 @@ import liftcore
 
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import VARIABLE, Definition
-from ..states.state import State
+from ..statelib.state import State
 from .decorating import MISSING, checked
 from .differentiation import DIFFERENTIATED, Arguments, DiffState, differentiated, state_of
 

@@ -160,6 +160,7 @@ class JitFunction:
         functools.update_wrapper(self, fun)
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
         self._groups = Groups(checked("jit", fun), "sharding")
+        Groups(self._groups.where, "sharding").encode(in_shardings)  # what is wrong with them is said at once
         self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
         self._out_shardings = out_shardings
         self._out_prefix = self._groups.encode(out_shardings)
@@ -172,6 +173,8 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function."""
         form, outside = self._crossed(args, kwargs)
+        if form.placed:
+            outside.place(_concrete(form.placed))
         return outside.call(form.lifted, *outside.args, mutable=form.donated)
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
@@ -210,6 +213,7 @@ class _Form:
         lifted: called as `lifted(scope, donated, others)`.
         prefix: the groups of what is in these parts.
         donated: a filter of the groups of donated variables, which have to be mutable.
+        placed: by group, the shardings of other variables, which are to lie so afterwards too.
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
@@ -219,6 +223,9 @@ class _Form:
         donated, others = shardings
         self.prefix = (groups.encode(jax.tree.map(_Donated, donated, is_leaf=is_spec)), groups.encode(others))
         self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated] or False
+        self.placed = {
+            name: spec for name, spec in groups.specs.items() if spec is not None and type(spec) is not _Donated
+        }
 
         @named(fun)
         def body(scope: liftcore.Scope, donated: Any, others: Any) -> Any:
@@ -261,6 +268,19 @@ class _Form:
         pairs = enumerate(zip(donated[0], others[0], strict=True))
         args = tuple([given if number in self._numbers else other for number, (given, other) in pairs])
         return args, {**donated[1], **others[1]}
+
+
+def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
+    """Shardings on devices: those that are, and specs on the mesh that is set, where JAX tells which."""
+    found = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.Sharding)}
+    partitions = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.PartitionSpec)}
+    if partitions and not jax.sharding.get_abstract_mesh().empty:
+        try:
+            mesh = jax.sharding.get_mesh()
+        except (AttributeError, ValueError):  # older versions of JAX, and inside a trace
+            return found
+        found.update({name: jax.sharding.NamedSharding(mesh, spec) for name, spec in partitions.items()})
+    return found
 
 
 def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:

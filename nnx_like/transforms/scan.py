@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, LoopInvarianceError
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
@@ -100,6 +101,8 @@ def scan(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(_without(out_axes, given_back))
     names = AxisNames(groups.specs, transform_metadata or {})
+    shared = [name for name, axis in groups.specs.items() if axis is None]
+    written: list[str] = []  # shared variables, for the text of an error
 
     @named(f)
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
@@ -110,6 +113,7 @@ def scan(
         ys, home, change = inside.encode(ys, out_prefix)
         check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
+        written[:] = [key for name in shared for key in home[name][1]]
         return encoded, (ys, home, change)
 
     lifted = liftcore.scan(
@@ -117,7 +121,7 @@ def scan(
         in_axes=_whole(groups.plain(_without(in_axes, taken))),
         out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
-        variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
+        variable_broadcast=shared or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
         **options,
     )
@@ -127,12 +131,29 @@ def scan(
         outside = Outside(groups, positional(f, args, kwargs), in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
-        with outside.scope(True) as scope:
+        # What is shared is not written in the scope: as in `vmap`, each iteration reads what was there before.
+        with outside.scope([name for name in groups.specs if name not in shared]) as scope, _naming(where, written):
             carry, (ys, home, change) = lifted(scope, carry, *xs)
-            carry, ys = outside.leave(scope, (carry, ys), home, change)
-        return _joined(carry, ys, out_axes, given_back)
+            ys = outside.leave(scope, ys, home, change)
+        return _joined(outside.given(carry), ys, out_axes, given_back)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def _naming(where: str, written: list[str]) -> Iterator[None]:
+    """Names the shared variables that were written, where what all iterations share depends on one of them."""
+    try:
+        yield
+    except LoopInvarianceError as error:
+        if not written:
+            raise
+        raise LoopInvarianceError(
+            where,
+            f"{written} have the axis None, one value for all iterations, but one gets a value that depends on the "
+            "iteration.",
+            "Give such variables an axis, or `nnx.Carry`.",
+        ) from error
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:

@@ -11,12 +11,14 @@ import jax
 
 import liftcore
 
-from ..crossing.groups import Groups
+from ..crossing.groups import ByFilter, Groups, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from .decorating import MISSING, checked, named, positional
 
 __all__ = ["shard_map"]
+
+_EVERYWHERE = jax.sharding.PartitionSpec()
 
 
 def shard_map(
@@ -64,18 +66,18 @@ def shard_map(
         return functools.partial(shard_map, in_specs=in_specs, out_specs=out_specs, **options)
     groups = Groups(checked("shard_map", f), "spec")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-    in_prefix, out_prefix = groups.encode(in_specs), groups.encode(out_specs)
+    in_prefix, out_prefix = groups.encode(_everywhere(in_specs)), groups.encode(_everywhere(out_specs))
+    placed = {name: jax.sharding.NamedSharding(mesh, spec) for name, spec in groups.specs.items()}
 
     @named(f)
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
         return inside.encode(f(*inside.decode(args)), out_prefix, "out_specs")
 
-    everywhere = jax.sharding.PartitionSpec()
     lifted = liftcore.shard_map(
         body,
-        in_specs=groups.plain(in_specs, everywhere),
-        out_specs=(groups.plain(out_specs, everywhere), dict(groups.specs), everywhere),
+        in_specs=groups.plain(in_specs, _EVERYWHERE),
+        out_specs=(groups.plain(out_specs, _EVERYWHERE), dict(groups.specs), _EVERYWHERE),
         variable_specs=dict(groups.specs),
         **options,
     )
@@ -83,6 +85,16 @@ def shard_map(
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = Outside(groups, positional(f, args, kwargs), in_prefix, "in_specs")
+        outside.place(placed)
         return outside.call(lifted, *outside.args, mutable=True)
 
     return wrapped
+
+
+def _everywhere(specs: Any) -> Any:
+    """The specs, with `P()` where one is None; for an array that stands alone, JAX does the same."""
+    if isinstance(specs, ByFilter):
+        return type(specs)([(one, _EVERYWHERE if spec is None else spec) for one, spec in specs.items()])
+    if specs is None:
+        return _EVERYWHERE
+    return specs if is_spec(specs) else jax.tree.map(_everywhere, specs, is_leaf=is_spec)

@@ -97,7 +97,7 @@ def differentiable(
     lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
 
     def start(*primals: Any, more: Callable[..., Any] | None = None) -> tuple[Any, Any, Any, Any]:
-        outside = Outside(groups, primals, EVERYTHING, "primals")
+        outside = Outside(groups, primals, EVERYTHING, "primals", cached=False)
         with outside.scope() as scope:
             given = outside.args if more is None else more(groups.where, outside.args)
             y, derivative, home = lifted(scope, *given)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like")
+PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 
 
 class Import(NamedTuple):

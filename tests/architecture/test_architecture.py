@@ -171,6 +171,7 @@ def test_a_file_imports_the_standard_library_and_the_dependencies_only(source: S
         "linen_like",
         "equinox_like",
         "pax_like",
+        "nnx_like",
     }  # jax itself needs ml_dtypes
     roots = {one.module.split(".")[0] for one in imports(source)} - set(sys.stdlib_module_names)
     assert roots <= allowed

@@ -16,6 +16,7 @@ import pytest
 import equinox_like
 import liftcore
 import linen_like
+import nnx_like
 import pax_like
 from benchmarks.fresh import new_modules
 from liftcore.lazy import from_stub
@@ -120,7 +121,7 @@ def test_another_name_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like], ids=lambda package: package.__name__
+    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like], ids=lambda package: package.__name__
 )
 def test_functions_and_classes_can_be_pickled_by_name(package: ModuleType) -> None:
     for name in package.__all__:

@@ -6,8 +6,8 @@ import pytest
 import nnx_like as nnx
 from liftcore import filters as core
 from liftcore.errors import InvalidFilterError, LiftArgumentError, UnmatchedFilterError
-from nnx_like.filters import group, to_predicate
-from nnx_like.variables.kinds import BatchStat, Param, RngKey, VariableState
+from nnx_like.filterlib import group, to_predicate
+from nnx_like.variablelib.kinds import BatchStat, Param, RngKey, VariableState
 
 
 class Declared:

@@ -10,8 +10,8 @@ import pytest
 
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
-from nnx_like.states import FlatState, State, create_path_filters, diff, state_over
-from nnx_like.variables.kinds import BatchStat, Param
+from nnx_like.statelib import FlatState, State, create_path_filters, diff, state_over
+from nnx_like.variablelib.kinds import BatchStat, Param
 
 
 def made():

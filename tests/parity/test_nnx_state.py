@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 import nnx_like
-from nnx_like import filters as our_filterlib
-from nnx_like import states as our_statelib
+from nnx_like import filterlib as our_filterlib
+from nnx_like import statelib as our_statelib
 from nnx_like import traversals as our_traversals
 
 nnx = pytest.importorskip("flax.nnx")
@@ -125,8 +125,8 @@ def test_filters_look_the_same(number: int) -> None:
         predicate, again = (lib.filterlib.to_predicate(FILTERS[number](lib)) for _ in range(2))
         assert predicate == again
         assert hash(predicate) == hash(again)
-        text = repr(predicate).replace("flax.nnx.variablelib", "").replace("nnx_like.variables.kinds", "")
-        return ["PathIn" if "PathIn" in text else text.replace("nnx_like.variables.variable", "")]
+        text = repr(predicate).replace("flax.nnx.variablelib", "").replace("nnx_like.variablelib.kinds", "")
+        return ["PathIn" if "PathIn" in text else text.replace("nnx_like.variablelib.variable", "")]
 
     agree(ask)
 

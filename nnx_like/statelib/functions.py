@@ -7,7 +7,7 @@ from typing import Any
 
 from liftcore.traverse_util import flatten_dict
 
-from ..filters import Filter, PathIn, PathParts
+from ..filterlib import Filter, PathIn, PathParts
 from .nested import joined, nest
 from .state import FlatState, State
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError
 
-from ..filters import Everything, Filter, Predicate, to_predicate
+from ..filterlib import Everything, Filter, Predicate, to_predicate
 from ..graph.definition import path_text
 from ..objects.traversal import recursive_map
 from .splitting import NOT_GIVEN, check_shape, check_whole, is_function, streams_of

@@ -58,7 +58,7 @@ def variable_type_from_name(
     """The kind of a name.
 
     Example:
-        >>> import nnx_like.variables.kinds
+        >>> import nnx_like.variablelib.kinds
         >>> variable_type_from_name("params").__name__
         'Param'
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
 
-from ..filters import Filter, Predicate, to_predicate
+from ..filterlib import Filter, Predicate, to_predicate
 from ..graph.definition import path_text
 from ..objects.pytree import Pytree
 from ..objects.traversal import iter_graph
-from ..variables.variable import Variable
+from ..variablelib.variable import Variable
 from .streams import RngStream, Shape, drawn_key, rules_of, shape_of
 
 __all__ = [

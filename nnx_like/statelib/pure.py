@@ -9,8 +9,8 @@ import jax
 
 from liftcore.errors import LiftArgumentError
 
-from ..filters import PathParts
-from ..variables.variable import Variable
+from ..filterlib import PathParts
+from ..variablelib.variable import Variable
 from .nested import nest, pairs_of
 
 __all__ = ["as_pure", "pure_dict_of", "put_pure_values"]

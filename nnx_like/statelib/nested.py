@@ -8,7 +8,7 @@ from typing import Any
 
 from liftcore.errors import LiftArgumentError
 
-from ..filters import PathParts
+from ..filterlib import PathParts
 
 __all__ = ["joined", "nest", "pairs_of", "sorted_keys", "sorted_pairs"]
 

@@ -53,7 +53,7 @@ class VariableMetadata:
     """A value, and the metadata of the variable that will hold it: what a wrapped initializer returns.
 
     Example:
-        >>> from nnx_like.variables.kinds import Param
+        >>> from nnx_like.variablelib.kinds import Param
         >>> Param(VariableMetadata(1.0, metadata={"tag": "scale"})).tag
         'scale'
 
@@ -110,7 +110,7 @@ def with_metadata(
 
     Example:
         >>> import jax
-        >>> from nnx_like.variables.kinds import Param
+        >>> from nnx_like.variablelib.kinds import Param
         >>> init = with_metadata(jax.nn.initializers.zeros, sharding=("embed", None), frozen=True)
         >>> weight = Param(init(jax.random.key(0), (4, 2)))
         >>> weight.frozen, weight.sharding
@@ -157,7 +157,7 @@ def with_partitioning(
 
     Example:
         >>> import jax
-        >>> from nnx_like.variables.kinds import Param
+        >>> from nnx_like.variablelib.kinds import Param
         >>> init = with_partitioning(jax.nn.initializers.zeros, ("embed", "mlp"))
         >>> Param(init(jax.random.key(0), (4, 2))).sharding
         ('embed', 'mlp')

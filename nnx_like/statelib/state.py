@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import jax
 
-from ..filters import Filter, PathParts, group
+from ..filterlib import Filter, PathParts, group
 from .nested import joined, nest, pairs_of, sorted_pairs
 from .pure import pure_dict_of, put_pure_values
 from .showing import flat_text

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
 
-from ..filters import Filter, Predicate, to_predicate
+from ..filterlib import Filter, Predicate, to_predicate
 from ..objects.pytree import Pytree
-from ..variables.kinds import RngCount, RngKey
+from ..variablelib.kinds import RngCount, RngKey
 from .draws import Draws
 
 __all__ = ["RngStream", "RngValue", "Rngs", "Shape", "UnknownStreamError", "drawn_key", "rules_of", "shape_of"]

@@ -62,7 +62,7 @@ class Described:
         """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it by a dict.
 
         Example:
-            >>> from nnx_like.variables.kinds import Param
+            >>> from nnx_like.variablelib.kinds import Param
             >>> variable = Param(1, a=1)
             >>> variable.set_metadata(b=2)
             >>> variable.set_metadata("c", 3)
