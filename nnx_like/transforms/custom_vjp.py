@@ -1,0 +1,192 @@
+"""`custom_vjp` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+import liftcore
+from liftcore.errors import LiftArgumentError, check_function
+
+from ..crossing.inside import Inside, keep_all
+from ..crossing.ref import Ref, Still, is_ref
+from .decorating import MISSING, named
+from .differentiation import DIFFERENTIATED, REST, DiffState, outline, tangents_in, with_states
+from .rules import Rule, by_value, checked_pair, from_values, held, zero
+
+__all__ = ["CustomVjp", "custom_vjp"]
+
+
+def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
+    """`jax.custom_vjp` for functions of objects: a function with a pullback of your own.
+
+    What the function does to the objects is done to those that were given, and its rule does the same. So what they
+    hold afterwards is a result too: the pullback gets the cotangents of that beside those of the result.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> @nnx.custom_vjp
+        ... def f(model):
+        ...     return jnp.sin(model.x) * model.y
+        >>> def forward(model):
+        ...     return f(model), (jnp.cos(model.x), model)  # here `f` is the function without the rule
+        >>> def backward(residuals, cotangents):
+        ...     cos_x, model = residuals
+        ...     (model_updates,), y = cotangents
+        ...     return (nnx.State({"x": 10 * cos_x * y * model.y, "y": 10 * jnp.sin(model.x) * y}),)
+        >>> f.defvjp(forward, backward)
+        >>> model = nnx.Dict(x=nnx.Param(0.0), y=nnx.Param(2.0))
+        >>> float(nnx.grad(f)(model).x[...])
+        20.0
+
+    Args:
+        fun: the function; without it the result is a decorator. Methods may be decorated.
+        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay what they are.
+            A `DiffState` in it says which variables of an argument are differentiated, contrary to the name; without,
+            these are all that are floating. No gradient flows through others.
+
+    Returns:
+        A `CustomVjp`, to be called as `fun` after `defvjp`.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method; when called, where there is no rule.
+        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+    """
+    if fun is MISSING:
+        return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums)
+    return CustomVjp(fun, nondiff_argnums)
+
+
+class _Residuals(NamedTuple):
+    """What is kept for the pullback.
+
+    Attributes:
+        tree: the arguments that are not differentiated, and what the rule keeps, with refs.
+        values: the values of objects in these.
+        args: the outlines of the arguments.
+        kinds: the types of the values that came in.
+    """
+
+    tree: Any
+    values: Any
+    args: Any
+    kinds: Still
+
+
+class CustomVjp(Rule):
+    """A function of objects with a pullback of its own.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: see `custom_vjp`.
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
+        super().__init__("custom_vjp", fun, nondiff_argnums, functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED))
+
+    def defvjp(
+        self,
+        fwd: Callable[..., tuple[Any, Any]],
+        bwd: Callable[..., tuple[Any, ...]],
+        symbolic_zeros: bool = False,
+    ) -> None:
+        """Defines the rule.
+
+        Args:
+            fwd: called as `fwd(*args)`; returns the result and residuals, a pytree that may hold objects, by value. It
+                may call the function itself, which there has no rule.
+            bwd: called as `bwd(*nondiff_args, residuals, (updates, cotangent))`; returns a tuple with a cotangent for
+                each argument that is differentiated: for an object a `State`, where zero is what is left out, or None
+                for zero. `cotangent` is that of the result, with a `State` for a new object in it. `updates` are those
+                of the values that objects have after the call: for each argument a `State`, None for arrays. They are
+                zero where the function did not write.
+            symbolic_zeros: not supported; leave it False.
+        """
+        for rule in (fwd, bwd):
+            check_function(f"defvjp of {self.where}", rule)
+        if symbolic_zeros:
+            raise LiftArgumentError(f"defvjp of {self.where}", "there are no symbolic zeros.", "Leave them out.")
+
+        @named(fwd)
+        def forward(scope: liftcore.Scope, *args: Any) -> Any:
+            inside = Inside(scope, self._groups)
+            given = inside.decode(args)
+            result, residuals = checked_pair(self.where, fwd, fwd(*given), "result, residuals")
+            home = inside.encode(result, REST, keep=keep_all)
+            kept = tuple([held(given[number]) for number in self.held_numbers(len(args))]), residuals
+            return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
+
+        @named(bwd)
+        def backward(residuals: _Residuals, cotangents: Any) -> Any:
+            nondiff, kept = from_values(residuals.tree, residuals.values)
+            numbers = self.held_numbers(len(residuals.args))
+            updates, cotangent = _cotangents(residuals, *cotangents)
+            updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
+            given = bwd(*nondiff, kept, (updates, cotangent))
+            variables, found = self._given(bwd, residuals.args, numbers, given)
+            return variables, *found
+
+        self._lifted.defvjp(forward, backward)
+
+    def _given(
+        self, bwd: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], given: Any
+    ) -> tuple[Any, list[Any]]:
+        """What a pullback gave, for variables and for each argument."""
+        where, count = (
+            f"{getattr(bwd, '__name__', type(bwd).__name__)}, the rule of {self.where}",
+            len(args) - len(numbers),
+        )
+        if not isinstance(given, tuple | list) or len(given) != count:
+            what = len(given) if isinstance(given, tuple | list) else type(given).__name__
+            raise LiftArgumentError(
+                where,
+                f"expected a tuple of {count}, one for each argument that is differentiated, given {what}.",
+                "Write `return (model_cotangent, …)`; None stands for zero.",
+            )
+        rest = iter(given)
+        full = [None if number in numbers else next(rest) for number in range(len(args))]
+        variables: dict[Any, Any] = {}
+        for number, one in enumerate(full):
+            if one is not None:
+                values, full[number] = tangents_in(where, args[number], one, "cotangents")
+                variables.update(values.get(DIFFERENTIATED, {}))
+                self._check_chosen(where, values.get(REST, {}))
+        return {DIFFERENTIATED: variables} if variables else None, full
+
+    def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
+        if others:
+            raise LiftArgumentError(
+                where,
+                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` takes.",
+                "Leave them out: `del model_cotangent['name']`.",
+            )
+
+
+def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:
+    """The types of values by group and key, as a pytree without leaves."""
+    pairs = [((group, key), value) for group, some in values.items() for key, value in some.items()]
+    return Still(tuple([(place, jax.tree.map(jax.typeof, value)) for place, value in pairs]))
+
+
+def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> tuple[Any, Any]:
+    """The cotangents of what objects hold afterwards, for each argument, and of the result."""
+    kinds = dict(residuals.kinds.definition)
+
+    def read(group: str, key: Any) -> Any:
+        if type(key) is not str:
+            return home[group][0][key]
+        written = home[group][1]
+        return written[key] if key in written else jax.tree.map(zero, kinds[group, key])
+
+    refs = [leaf for leaf in jax.tree.leaves(residuals.args, is_leaf=is_ref) if type(leaf) is Ref]
+    now = iter(change.definitions or [ref.definition for ref in refs])
+
+    def update(leaf: Any) -> Any:
+        return Ref(next(now), leaf.prefix, leaf.base) if type(leaf) is Ref else None
+
+    updates = jax.tree.map(update, residuals.args, is_leaf=is_ref)
+    return with_states(updates, read, only=None), with_states(result, read, only=None)

@@ -1,0 +1,160 @@
+"""`custom_vmap` over objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import liftcore
+from liftcore.errors import LiftArgumentError, check_function
+
+from ..crossing.inside import Inside, keep_all
+from ..crossing.ref import Ref, is_ref
+from ..graph.definition import entries
+from ..statelib.state import State
+from .decorating import MISSING, named
+from .differentiation import REST, with_states
+from .rules import Rule, checked_pair
+
+__all__ = ["CustomVmap", "custom_vmap"]
+
+
+def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
+    """`jax.custom_batching.custom_vmap` for functions of objects: a rule says what it is under `vmap`.
+
+    What the function does to the objects is done to those that were given, and its rule does the same.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> @nnx.custom_vmap
+        ... def apply(model, x):
+        ...     return x @ model.w
+        >>> @apply.def_vmap
+        ... def rule(axis_size, in_batched, model, x):
+        ...     print(axis_size, in_batched, x.shape)
+        ...     return x @ model.w, True
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones((3, 2))))
+        >>> y = nnx.vmap(apply, in_axes=(None, 0))(model, jnp.ones((5, 3)))
+        5 (State({
+          'w': False
+        }), True) (5, 3)
+
+    Args:
+        fun: the function; without it the result is a decorator. Methods may be decorated.
+
+    Returns:
+        A `CustomVmap`, to be called as `fun` after `def_vmap`.
+
+    Raises:
+        LiftArgumentError: where `fun` is a bound method; when called, where there is no rule.
+    """
+    return functools.partial(custom_vmap) if fun is MISSING else CustomVmap(fun)
+
+
+class CustomVmap(Rule):
+    """A function of objects with a rule for `vmap`.
+
+    Args:
+        fun: the function.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        super().__init__("custom_vmap", fun, (), liftcore.custom_vmap)
+
+    def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+        """Says what the function is under `vmap`.
+
+        Args:
+            rule: called as `rule(axis_size, in_batched, *args)`; returns the result, and a pytree like it of bools:
+                what has a new axis 0. `in_batched` has a pytree of bools for each argument. Objects hold their values
+                as they are batched; in both pytrees a `State` of bools stands for an object, in what is returned a bool
+                too. A variable that the rule writes is batched where its value has an axis more than that of one
+                element.
+
+        Returns:
+            The rule.
+        """
+        check_function(f"def_vmap of {self.where}", rule)
+
+        @named(rule)
+        def batched(axis_size: int, in_batched: Sequence[Any], scope: liftcore.Scope, *args: Any) -> Any:
+            inside = Inside(scope, self._groups)
+            flags, *others = in_batched
+            seen = with_states(tuple(others), lambda group, key: flags[group][key], make=_flag, only=None)
+            given = rule(axis_size, seen, *inside.decode(args))
+            result, is_batched = checked_pair(self.where, rule, given, "result, is_batched")
+            home = inside.encode(result, REST, keep=keep_all)
+            return home, _batched(self.where, *home, is_batched, inside.values, flags)
+
+        self._lifted.def_vmap(batched)
+        return rule
+
+
+def _flag(definition: Any, value: Any) -> Any:
+    return value
+
+
+def _batched(
+    where: str,
+    result: Any,
+    home: Any,
+    change: Any,
+    given: Any,
+    values: Mapping[str, Mapping[Any, Any]],
+    flags: Mapping[str, Mapping[Any, Any]],
+) -> Any:
+    """What of all that a body returns is batched, from what the user said of the result.
+
+    Args:
+        where: the transformation.
+        result: the user's result, with refs.
+        home: what goes home beside it.
+        change: what became of the structure.
+        given: what the user said.
+        values: the values that came in.
+        flags: what of these is batched.
+    """
+    new: dict[Any, Any] = {}
+
+    def seen(leaf: Any, one: Any) -> Any:
+        if type(leaf) is not Ref:
+            return one
+        new.update(_flags_of(leaf, one))
+        return leaf
+
+    try:
+        is_batched = jax.tree.map(seen, result, given, is_leaf=is_ref)
+    except ValueError as error:
+        what = f"what is batched has not the structure of the result: {error}."
+        raise LiftArgumentError(f"the rule of {where}", what, "Give a bool for each part of it.") from None
+
+    def all_alike(value: Any, flag: Any) -> Any:
+        return jax.tree.map(lambda _: flag, value)
+
+    at_home = {
+        group: (
+            [all_alike(value, new.get((group, number), True)) for number, value in enumerate(fresh)],
+            {key: jax.tree.map(_is_batched, one, values[group][key], flags[group][key]) for key, one in some.items()},
+        )
+        for group, (fresh, some) in home.items()
+    }
+    return is_batched, at_home, change
+
+
+def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
+    """What of the values of a new object is batched, by group and key."""
+    found = entries(ref.definition)
+    if not isinstance(given, State):
+        return {definition[-2:]: bool(given) for _, definition in found}
+    known = dict(given.flat_state())
+    return {definition[-2:]: bool(known.get(path)) for path, definition in found}
+
+
+def _is_batched(now: Any, before: Any, flag: Any) -> bool:
+    """Whether a value that was written is batched: it has an axis more than the value of one element had before."""
+    return bool(jnp.ndim(now) > jnp.ndim(before) - bool(flag))

@@ -1,0 +1,202 @@
+"""What `custom_vjp`, `custom_jvp` and `custom_vmap` share: functions of objects with a rule of their own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import liftcore
+from liftcore import is_array
+from liftcore.errors import LiftArgumentError
+
+from ..crossing.groups import Groups
+from ..crossing.inside import Inside, encode, keep_all
+from ..crossing.outside import Outside
+from ..crossing.ref import Ref, Still, is_ref
+from ..graph.build import Builder
+from ..graph.definition import static, static_value
+from ..graph.walk import Walk, is_object
+from .decorating import named
+from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups
+
+__all__ = ["Rule", "by_value", "checked_pair", "from_values", "held", "zero"]
+
+
+class Rule:
+    """A function of objects with a rule of its own: called as the function, as a method too.
+
+    Args:
+        name: what errors call the transformation.
+        fun: the function.
+        nondiff_argnums: numbers of arguments that are not differentiated; a `DiffState` says which variables are.
+        lift: makes the lifted function of a body.
+    """
+
+    def __init__(
+        self, name: str, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState], lift: Callable[..., Any]
+    ) -> None:
+        self._groups = in_two_groups(name, fun)
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        given = (nondiff_argnums,) if isinstance(nondiff_argnums, int | DiffState) else tuple(nondiff_argnums)
+        self._held = [operator.index(one) for one in given if not isinstance(one, DiffState)]
+        self._chosen = {one.argnum: group_by_filter(one.filter) for one in given if isinstance(one, DiffState)}
+        groups = self._groups
+
+        @named(fun)
+        def body(scope: liftcore.Scope, *args: Any) -> Any:
+            inside = Inside(scope, groups)
+            return inside.encode(fun(*inside.decode(args)), REST, keep=keep_all)
+
+        self._lifted = lift(body)
+
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return self._groups.where
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """The method of an object."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        args = _positional(self.where, self._fun, args, kwargs, self._held)
+        numbers = self.held_numbers(len(args))
+        args = tuple([held(arg) if number in numbers else arg for number, arg in enumerate(args)])
+        prefix: list[Any] = [EVERYTHING] * len(args)
+        for number in numbers:
+            prefix[number] = REST
+        for number in self._numbers(self._chosen, len(args)):
+            prefix[number] = self._chosen[number if number in self._chosen else number - len(args)]
+        outside = Outside(self._groups, args, tuple(prefix), "nondiff_argnums", cached=False)
+        return outside.call(self._lifted, *outside.args)
+
+    def held_numbers(self, count: int) -> tuple[int, ...]:
+        """The numbers of arguments that are not differentiated, in order.
+
+        Args:
+            count: how many arguments there are.
+        """
+        return self._numbers(self._held, count)
+
+    def _numbers(self, given: Iterable[int], count: int) -> tuple[int, ...]:
+        wrong = [number for number in given if not -count <= number < count]
+        if wrong:
+            raise LiftArgumentError(
+                f"{self.where}, nondiff_argnums", f"there is no argument {wrong[0]}, of {count}.", "Count from 0."
+            )
+        return tuple(sorted({number % count for number in given}))
+
+
+def held(arg: Any) -> Any:
+    """An argument that is not differentiated: arrays and objects as they are, all else for Python alone to see."""
+
+    def still(leaf: Any) -> Any:
+        return leaf if is_object(leaf) or is_array(leaf) else Still(static(leaf, ()))
+
+    return jax.tree.map(still, arg, is_leaf=is_object)
+
+
+def _positional(
+    where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], held: Sequence[int]
+) -> tuple[Any, ...]:
+    """All arguments by position, with defaults, as a rule is given them; defaults that JAX cannot take are left out."""
+    try:
+        found = inspect.signature(fun).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        if kwargs:
+            raise
+        return tuple(args)
+    given = len(found.args) + (len(found.arguments) if found.kwargs else 0)
+    only = [name for name in found.kwargs if _is_by_name(fun, name)]
+    if only:
+        raise LiftArgumentError(
+            where,
+            f"{', '.join(only)} can be given by name only, and a rule is given all by position.",
+            "Make it positional in the signature of the function.",
+        )
+    found.apply_defaults()
+    full = found.args
+    for place in range(min(given, len(full)), len(full)):
+        if place not in held and not all(map(_is_number, jax.tree.leaves(full[place]))):
+            return full[:place]
+    return full
+
+
+def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
+    parameter = inspect.signature(fun).parameters.get(name)
+    return parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def _is_number(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, complex | float | int)
+
+
+def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
+    """What a rule returned, which has to be a pair.
+
+    Args:
+        where: the transformation.
+        rule: the rule.
+        given: what it returned.
+        expected: what it has to return, in the words of a `return` statement.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        name = getattr(rule, "__name__", type(rule).__name__)
+        raise LiftArgumentError(
+            f"{name}, the rule of {where}",
+            f"expected a pair, given {type(given).__name__}.",
+            f"Write `return {expected}`.",
+        )
+    return given[0], given[1]
+
+
+def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
+    """A pytree with objects as arrays and what is static, to be built anew at another time.
+
+    Args:
+        groups: says where in errors.
+        tree: the pytree.
+
+    Returns:
+        The pytree with refs, and the values of the objects.
+    """
+    walk = Walk()
+
+    def still(leaf: Any) -> Any:
+        return leaf if is_object(leaf) or _is_number(leaf) else Still(static(leaf, ()))
+
+    tree = jax.tree.map(still, tree, is_leaf=is_object)
+    return encode(walk, groups, tree, REST, "residuals", "residuals"), walk.values
+
+
+def from_values(tree: Any, values: Any) -> Any:
+    """The inverse of `by_value`."""
+    builder = Builder(lambda group, key: values[group][key])
+
+    def decoded(leaf: Any) -> Any:
+        if type(leaf) is Ref:
+            return builder.build(leaf.definition)
+        return static_value(leaf.definition) if type(leaf) is Still else leaf
+
+    return jax.tree.map(decoded, tree, is_leaf=is_ref)
+
+
+def zero(kind: Any) -> Any:
+    """The tangent of a value that does not move.
+
+    Args:
+        kind: the type of the value, as `jax.typeof` gives it.
+    """
+    if not jnp.issubdtype(kind.dtype, jnp.inexact):
+        return np.zeros(kind.shape, jax.dtypes.float0)
+    return jnp.zeros(kind.shape, kind.dtype)
