@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .definition import AGAIN, ARRAY, MAPPING, OBJECT, SEQUENCE, STATIC, TREE, VARIABLE, Definition, path_text
 
-__all__ = ["difference"]
+__all__ = ["difference", "renumbered"]
+
+
+def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
+    """A definition with the numbers that its objects and variables had before; -1 for what is new.
+
+    Args:
+        definition: a definition.
+        was: by the number in it, the one before.
+    """
+    kind = definition[0]
+    if kind == AGAIN:
+        return AGAIN, _before(definition[1], was)
+    if kind == VARIABLE:
+        return (*definition[:2], _before(definition[2], was), *definition[3:])
+    if kind == OBJECT:
+        parts = tuple([(name, renumbered(part, was)) for name, part in definition[3]])
+        return (*definition[:2], _before(definition[2], was), parts, *definition[4:])
+    if kind in (SEQUENCE, MAPPING, TREE):
+        return (*definition[:2], tuple([renumbered(part, was) for part in definition[2]]))
+    return definition
+
+
+def _before(index: int, was: Sequence[int | None]) -> int:
+    found = was[index]
+    return -1 if found is None else found
 
 
 def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()) -> str | None:

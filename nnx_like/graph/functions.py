@@ -1,8 +1,8 @@
-"""Graphs and states: `split`, `merge`, `state`, `update`, `pop`, `clone` and what they rest on."""
+"""Graphs and states: a graph is split into a definition and states, and made of them again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -10,24 +10,29 @@ import jax
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import Filter, group
-from ..objects.pytree import Pytree, attributes_of, check_live
+from ..statelib.graph_state import GraphState
 from ..statelib.state import FlatState, State
 from ..variablelib.variable import Variable
 from .build import Builder
+from .calling import Caller
 from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, path_text
-from .walk import Place, Walk, is_object
+from .walk import Place, Walk
 
 __all__ = [
     "GraphDef",
+    "Path",
+    "call",
     "clone",
     "flatten",
     "graphdef",
+    "listed",
+    "map",
     "merge",
-    "pop",
+    "pairs_of_states",
     "split",
     "state",
     "unflatten",
-    "update",
+    "unpack",
     "variables",
 ]
 
@@ -64,6 +69,15 @@ class GraphDef(Generic[Node]):
     def num_leaves(self) -> int:
         """How many values a graph of it has."""
         return len(self.paths)
+
+    def apply(self, state: Any, *states: Any) -> Any:
+        """What calls methods of the graph with these values: see `call`.
+
+        Args:
+            state: a state.
+            states: others.
+        """
+        return _caller(self, (state, *states))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, GraphDef) and self.definition == other.definition)
@@ -111,7 +125,8 @@ class _Listing(Walk):
         return group, path
 
 
-def _listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
+def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
+    """The definition of a graph, and its variables and arrays by path."""
     walk = _Listing()
     return walk.define(node, (), ""), walk.pairs
 
@@ -128,14 +143,14 @@ def flatten(node: Any) -> tuple[GraphDef[Any], FlatState]:
     Args:
         node: an object, or a pytree that holds objects.
     """
-    definition, pairs = _listed(node)
+    definition, pairs = listed(node)
     return GraphDef(definition), FlatState(pairs)
 
 
 def split(node: Any, *filters: Filter) -> Any:
     """Splits a graph into what is static, and its variables and arrays.
 
-    The states hold the variables of the graph, not copies; `merge` makes new ones of them.
+    The states hold the variables of the graph, not copies, and `merge` makes another graph of the same variables.
 
     Example:
         >>> import nnx_like as nnx
@@ -157,7 +172,7 @@ def split(node: Any, *filters: Filter) -> Any:
         UnmatchedFilterError: where no filter takes a variable.
         LiftArgumentError: where a filter comes after `...`.
     """
-    definition, pairs = _listed(node)
+    definition, pairs = listed(node)
     if len(pairs) == 1 and not pairs[0][0]:  # a variable or an array alone has no path
         return GraphDef(definition), pairs[0][1]
     return GraphDef(definition), *[State.from_flat_path(found) for found in group(pairs, filters or (...,))]
@@ -178,7 +193,7 @@ def state(node: Any, *filters: Filter) -> Any:
     Returns:
         One `State`; for several filters a tuple of them.
     """
-    found = [State.from_flat_path(pairs) for pairs in group(_listed(node)[1], filters or (...,), complete=False)]
+    found = [State.from_flat_path(pairs) for pairs in group(listed(node)[1], filters or (...,), complete=False)]
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -196,10 +211,10 @@ def graphdef(node: Any) -> GraphDef[Any]:
     Args:
         node: an object, or a pytree that holds objects.
     """
-    return GraphDef(_listed(node)[0])
+    return GraphDef(listed(node)[0])
 
 
-def merge(graphdef: GraphDef[Node], /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Node:
+def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     """Makes a graph of its definition and its values: the inverse of `split`.
 
     Example:
@@ -211,22 +226,26 @@ def merge(graphdef: GraphDef[Node], /, *states: Any, copy: bool = False, recreat
         )
 
     Args:
-        graphdef: what is static.
-        states: the values: states, or nested mappings, whose leaves are variables or raw values. A variable brings its
-            kind and its metadata, a raw value has those of the definition.
-        copy: whether variables are new although `recreate_variables` is false.
-        recreate_variables: whether variables are new, and those of the states stay what they are.
+        graphdef: what is static; or a `GraphState`, which has the values too.
+        states: the values: states, or nested mappings, whose leaves are variables or raw values. A variable becomes a
+            part of the graph itself. A raw value gets the kind and the metadata of the definition.
+        copy: whether the graph gets copies of the variables instead.
+
+    Returns:
+        New objects, as the definition says.
 
     Raises:
         LiftArgumentError: where a value is missing, or is not of the graph.
     """
+    if isinstance(graphdef, GraphState):
+        graphdef, states = graphdef._graphdef, (graphdef._state, *states)
     if not isinstance(graphdef, GraphDef):
         raise LiftArgumentError(
             "merge", f"expected a GraphDef, given a {type(graphdef).__name__}.", "Write `merge(graphdef, state)`."
         )
     leaves = dict(pairs_of_states(states))
     _check_complete(graphdef, leaves)
-    return _Merger(leaves, recreate_variables or copy).build(graphdef.definition)
+    return _Merger(leaves, copy).build(graphdef.definition)
 
 
 def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
@@ -244,18 +263,18 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 class _Merger(Builder):
     """A builder of the leaves of states, by path."""
 
-    __slots__ = ("recreate",)
+    __slots__ = ("copy",)
 
-    def __init__(self, leaves: Mapping[Path, Any], recreate: bool) -> None:
+    def __init__(self, leaves: Mapping[Path, Any], copy: bool) -> None:
         super().__init__(lambda _, path: leaves[path])
-        self.recreate = recreate
+        self.copy = copy
 
     def _variable(self, definition: Definition) -> Any:
         _, cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
             made = cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
-        elif self.recreate:
+        elif self.copy:
             made = type(leaf).made(leaf._value, leaf._metadata, self.trace)
         else:
             made = leaf
@@ -304,134 +323,84 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
         variables: whether variables are copied too; if not, both graphs hold the same.
         arrays: whether arrays are copied too.
     """
-    definition, pairs = _listed(node)
+    definition, pairs = listed(node)
     made = _Merger(dict(pairs), variables).build(definition)
     if arrays:
-        for _, leaf in _listed(made)[1]:
+        for _, leaf in listed(made)[1]:
             if isinstance(leaf, Variable):
                 leaf.set_raw_value(jax.tree.map(_copied, leaf.get_raw_value()))
     return made
 
 
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if hasattr(leaf, "copy") else leaf
-
-
-def update(node: Any, state: Any, /, *states: Any) -> None:
-    """Writes states into the variables of a graph, in place.
+def map(f: Callable[[Path, Any], Any], node: Node, /) -> Node:
+    """A graph like another one, with what a function makes of each of its variables and arrays.
 
     Example:
         >>> import nnx_like as nnx
-        >>> model = nnx.Dict(w=nnx.Param(2.0), n=nnx.Variable(0))
-        >>> nnx.update(model, {"w": 3.0})
-        >>> model.w.get_value(), model.n.get_value()
-        (3.0, 0)
+        >>> model = nnx.Dict(w=nnx.Param(2.0), n=nnx.Variable(1.0))
+        >>> nnx.map(lambda path, leaf: leaf.replace(10 * leaf) if path == ("w",) else leaf, model).w.get_value()
+        20.0
 
     Args:
+        f: called with the path and the variable or the array there; returns what takes its place.
         node: an object, or a pytree that holds objects.
-        state: a state or a nested mapping; it may be of a part of the graph. A leaf that is a variable brings its value
-            and its metadata, another leaf a value. A path that the graph has not becomes an attribute.
-        states: others.
-
-    Raises:
-        LiftArgumentError: where a path leads to what holds no variables.
-        TraceContextError: inside a transformation that the graph was not passed to.
     """
-    here = dict(_listed(node)[1])
-    writes = [(path, leaf, here.get(path)) for path, leaf in pairs_of_states((state, *states))]
-    for path, _, found in writes:
-        if isinstance(found, Variable):
-            found.check_live()
-        elif path:
-            owner = _owner(node, path)
-            if isinstance(owner, Pytree):
-                check_live(owner, str(path[-1]))
-    for path, leaf, found in writes:
-        if not isinstance(found, Variable):
-            _put(_owner(node, path), path[-1], leaf)
-        elif isinstance(leaf, Variable):
-            if leaf is not found:
-                found.update_from_state(leaf)
-        else:
-            found.set_raw_value(leaf)
+    definition, pairs = listed(node)
+    made: Node = _Merger({path: f(path, leaf) for path, leaf in pairs}, copy=False).build(definition)
+    return made
 
 
-def _owner(node: Any, path: Path) -> Any:
-    """What holds the attribute or the item at a path."""
-    for number, name in enumerate(path[:-1]):
-        try:
-            node = vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
-        except (KeyError, IndexError, TypeError) as error:
-            raise LiftArgumentError(
-                "update", f"nothing is at {path_text(path[: number + 1])} of the graph.", "Make it first."
-            ) from error
-    return node
-
-
-def _put(owner: Any, name: Any, leaf: Any) -> None:
-    if isinstance(owner, Pytree):
-        setattr(owner, str(name), leaf)
-    elif isinstance(owner, (list, dict)):
-        owner[name] = leaf
-    else:
-        raise LiftArgumentError(
-            "update",
-            f"a {type(owner).__name__} holds {name!r}, and cannot be changed.",
-            "Keep the value in a `Variable`, a `List` or a list.",
-        )
-
-
-def pop(node: Any, *filters: Filter) -> Any:
-    """Takes the variables that filters match out of a graph, wherever it refers to them.
+def unpack(node: Any, *filters: Filter) -> Any:
+    """`split`, with each state and the definition in one pytree, which is a mapping as the state is.
 
     Example:
+        >>> import jax
         >>> import nnx_like as nnx
-        >>> model = nnx.Dict(w=nnx.Param(2.0), seen=nnx.Intermediate(1.0))
-        >>> nnx.pop(model, nnx.Intermediate).to_pure_dict(), list(vars(model))
-        ({'seen': 1.0}, ['w'])
+        >>> packed = nnx.unpack(nnx.Dict(w=nnx.Param(2.0)))
+        >>> nnx.merge(jax.tree.map(lambda leaf: 10 * leaf, packed)).w.get_value()
+        20.0
 
     Args:
         node: an object, or a pytree that holds objects.
-        filters: for each state what it takes; at least one.
+        filters: for each `GraphState` what it takes; the first that matches counts. Without, there is one.
 
     Returns:
-        One `State`; for several filters a tuple of them.
+        A `GraphState`; for several filters a tuple of them.
     """
-    if not filters:
-        raise LiftArgumentError("pop", "no filter says what to take.", "Write `pop(model, nnx.Intermediate)`.")
-    walk = _Listing()
-    walk.define(node, (), "")
-    groups = group([(path, leaf) for path, leaf in walk.pairs if isinstance(leaf, Variable)], filters, complete=False)
-    gone = {id(leaf) for pairs in groups for _, leaf in pairs}
-    doomed = [
-        (owner, name)
-        for owner in walk.nodes
-        if isinstance(owner, Pytree)
-        for name, part in attributes_of(owner)
-        if id(part) in gone or (not is_object(part) and _holds(part, gone))
-    ]
-    for owner, name in doomed:
-        check_live(owner, str(name))
-    for owner, name in doomed:
-        part = vars(owner)[str(name)]
-        if id(part) in gone:
-            delattr(owner, str(name))
-        else:
-            vars(owner)[str(name)] = _without(part, gone)
-    found = [State.from_flat_path(pairs) for pairs in groups]
-    return found[0] if len(found) == 1 else tuple(found)
+    graphdef, *states = split(node, *filters)
+    packed = [GraphState(graphdef, state) for state in states]
+    return packed[0] if len(packed) == 1 else tuple(packed)
 
 
-def _holds(part: Any, gone: set[int]) -> bool:
-    """Whether a list or a dict holds one of some variables."""
-    if isinstance(part, (list, tuple)):
-        return any(id(one) in gone or _holds(one, gone) for one in part)
-    return isinstance(part, dict) and any(id(one) in gone or _holds(one, gone) for one in part.values())
+def call(graphdef_state: tuple[GraphDef[Any], Any], /) -> Any:
+    """What stands for an object that exists as a definition and a state only, to call its methods.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> class Counter(nnx.Module):
+        ...     def __init__(self):
+        ...         self.count = nnx.Variable(0)
+        ...     def add(self, n):
+        ...         self.count += n
+        ...         return self.count.get_value()
+        >>> result, (graphdef, state) = nnx.call(nnx.split(Counter())).add(3)
+        >>> result, state.count.get_value()
+        (3, 3)
+
+    Args:
+        graphdef_state: the pair.
+
+    Returns:
+        An object with the attributes of the graph. A method returns its result, and the pair as it is afterwards. The
+        state that was given stays as it is.
+    """
+    graphdef, state = graphdef_state
+    return _caller(graphdef, (state,))
 
 
-def _without(part: Any, gone: set[int]) -> Any:
-    if isinstance(part, (list, tuple)):
-        return type(part)([_without(one, gone) for one in part if id(one) not in gone])
-    if isinstance(part, dict):
-        return {name: _without(one, gone) for name, one in part.items() if id(one) not in gone}
-    return part
+def _caller(graphdef: GraphDef[Any], states: tuple[Any, ...]) -> Caller:
+    return Caller(lambda: merge(graphdef, *states, copy=True), split)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if hasattr(leaf, "copy") else leaf

@@ -105,7 +105,7 @@ class EMA(Pytree):
             LiftArgumentError: where the model has other variables.
         """
         graphdef, _, rest = split(model, self.filter, ...)
-        made: Model = merge(graphdef, self.params, rest, recreate_variables=False)
+        made: Model = merge(graphdef, self.params, rest)
         return made
 
 

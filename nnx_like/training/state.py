@@ -73,7 +73,7 @@ class TrainState(PyTreeNode, Generic[M]):
             What stands for the model: it can be called, and so can what its attributes and items lead to.
         """
         given = [getattr(self, one) if isinstance(one, str) else one for one in (state, *states)]
-        return Caller(lambda: merge(self.graphdef, *given), split)
+        return Caller(lambda: merge(self.graphdef, *given, copy=True), split)
 
     def apply_gradients(self, grads: State, **kwargs: Any) -> Self:
         """A state after one update.
