@@ -25,7 +25,7 @@ from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .ref import Ref
 
-__all__ = ["Kept", "Used", "find", "keep"]
+__all__ = ["KeptWalk", "Used", "find", "keep"]
 
 _FIXED = frozenset(
     {
@@ -54,7 +54,7 @@ Root = tuple[str, str, Pytree]
 """An object among the arguments: what the keys of its values begin with, its group, and itself."""
 
 
-class Kept:
+class KeptWalk:
     """What a walk found, without the values.
 
     Args:
@@ -114,7 +114,7 @@ class Used:
 
     __slots__ = ("_kept", "_objects", "holders", "values")
 
-    def __init__(self, kept: Kept, objects: Sequence[Pytree], values: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, kept: KeptWalk, objects: Sequence[Pytree], values: dict[str, dict[str, Any]]) -> None:
         self._kept, self._objects, self.values, self.holders = kept, objects, values, kept.holders
 
     @property
@@ -134,7 +134,7 @@ class Used:
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
     """The walk that was kept for some objects, with their refs, if it would find the same now."""
-    kept: Kept | None = getattr(roots[0][2], "_walks", _NONE).get(_key(roots))
+    kept: KeptWalk | None = getattr(roots[0][2], "_walks", _NONE).get(_key(roots))
     used = None if kept is None else kept.use(roots)
     return None if kept is None or used is None else (used, kept.refs)
 
@@ -150,7 +150,7 @@ def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
     if walks is None or len(walks) >= _MANY:
         walks = {}
         object.__setattr__(first, "_walks", walks)
-    walks[_key(roots)] = Kept(walk, roots, refs)
+    walks[_key(roots)] = KeptWalk(walk, roots, refs)
 
 
 _NONE: dict[Any, Any] = {}

@@ -11,12 +11,12 @@ from ..filterlib import Filter, PathParts, group
 from .nested import joined, nest, pairs_of, sorted_pairs
 from .pure import pure_dict_of, put_pure_values
 from .showing import flat_text
-from .tree import Tree, tree_over
+from .tree import StateTree, tree_over
 
 __all__ = ["FlatState", "State", "state_over"]
 
 
-class State(Tree):
+class State(StateTree):
     """The variables of an object, without the object: nested mappings that are read by key or by attribute.
 
     A leaf is whatever is no mapping: most often a `Variable`, or an array. What lies below a key is a `State` again, a

@@ -1,4 +1,4 @@
-"""`Tree`: nested dicts, read and changed by key or by attribute, as a pytree."""
+"""`StateTree`: nested dicts, read and changed by key or by attribute, as a pytree."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jax.tree_util import DictKey
 from .nested import sorted_keys
 from .showing import nested_text, nested_view
 
-__all__ = ["Tree", "tree_over"]
+__all__ = ["StateTree", "tree_over"]
 
-T = TypeVar("T", bound="Tree")
+T = TypeVar("T", bound="StateTree")
 
 
-class Tree(MutableMapping[Any, Any]):
+class StateTree(MutableMapping[Any, Any]):
     """Nested dicts. What lies below a key is a tree again, a view: to change it changes this one.
 
     As a pytree its children are sorted by key. Iteration goes by the order of insertion.
 
     Example:
-        >>> tree = Tree({"encoder": {"kernel": 1.0}})
+        >>> tree = StateTree({"encoder": {"kernel": 1.0}})
         >>> tree.encoder.bias = 2.0
         >>> jax.tree_util.tree_leaves_with_path(tree)
         [((DictKey(key='encoder'), DictKey(key='bias')), 2.0), ((DictKey(key='encoder'), DictKey(key='kernel')), 1.0)]
@@ -38,9 +38,9 @@ class Tree(MutableMapping[Any, Any]):
     def __init__(self, mapping: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, _copy: bool = True) -> None:
         own: Any = mapping
         if _copy:
-            own = dict(mapping._mapping if isinstance(mapping, Tree) else mapping)
+            own = dict(mapping._mapping if isinstance(mapping, StateTree) else mapping)
             for key, value in own.items():
-                if isinstance(value, Tree):  # equal states are to have one structure as pytrees
+                if isinstance(value, StateTree):  # equal states are to have one structure as pytrees
                     own[key] = value._mapping
         object.__setattr__(self, "_mapping", own)
 
@@ -61,7 +61,7 @@ class Tree(MutableMapping[Any, Any]):
         return tree_over(type(self), value) if type(value) is dict else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._mapping[key] = value._mapping if isinstance(value, Tree) else value
+        self._mapping[key] = value._mapping if isinstance(value, StateTree) else value
 
     def __delitem__(self, key: Any) -> None:
         del self._mapping[key]
@@ -111,7 +111,7 @@ def tree_over(cls: type[T], mapping: dict[Any, Any]) -> T:
 
     Example:
         >>> raw = {"a": {"b": 1}}
-        >>> tree_over(Tree, raw).raw_mapping is raw
+        >>> tree_over(StateTree, raw).raw_mapping is raw
         True
     """
     tree = object.__new__(cls)
@@ -119,25 +119,25 @@ def tree_over(cls: type[T], mapping: dict[Any, Any]) -> T:
     return tree
 
 
-def _no_key(tree: Tree, name: str) -> AttributeError:
+def _no_key(tree: StateTree, name: str) -> AttributeError:
     return AttributeError(f"{type(tree).__name__} has no key {name!r}. It has {list(tree)}.", name=name, obj=tree)
 
 
-def _flatten(tree: Tree) -> tuple[list[Any], tuple[Any, ...]]:
+def _flatten(tree: StateTree) -> tuple[list[Any], tuple[Any, ...]]:
     mapping = tree.raw_mapping
     keys = tuple(sorted_keys(mapping))
     return [mapping[key] for key in keys], keys
 
 
-def _flatten_with_keys(tree: Tree) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+def _flatten_with_keys(tree: StateTree) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
     children, keys = _flatten(tree)
     return list(zip(map(DictKey, keys), children, strict=True)), keys
 
 
-def _register(cls: type[Tree]) -> None:
+def _register(cls: type[StateTree]) -> None:
     jax.tree_util.register_pytree_with_keys(
         cls, _flatten_with_keys, lambda keys, children: tree_over(cls, dict(zip(keys, children, strict=True))), _flatten
     )
 
 
-_register(Tree)
+_register(StateTree)

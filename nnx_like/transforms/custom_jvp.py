@@ -16,7 +16,7 @@ from ..crossing.inside import Inside, keep_all
 from ..crossing.ref import Ref, is_ref
 from .decorating import MISSING, named
 from .differentiation import DIFFERENTIATED, REST, DiffState, tangents_in, with_states
-from .rules import Rule, checked_pair, zero
+from .rules import RuledFunction, checked_pair, zero
 
 __all__ = ["CustomJvp", "custom_jvp"]
 
@@ -59,7 +59,7 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
     return CustomJvp(fun, nondiff_argnums)
 
 
-class CustomJvp(Rule):
+class CustomJvp(RuledFunction):
     """A function of objects with a derivative of its own.
 
     Args:

@@ -15,7 +15,7 @@ from ..crossing.inside import Inside, keep_all
 from ..crossing.ref import Ref, Still, is_ref
 from .decorating import MISSING, named
 from .differentiation import DIFFERENTIATED, REST, DiffState, outline, tangents_in, with_states
-from .rules import Rule, by_value, checked_pair, from_values, held, zero
+from .rules import RuledFunction, by_value, checked_pair, from_values, held, zero
 
 __all__ = ["CustomVjp", "custom_vjp"]
 
@@ -77,7 +77,7 @@ class _Residuals(NamedTuple):
     kinds: Still
 
 
-class CustomVjp(Rule):
+class CustomVjp(RuledFunction):
     """A function of objects with a pullback of its own.
 
     Args:

@@ -18,7 +18,7 @@ from ..graph.definition import entries
 from ..statelib.state import State
 from .decorating import MISSING, named
 from .differentiation import REST, with_states
-from .rules import Rule, checked_pair
+from .rules import RuledFunction, checked_pair
 
 __all__ = ["CustomVmap", "custom_vmap"]
 
@@ -56,7 +56,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
     return functools.partial(custom_vmap) if fun is MISSING else CustomVmap(fun)
 
 
-class CustomVmap(Rule):
+class CustomVmap(RuledFunction):
     """A function of objects with a rule for `vmap`.
 
     Args:

@@ -40,7 +40,7 @@ __all__ = [
     "DIFFERENTIATED",
     "EVERYTHING",
     "REST",
-    "Arguments",
+    "ChosenArguments",
     "DiffState",
     "bound",
     "differentiated",
@@ -143,7 +143,7 @@ def in_two_groups(name: str, f: Any) -> Groups:
     return groups
 
 
-class Arguments:
+class ChosenArguments:
     """Which arguments are differentiated, and which of their variables.
 
     Args:
@@ -245,7 +245,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
 def differentiated(
     name: str,
     f: Callable[..., Any],
-    arguments: Arguments,
+    arguments: ChosenArguments,
     has_aux: bool,
     lift: Callable[..., Any],
     finish: Callable[..., Any],

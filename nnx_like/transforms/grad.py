@@ -10,7 +10,7 @@ import liftcore
 from liftcore.errors import LiftArgumentError
 
 from .decorating import MISSING, checked
-from .differentiation import DIFFERENTIATED, Arguments, DiffState, differentiated, with_states
+from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, with_states
 
 __all__ = ["DiffState", "grad", "value_and_grad"]
 
@@ -143,7 +143,7 @@ def _gradient(
     where = checked(name, f)
     if reduce_axes:
         raise LiftArgumentError(where, "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
-    arguments = Arguments(where, argnums, allow_int)
+    arguments = ChosenArguments(where, argnums, allow_int)
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
         options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}

@@ -14,7 +14,7 @@ from ..crossing.ref import Ref, is_ref
 from ..graph.definition import VARIABLE, Definition
 from ..statelib.state import State
 from .decorating import MISSING, checked
-from .differentiation import DIFFERENTIATED, Arguments, DiffState, differentiated, state_of
+from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, state_of
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
@@ -155,7 +155,7 @@ def _jacobian(
     has_aux: bool,
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    arguments = Arguments(checked(name, fun), argnums, options.get("allow_int", False))
+    arguments = ChosenArguments(checked(name, fun), argnums, options.get("allow_int", False))
     second = name == "hessian"
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:

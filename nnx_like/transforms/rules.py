@@ -27,10 +27,10 @@ from ..graph.walk import Walk, is_object
 from .decorating import named
 from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups
 
-__all__ = ["Rule", "by_value", "checked_pair", "from_values", "held", "zero"]
+__all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "zero"]
 
 
-class Rule:
+class RuledFunction:
     """A function of objects with a rule of its own: called as the function, as a method too.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -310,10 +311,8 @@ class Variable(Operators, Described, Generic[A]):
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
 
     def __treescope_repr__(self, path: str, subtree_renderer: Any) -> Any:
-        from treescope import repr_lib  # type: ignore[import-untyped]  # an optional dependency, which only its own users have
-
-        attributes = {"value": self.get_value(), **self._metadata}
-        return repr_lib.render_object_constructor(type(self), attributes, path, subtree_renderer)
+        render = importlib.import_module("treescope.repr_lib").render_object_constructor
+        return render(type(self), {"value": self.get_value(), **self._metadata}, path, subtree_renderer)
 
 
 # `__setattr__` refuses all but the value, so slots are written by their descriptors; it is also the fastest way.
