@@ -9,7 +9,7 @@ import jax
 from ..crossing.inside import Inside
 from ..crossing.ref import Change, Ref
 from ..errors import StructureError
-from ..graph.differences import difference
+from ..graph.differences import difference, renumbered
 from ..graph.walk import is_object
 
 __all__ = ["carried", "check_same_structure"]
@@ -70,6 +70,9 @@ def check_same_structure(where: str, inside: Inside, change: Change, carry: Any)
     kept = {id(leaf) for leaf in jax.tree.leaves(carry, is_leaf=lambda one: type(one) is Ref) if type(leaf) is Ref}
     for (ref, _), now in zip(inside.given, change.definitions, strict=True):
         if id(ref) in kept:
+            now = renumbered(now, change.was)  # what was added elsewhere moved the numbers
+            if now == ref.definition:
+                continue
             found = difference(ref.definition, now) or "an object in it is another one than before"
             raise StructureError(
                 f"{where}, {ref.base.removesuffix('.')}",

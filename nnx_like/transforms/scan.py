@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 import liftcore
 from liftcore.errors import LiftArgumentError, LoopInvarianceError
@@ -114,12 +115,12 @@ def scan(
         check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         written[:] = [key for name in shared for key in home[name][1]]
-        return encoded, (ys, home, change)
+        return encoded, (ys, home, change, np.zeros((), bool) if written else None)
 
     lifted = liftcore.scan(
         body,
         in_axes=_whole(groups.plain(_without(in_axes, taken))),
-        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
+        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None, 0),
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
         variable_broadcast=shared or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
@@ -133,7 +134,9 @@ def scan(
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
         # What is shared is not written in the scope: as in `vmap`, each iteration reads what was there before.
         with outside.scope([name for name in groups.specs if name not in shared]) as scope, _naming(where, written):
-            carry, (ys, home, change) = lifted(scope, carry, *xs)
+            carry, (ys, home, change, count) = lifted(scope, carry, *xs)
+            if count is not None and count.size == 0:  # a loop of no iterations wrote nothing
+                home = {name: (new, {} if name in shared else values) for name, (new, values) in home.items()}
             ys = outside.leave(scope, ys, home, change)
         return _joined(outside.given(carry), ys, out_axes, given_back)
 
