@@ -1,15 +1,51 @@
-from . import errors
-from . import filterlib
-from . import graph
-from . import statelib
-from . import traversals
+from . import errors, filterlib, graph, statelib, traversals
 from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
-from .graph.functions import GraphDef, call, clone, flatten, graphdef, map, merge, split, state, unflatten, unpack, variables
+from .graph.functions import (
+    GraphDef,
+    call,
+    clone,
+    flatten,
+    graphdef,
+    map,
+    merge,
+    split,
+    state,
+    unflatten,
+    unpack,
+    variables,
+)
 from .layers import initializers
-from .layers.activations import PReLU, celu, elu, gelu, glu, hard_sigmoid, hard_silu, hard_swish, hard_tanh, identity, leaky_relu, log_sigmoid, log_softmax, logsumexp, one_hot, relu, relu6, selu, sigmoid, silu, soft_sign, softmax, softplus, standardize, swish, tanh
+from .layers.activations import (
+    PReLU,
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    logsumexp,
+    one_hot,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    standardize,
+    swish,
+    tanh,
+)
 from .layers.attention import MultiHeadAttention
 from .layers.cell_base import RNNCellBase
 from .layers.cells import GRUCell, SimpleCell
@@ -25,7 +61,7 @@ from .layers.lstm_cells import LSTMCell, OptimizedLSTMCell
 from .layers.masks import combine_masks, make_attention_mask, make_causal_mask
 from .layers.normalization import BatchNorm, LayerNorm, RMSNorm
 from .layers.pooling import avg_pool, max_pool, min_pool, pool
-from .layers.recurrent import Bidirectional, RNN
+from .layers.recurrent import RNN, Bidirectional
 from .layers.reparametrized import SpectralNorm, WeightNorm
 from .layers.stochastic import Dropout
 from .objects.containers import Dict, List, Sequential
@@ -38,19 +74,27 @@ from .objects.viewing import view, view_info, with_attributes
 from .rnglib.copies import with_rngs
 from .rnglib.reseeding import reseed
 from .rnglib.splitting import fork_rngs, restore_rngs, split_rngs
-from .rnglib.streams import RngStream, Rngs
+from .rnglib.streams import Rngs, RngStream
 from .spmd import as_abstract, get_abstract_model, get_named_sharding, get_partition_spec, logical_axis_rules
-from .statelib.functions import filter_state, from_flat_state, map_state, merge_state, replace_by_pure_dict, restore_int_paths, split_state, to_flat_state, to_pure_dict
+from .statelib.functions import (
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    replace_by_pure_dict,
+    restore_int_paths,
+    split_state,
+    to_flat_state,
+    to_pure_dict,
+)
 from .statelib.graph_state import GraphState, PureState
-from .statelib.pure import as_pure
-from .statelib.pure import as_pure as pure
+from .statelib.pure import as_pure, pure
 from .statelib.state import FlatState, State
 from .summary.tabulation import tabulate
-from .training import metrics
-from .training import optimizer
+from .training import metrics, optimizer
 from .training.ema import EMA
 from .training.metrics import Metric, MultiMetric
-from .training.optimizer import ModelAndOptimizer, OptArray, OptState, OptVariable, Optimizer
+from .training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from .training.state import TrainState
 from .transforms.associative_scan import associative_scan
 from .transforms.batched_map import batched_map
@@ -71,12 +115,26 @@ from .transforms.shard_map import shard_map
 from .transforms.vjp import vjp
 from .transforms.vmap import StateAxes, vmap
 from .transforms.whole import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
-from .variablelib.kinds import BatchStat, Cache, Intermediate, LoRAParam, Param, Perturbation, RngCount, RngKey, RngState, VariableState
+from .variablelib.kinds import (
+    BatchStat,
+    Cache,
+    Intermediate,
+    LoRAParam,
+    Param,
+    Perturbation,
+    RngCount,
+    RngKey,
+    RngState,
+    VariableState,
+)
 from .variablelib.metadata import VariableMetadata, with_metadata, with_partitioning
 from .variablelib.registry import register_variable_name, variable_name_from_type, variable_type_from_name
 from .variablelib.variable import Variable
 
 __all__ = [
+    "EMA",
+    "PARTITION_NAME",
+    "RNN",
     "All",
     "Any",
     "BatchNorm",
@@ -90,7 +148,6 @@ __all__ = [
     "Dict",
     "DiffState",
     "Dropout",
-    "EMA",
     "Einsum",
     "Embed",
     "Everything",
@@ -124,7 +181,6 @@ __all__ = [
     "OptVariable",
     "OptimizedLSTMCell",
     "Optimizer",
-    "PARTITION_NAME",
     "PReLU",
     "Param",
     "PathContains",
@@ -133,7 +189,6 @@ __all__ = [
     "PureState",
     "Pytree",
     "RMSNorm",
-    "RNN",
     "RNNCellBase",
     "RngCount",
     "RngKey",

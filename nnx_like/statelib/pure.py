@@ -13,7 +13,7 @@ from ..filterlib import PathParts
 from ..variablelib.variable import Variable
 from .nested import nest, pairs_of
 
-__all__ = ["as_pure", "pure_dict_of", "put_pure_values"]
+__all__ = ["as_pure", "pure", "pure_dict_of", "put_pure_values"]
 
 T = TypeVar("T")
 
@@ -33,11 +33,15 @@ def as_pure(tree: T) -> T:
         A new pytree; what is given stays as it is.
     """
 
-    def pure(leaf: Any) -> Any:
+    def value(leaf: Any) -> Any:
         return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may hold variables too
 
-    result: T = jax.tree.map(pure, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    result: T = jax.tree.map(value, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
     return result
+
+
+pure = as_pure
+"""Another name of `as_pure`."""
 
 
 def _value_of(leaf: Any) -> Any:
