@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 import liftcore
 from liftcore.errors import LiftArgumentError, LoopInvarianceError
 
-from ..crossing.groups import Groups
+from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
 from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside
 from ..errors import StructureError
+from ..filterlib import All, Everything
+from ..variablelib.kinds import RngState
 from .carrying import carried, check_same_structure
 from .decorating import MISSING, checked, named, positional
 
@@ -100,10 +102,9 @@ def scan(
         )
     groups = Groups(where, "axis")
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    in_prefix, out_prefix = groups.encode(in_axes), groups.encode(_without(out_axes, given_back))
+    in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
+    out_prefix = groups.encode(_without(out_axes, given_back))
     names = AxisNames(groups.specs, transform_metadata or {})
-    shared = [name for name, axis in groups.specs.items() if axis is None]
-    written: list[str] = []  # shared variables, for the text of an error
 
     @named(f)
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
@@ -111,18 +112,17 @@ def scan(
         args = inside.decode(_with(xs, taken, carry))
         following, ys = _parted(where, f(*args), out_axes, given_back)
         encoded = () if taken is None else carried(where, args[taken], carry, following)
-        ys, home, change = inside.encode(ys, out_prefix)
+        ys, home, change = inside.encode(ys, out_prefix, keep=lambda known, group: known == streams)
         check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
-        written[:] = [key for name in shared for key in home[name][1]]
-        return encoded, (ys, home, change, np.zeros((), bool) if written else None)
+        return encoded, (ys, home, change)
 
     lifted = liftcore.scan(
         body,
         in_axes=_whole(groups.plain(_without(in_axes, taken))),
-        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None, 0),
+        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
-        variable_broadcast=shared or False,
+        variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
         **options,
     )
@@ -132,30 +132,47 @@ def scan(
         outside = Outside(groups, positional(f, args, kwargs), in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
-        # What is shared is not written in the scope: as in `vmap`, each iteration reads what was there before.
-        with outside.scope([name for name in groups.specs if name not in shared]) as scope, _naming(where, written):
-            carry, (ys, home, change, count) = lifted(scope, carry, *xs)
-            if count is not None and count.size == 0:  # a loop of no iterations wrote nothing
-                home = {name: (new, {} if name in shared else values) for name, (new, values) in home.items()}
+        with outside.scope([name for name in groups.specs if name != streams]) as scope, _in_our_terms(groups):
+            carry, (ys, home, change) = lifted(scope, carry, *xs)
             ys = outside.leave(scope, ys, home, change)
         return _joined(outside.given(carry), ys, out_axes, given_back)
 
     return wrapped
 
 
+def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
+    """The prefix with another group for RNG streams that all iterations share, and the name of that group.
+
+    All iterations draw the same keys of such a stream, so its count goes on as in one of them; each iteration reads
+    what it was before the loop. Another variable that is read and then written has to be carried.
+    """
+    streams = f"{groups.label} None, RNG streams"
+    groups.specs[streams] = None
+
+    def apart(group: Any) -> Any:
+        rules = group.rules if isinstance(group, Choose) else ((Everything(), group),)
+        if all(groups.specs[name] is not None for _, name in rules):
+            return group
+        split = [(All(one, RngState), streams) for one, name in rules if groups.specs[name] is None]
+        return Choose((*split, *rules), many=not isinstance(group, Choose) or group.many)
+
+    return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
+
+
 @contextlib.contextmanager
-def _naming(where: str, written: list[str]) -> Iterator[None]:
-    """Names the shared variables that were written, where what all iterations share depends on one of them."""
+def _in_our_terms(groups: Groups) -> Iterator[None]:
+    """Says in terms of axes what is wrong with variables that all iterations share."""
     try:
         yield
     except LoopInvarianceError as error:
-        if not written:
+        found = re.findall(rf"{groups.label} None/([^']*)'", error.what)
+        if not found:
             raise
         raise LoopInvarianceError(
-            where,
-            f"{written} have the axis None, one value for all iterations, but one gets a value that depends on the "
-            "iteration.",
-            "Give such variables an axis, or `nnx.Carry`.",
+            groups.where,
+            f"{', '.join(found)} has the axis None, one value for all iterations, and gets one that depends on the "
+            "iteration, or on what it was before.",
+            "Give such variables an axis, or carry them: `nnx.StateAxes({nnx.BatchStat: nnx.Carry, ...: None})`.",
         ) from error
 
 

@@ -58,7 +58,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
 def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
     layer = MADE[name](rngs())
     others = [
-        nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
+        nnx.merge(*nnx.split(layer), copy=True), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
         jax.tree.map(lambda leaf: leaf, layer), nnx.clone(layer),
     ]  # fmt: skip
     assert nnx.graphdef(MADE[name](nnx.Rngs(1))) == nnx.graphdef(layer)

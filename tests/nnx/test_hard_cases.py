@@ -1,0 +1,342 @@
+"""Cases of the crossing that went wrong at first, or go wrong elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_like as nnx
+from liftcore.errors import LiftArgumentError, LoopInvarianceError, NotSharedWarning
+from nnx_like.errors import AliasError, StructureError, TraceContextError
+
+
+class Model(nnx.Module):
+    def __init__(self, flag: Any = 1) -> None:
+        self.w = nnx.Param(jnp.ones(2))
+        self.n = nnx.BatchStat(jnp.zeros(()))
+        self.flag = flag
+        self.array = jnp.zeros(3)
+        self.parts = [jnp.ones(2), {"k": nnx.Param(jnp.ones(1))}]
+
+
+def test_static_values_differ_by_type() -> None:
+    seen = []
+
+    @nnx.jit
+    def run(model: Any) -> Any:
+        seen.append(model.flag)
+        return model.w * 1
+
+    for flag in (1, True, 1.0, 1, 0.0, -0.0, ["a", 2], ["a", 2], ["a", 2.0], ("a",)):
+        run(Model(flag))
+    assert [repr(flag) for flag in seen] == ["1", "True", "1.0", "0.0", "-0.0", "['a', 2]", "['a', 2.0]", "('a',)"]
+
+
+def test_a_static_list_that_changes_in_place_is_seen() -> None:
+    model = Model(["a"])
+    length = nnx.jit(lambda model: model.w * len(model.flag))
+    assert length(model)[0] == 1
+    model.flag.append("b")
+    assert length(model)[0] == 2
+
+
+def test_an_object_that_may_change_unseen_is_traced_each_time() -> None:
+    class Config:
+        rate = 1.0
+
+    model = Model(Config())
+    scaled = nnx.jit(lambda model: model.w * model.flag.rate)
+    with pytest.warns(NotSharedWarning, match="flag"):
+        assert scaled(model)[0] == 1
+    model.flag.rate = 3.0
+    assert scaled(model)[0] == 3
+
+
+def test_references_change_as_they_did_inside() -> None:
+    model = Model()
+    w, n = model.w, model.n
+
+    @nnx.jit
+    def change(model: Any) -> None:
+        model.w, model.n = model.n, model.w  # swapped
+        model.tied = model.w
+        model.parts.append(model.n)
+        model.new = nnx.Dict(v=nnx.Param(jnp.zeros(1)))
+        model.new.back = model  # a cycle
+        del model.flag
+
+    change(model)
+    assert model.w is n
+    assert model.n is w
+    assert model.tied is n
+    assert model.parts[2] is w
+    assert model.new.back is model
+    assert not hasattr(model, "flag")
+
+
+def test_a_tie_that_is_broken_is_broken_outside() -> None:
+    model = nnx.Dict(a=nnx.Param(1.0))
+    model.b = model.a
+
+    @nnx.jit
+    def untie(model: Any) -> None:
+        model.b = nnx.Param(model.a * 2)
+
+    untie(model)
+    assert model.b is not model.a
+    assert model.b.get_value() == 2
+    assert nnx.jit(lambda model: model.a + model.b)(model) == 3
+
+
+def test_sharing_between_arguments_and_results_survives() -> None:
+    model = Model()
+    other = nnx.Dict(inner=model)
+
+    @nnx.jit
+    def run(model: Any, other: Any) -> Any:
+        assert other.inner is model
+        made = nnx.Dict(w=model.w)
+        return made, made, other.inner, model.w
+
+    first, second, inner, w = run(model, other)
+    assert first is second
+    assert first.w is w is model.w
+    assert inner is model
+
+
+def test_one_variable_has_one_axis() -> None:
+    stacked = nnx.Dict(w=nnx.Param(jnp.ones((3, 2))))
+    run = nnx.vmap(lambda a, b: a.w * b.inner.w, in_axes=(0, None))
+    with pytest.raises(AliasError, match=r"\[1\].inner.w.*\[0\].w.*axis 0.*axis None"):
+        run(stacked, nnx.Dict(inner=stacked))
+    same = nnx.StateAxes({nnx.Param: 0})
+    assert nnx.vmap(lambda a, b: a.w * b.inner.w, in_axes=(same, 0))(stacked, nnx.Dict(inner=stacked)).shape == (3, 2)
+
+
+def test_a_variable_that_is_assigned_its_own_value_is_not_written() -> None:
+    model = Model()
+    before = model.w.get_value()
+
+    @nnx.jit
+    def own(model: Any) -> None:
+        model.w.value = model.w.value
+
+    own(model)
+    assert model.w.get_value() is before
+
+
+def test_variables_hold_anything() -> None:
+    model = nnx.Dict(
+        tree=nnx.Variable({"x": jnp.ones(2), "mode": "train", "n": 3}),
+        none=nnx.Variable(None),
+        text=nnx.Variable("a"),
+        function=nnx.Variable(jnp.sin),
+        number=nnx.Variable(1),
+        empty=nnx.Variable({}),
+    )
+
+    @nnx.jit
+    def run(model: Any) -> Any:
+        tree = model.tree.get_value()
+        assert tree["mode"] == "train"
+        assert model.text.get_value() == "a"
+        assert model.empty.get_value() == {}
+        tree["x"] = model.function.get_value()(tree["x"])  # in place, which is a write too
+        model.none.value = jnp.ones(1)
+        model.text.value = "b"
+        model.number += 1
+
+    run(model)
+    assert model.tree.get_value()["mode"] == "train"
+    np.testing.assert_allclose(model.tree.get_value()["x"], np.sin(np.ones(2)), rtol=1e-6)
+    assert model.none.get_value().shape == (1,)
+    assert model.text.get_value() == "b"
+    assert model.number.get_value() == 2
+
+
+def test_arrays_that_are_attributes_are_written_where_they_are() -> None:
+    model = Model()
+    parts = model.parts
+
+    @nnx.jit
+    def run(model: Any) -> None:
+        model.array = model.array + 1
+        model.parts[0] = model.parts[0] * 5
+
+    run(model)
+    assert model.array.tolist() == [1, 1, 1]
+    assert parts[0].tolist() == [5, 5]
+    assert model.parts is parts
+
+
+def test_branches_agree_on_structure() -> None:
+    def add(model: Any) -> None:
+        model.extra = nnx.Param(jnp.ones(1))
+
+    with pytest.raises(StructureError, match="extra was"):
+        nnx.cond(True, add, lambda model: None, Model())
+    model = Model()
+    nnx.cond(True, add, lambda model: setattr(model, "extra", nnx.Param(jnp.zeros(1))), model)
+    assert model.extra.get_value() == 1
+
+
+def test_a_loop_carries_the_same_objects() -> None:
+    for body, text in [
+        (lambda i, model: Model(), "the objects that came in"),
+        (lambda i, model: nnx.clone(model), "the objects that came in"),
+        (lambda i, model: (setattr(model, "extra", nnx.Param(jnp.ones(1))), model)[1], "extra was added"),
+        (lambda i, model: (model.w.set_metadata(tag=1), model)[1], "metadata"),
+    ]:
+        model = Model()
+        with pytest.raises(StructureError, match=text):
+            nnx.fori_loop(0, 2, body, model)
+        assert not hasattr(model, "extra")
+        assert not model.w.get_metadata()
+
+
+def test_a_lost_write_of_a_shared_variable_is_an_error() -> None:
+    def count(model: Any, x: Any) -> Any:
+        model.n += 1
+        return x
+
+    model = Model()
+    with pytest.raises(LoopInvarianceError, match=r"\[0\].n"):
+        nnx.scan(count, in_axes=(None, 0), out_axes=0)(model, jnp.ones(3))
+    assert model.n.get_value() == 0
+    carried = nnx.StateAxes({nnx.BatchStat: nnx.Carry, ...: None})
+    nnx.scan(count, in_axes=(carried, 0), out_axes=0)(model, jnp.ones(3))
+    assert model.n.get_value() == 3
+
+
+def test_streams_are_split_by_axes_and_no_key_comes_twice() -> None:
+    rngs = nnx.Rngs(0)
+
+    @nnx.split_rngs(splits=4)
+    @nnx.vmap
+    def draw(rngs: Any) -> Any:
+        return jax.random.key_data(rngs()), jax.random.key_data(rngs())
+
+    keys = np.concatenate([np.concatenate(draw(rngs)) for _ in range(2)] + [jax.random.key_data(rngs())[None]])
+    assert len(np.unique(keys, axis=0)) == len(keys) == 17
+
+
+def test_axis_names_follow_negative_axes() -> None:
+    seen = []
+
+    def make(x: Any) -> Any:
+        return nnx.Dict(w=nnx.Param(jnp.zeros((2, 3)), sharding=("a", "b")))
+
+    names = {nnx.PARTITION_NAME: "layers"}
+    model = nnx.vmap(make, out_axes=-1, transform_metadata=names)(jnp.arange(4))
+    assert model.w.shape == (2, 3, 4)
+    assert model.w.sharding == ("a", "b", "layers")
+
+    @nnx.jit
+    @nnx.vmap(in_axes=(-1, None), transform_metadata=names)
+    def run(model: Any, x: Any) -> None:
+        seen.append(model.w.sharding)
+        model.w += x
+
+    run(model, 1.0)
+    run(model, 1.0)
+    assert seen == [("a", "b")]
+    assert model.w.sharding == ("a", "b", "layers")
+
+
+def test_an_inner_lift_changes_nothing_that_the_outer_body_closes_over() -> None:
+    model = Model()
+
+    def through(x: Any) -> Any:
+        nnx.jit(lambda model: model.n.set_value(model.n + x))(model)
+        return x
+
+    with pytest.raises(TraceContextError, match="Pass it"):
+        nnx.jit(through)(1.0)
+    with pytest.raises(TraceContextError, match="Pass the object"):
+        nnx.jit(lambda x: model.w)(1.0)
+    with pytest.raises(LiftArgumentError, match=r"jit\(Model"):
+        nnx.jit(Model.__init__.__get__(model))
+    assert model.n.get_value() == 0
+
+
+def test_caches_hold_neither_arrays_nor_models() -> None:
+    run = nnx.jit(lambda model: model.w * 1)
+    model = nnx.Dict(w=nnx.Param(jnp.ones(2)), inner=nnx.Dict(v=nnx.Param(jnp.ones(2))))
+    run(model)
+    run(model)
+    alive = [weakref.ref(one) for one in (model, model.w, model.inner)]
+    del model
+    gc.collect()
+    assert [one() for one in alive] == [None, None, None]
+
+
+def test_copies_keep_sharing_and_can_be_changed() -> None:
+    model = nnx.Dict(a=nnx.Param(jnp.ones(1)))
+    model.b = model.a
+    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), nnx.clone(model)):
+        made.a.value = jnp.zeros(1)
+        assert made.b.get_value() == 0
+        assert model.a.get_value() == 1
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, model)
+    assert doubled.b.get_value() == 2
+
+
+def test_names_that_look_like_paths_stay_apart() -> None:
+    model = nnx.Dict({"a.b": nnx.Param(1.0), "a": nnx.Dict(b=nnx.Param(2.0)), "dropout": nnx.Param(3.0)})
+    items = nnx.List([nnx.Param(4.0)])
+
+    @nnx.jit
+    def run(model: Any, *items: Any, **named: Any) -> Any:
+        model["a.b"].value = model["a.b"] * 10
+        return model["a.b"] + model["a"].b + items[0][0] + named["items"]["0"]
+
+    assert run(model, items, items=nnx.Dict({"0": nnx.Param(100.0)})) == 116
+    assert nnx.state(items).flat_state()[0][0] == (0,)
+    assert nnx.state(model, "dropout").to_pure_dict() == {}
+
+
+class Line(nnx.Module):
+    def __init__(self) -> None:
+        self.w = nnx.Param(jnp.ones(2))
+        self.inner = nnx.Dict(b=nnx.Param(jnp.ones(2)), n=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "w", nnx.Param(jnp.full(2, 5.0))),
+        lambda model: setattr(model.inner, "n", True),
+        lambda model: setattr(model.inner, "n", 1.0),
+        lambda model: vars(model.inner).update(n=7),
+        lambda model: setattr(model.inner, "b", model.w),
+        lambda model: model.inner.b.set_value({"x": jnp.ones(2)}["x"] * 3),
+        lambda model: model.w.set_value(np.ones(2, np.float32)),
+        lambda model: model.w.set_metadata(tag="t"),
+        lambda model: setattr(model, "inner", nnx.Dict(b=nnx.Param(jnp.zeros(2)), n=2)),
+        lambda model: setattr(model.inner, "n", [1]),
+        lambda model: setattr(model, "added", jnp.ones(3)),
+    ],
+)
+def test_a_kept_walk_is_never_stale(change: Any) -> None:
+    def body(model: Any) -> Any:
+        n = model.inner.n if isinstance(model.inner.n, (int, float)) else 9
+        kind = {bool: 100.0, int: 200.0, float: 300.0, list: 400.0}[type(model.inner.n)]
+        result = model.w * n + model.inner.b + kind + len(vars(model)) + len(model.w.get_metadata())
+        model.w.value = model.w + 1
+        return result
+
+    compiled, model, plain = nnx.jit(body), Line(), Line()
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(model), body(plain))
+    change(model), change(plain)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(model), body(plain))
+    assert (model.inner.b is model.w) == (plain.inner.b is plain.w)
