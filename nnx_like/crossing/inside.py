@@ -179,7 +179,7 @@ class _InnerWalk(Walk):
         found = self.inside.builder.slots.get(id(value), _NEW)
         if found is _NEW and value._trace != self.trace:
             raise TraceContextError(
-                f"the {type(value).__name__} at {self.base}{path_text(path)}",
+                f"the {type(value).__name__} at {path_text(path, self.base)}",
                 "it was made outside of the transformation, and is in what comes out of it.",
                 "Pass the object that holds it as an argument of the transformed function, not by closure.",
             )
@@ -187,7 +187,7 @@ class _InnerWalk(Walk):
             return self._new(group, parts)
         if found[0] != group:
             raise AliasError(
-                f"the {type(value).__name__} at {self.base}{path_text(path)}",
+                f"the {type(value).__name__} at {path_text(path, self.base)}",
                 f"it came in with {found[0]!r}, at {found[1]}, and goes out with {group!r}.",
                 "Give both the same, or return a copy: `nnx.clone`.",
             )

@@ -145,10 +145,15 @@ def metadata_of(definition: Definition) -> dict[str, Any]:
     return {name: static_value(one) for name, one in definition}
 
 
-def path_text(path: tuple[Any, ...]) -> str:
-    """A path as errors show it, such as `encoder.layers[0].kernel`."""
+def path_text(path: tuple[Any, ...], base: str = "") -> str:
+    """A path as errors show it, such as `encoder.layers[0].kernel`.
+
+    Args:
+        path: names and numbers.
+        base: where the path begins, such as `[0].`.
+    """
     text = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
-    return text.removeprefix(".") or "the object itself"
+    return base + text.removeprefix(".") if path else base.removesuffix(".") or "the object itself"
 
 
 def step_of(key: Any) -> Any:

@@ -250,9 +250,11 @@ class Walk:
                     self._check_alike(leaf, below, prefix, seen)
 
     def _aliased(self, value: Variable, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        first = next((key for _, key, holder, *_ in self.leaves if holder is value), "an earlier place")
+        first = next((key for _, key, holder, *_ in self.leaves if holder is value), "an earlier place").removesuffix(
+            "."
+        )
         return AliasError(
-            f"the {type(value).__name__} at {self.base}{path_text(path)}",
+            f"the {type(value).__name__} at {path_text(path, self.base)}",
             f"it is also at {first}, where it has {before!r}; here it has {now!r}. One variable has one of them.",
             "Give both places the same, or pass two variables: `nnx.clone` makes a copy.",
         )

@@ -15,8 +15,9 @@ from liftcore.errors import LiftArgumentError, check_function
 from ..crossing.inside import Inside, keep_all
 from ..crossing.ref import Ref, is_ref
 from .decorating import MISSING, named
-from .differentiation import DIFFERENTIATED, REST, DiffState, tangents_in, with_states
+from .differentiation import DIFFERENTIATED, REST, DiffState
 from .rules import RuledFunction, checked_pair, zero
+from .tangents import tangents_in, with_states
 
 __all__ = ["CustomJvp", "custom_jvp"]
 
@@ -68,7 +69,8 @@ class CustomJvp(RuledFunction):
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        super().__init__("custom_jvp", fun, nondiff_argnums, functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED))
+        lift = functools.partial(liftcore.custom_jvp, wrt=DIFFERENTIATED)
+        super().__init__("custom_jvp", fun, nondiff_argnums, lift, "f.defjvp(rule)")
 
     def defjvp(self, jvp: Callable[..., tuple[Any, Any]], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Defines the rule.
@@ -88,7 +90,7 @@ class CustomJvp(RuledFunction):
 
         @named(jvp)
         def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:
-            inside = Inside(scope, self._groups)
+            inside, expected = Inside(scope, self._groups), self.expected()
             given = inside.decode(primals)
             tangents = with_states(tangents, lambda group, key: moving[group][key])
             numbers = self.held_numbers(len(given))
@@ -96,9 +98,11 @@ class CustomJvp(RuledFunction):
             both = jvp(*[given[number] for number in numbers], *map(tuple, seen))
             result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
             home = inside.encode(result, REST, keep=keep_all)
+            self.check_alike(jvp, expected, home)
             return home, _tangents(self.where, *home, tangent)
 
         self._lifted.defjvp(rule)
+        self._defined = True
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:

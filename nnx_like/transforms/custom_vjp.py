@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 import liftcore
-from liftcore.errors import LiftArgumentError, check_function
+from liftcore.errors import LiftArgumentError, check_function, name_of
 
 from ..crossing.inside import Inside, keep_all
 from ..crossing.ref import Ref, Still, is_ref
 from .decorating import MISSING, named
-from .differentiation import DIFFERENTIATED, REST, DiffState, outline, tangents_in, with_states
+from .differentiation import DIFFERENTIATED, REST, DiffState
 from .rules import RuledFunction, by_value, checked_pair, from_values, held, zero
+from .tangents import outline, tangents_in, with_states
 
 __all__ = ["CustomVjp", "custom_vjp"]
 
@@ -86,7 +88,8 @@ class CustomVjp(RuledFunction):
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState] = ()) -> None:
-        super().__init__("custom_vjp", fun, nondiff_argnums, functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED))
+        lift = functools.partial(liftcore.custom_vjp, wrt=DIFFERENTIATED)
+        super().__init__("custom_vjp", fun, nondiff_argnums, lift, "f.defvjp(fwd, bwd)")
 
     def defvjp(
         self,
@@ -113,10 +116,11 @@ class CustomVjp(RuledFunction):
 
         @named(fwd)
         def forward(scope: liftcore.Scope, *args: Any) -> Any:
-            inside = Inside(scope, self._groups)
+            inside, expected = Inside(scope, self._groups), self.expected()
             given = inside.decode(args)
             result, residuals = checked_pair(self.where, fwd, fwd(*given), "result, residuals")
             home = inside.encode(result, REST, keep=keep_all)
+            self.check_alike(fwd, expected, home)
             kept = tuple([held(given[number]) for number in self.held_numbers(len(args))]), residuals
             return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))
 
@@ -127,19 +131,17 @@ class CustomVjp(RuledFunction):
             updates, cotangent = _cotangents(residuals, *cotangents)
             updates = tuple([one for number, one in enumerate(updates) if number not in numbers])
             given = bwd(*nondiff, kept, (updates, cotangent))
-            variables, found = self._given(bwd, residuals.args, numbers, given)
+            variables, found = self._given(bwd, residuals, numbers, given)
             return variables, *found
 
         self._lifted.defvjp(forward, backward)
+        self._defined = True
 
     def _given(
-        self, bwd: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], given: Any
+        self, bwd: Callable[..., Any], residuals: _Residuals, numbers: Sequence[int], given: Any
     ) -> tuple[Any, list[Any]]:
         """What a pullback gave, for variables and for each argument."""
-        where, count = (
-            f"{getattr(bwd, '__name__', type(bwd).__name__)}, the rule of {self.where}",
-            len(args) - len(numbers),
-        )
+        where, count = f"{name_of(bwd)}, the rule of {self.where}", len(residuals.args) - len(numbers)
         if not isinstance(given, tuple | list) or len(given) != count:
             what = len(given) if isinstance(given, tuple | list) else type(given).__name__
             raise LiftArgumentError(
@@ -148,13 +150,14 @@ class CustomVjp(RuledFunction):
                 "Write `return (model_cotangent, …)`; None stands for zero.",
             )
         rest = iter(given)
-        full = [None if number in numbers else next(rest) for number in range(len(args))]
+        full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]
         variables: dict[Any, Any] = {}
         for number, one in enumerate(full):
             if one is not None:
-                values, full[number] = tangents_in(where, args[number], one, "cotangents")
+                values, full[number] = tangents_in(where, residuals.args[number], one, "cotangents")
                 variables.update(values.get(DIFFERENTIATED, {}))
                 self._check_chosen(where, values.get(REST, {}))
+        _check_shapes(where, variables, dict(residuals.kinds.definition))
         return {DIFFERENTIATED: variables} if variables else None, full
 
     def _check_chosen(self, where: str, others: Mapping[Any, Any]) -> None:
@@ -163,6 +166,16 @@ class CustomVjp(RuledFunction):
                 where,
                 f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` takes.",
                 "Leave them out: `del model_cotangent['name']`.",
+            )
+
+
+def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> None:
+    for key, value in variables.items():
+        expected = jax.tree.map(lambda kind: kind.shape, kinds[DIFFERENTIATED, key])
+        shape = jax.tree.map(jnp.shape, value)
+        if shape != expected:
+            raise LiftArgumentError(
+                where, f"the cotangent for {key} has the shape {shape}, not {expected}.", "Give one like the variable."
             )
 
 

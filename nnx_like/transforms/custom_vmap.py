@@ -17,8 +17,9 @@ from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
 from .decorating import MISSING, named
-from .differentiation import REST, with_states
+from .differentiation import REST
 from .rules import RuledFunction, checked_pair
+from .tangents import with_states
 
 __all__ = ["CustomVmap", "custom_vmap"]
 
@@ -64,7 +65,7 @@ class CustomVmap(RuledFunction):
     """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
-        super().__init__("custom_vmap", fun, (), liftcore.custom_vmap)
+        super().__init__("custom_vmap", fun, (), liftcore.custom_vmap, "@f.def_vmap")
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         """Says what the function is under `vmap`.
@@ -92,6 +93,7 @@ class CustomVmap(RuledFunction):
             return home, _batched(self.where, *home, is_batched, inside.values, flags)
 
         self._lifted.def_vmap(batched)
+        self._defined = True
         return rule
 
 

@@ -10,7 +10,8 @@ import liftcore
 from liftcore.errors import LiftArgumentError
 
 from .decorating import MISSING, checked
-from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated, with_states
+from .differentiation import DIFFERENTIATED, ChosenArguments, DiffState, differentiated
+from .tangents import with_states
 
 __all__ = ["DiffState", "grad", "value_and_grad"]
 

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 
 import liftcore
+from liftcore.errors import LiftArgumentError
 
+from ..crossing.ref import is_ref
 from .decorating import MISSING, positional, title
-from .differentiation import DIFFERENTIATED, outline, tangents_in
+from .differentiation import DIFFERENTIATED
+from .tangents import outline, tangents_in
 from .vjp import differentiable
 
 __all__ = ["jvp", "linearize"]
@@ -60,8 +63,8 @@ def jvp(
     @functools.wraps(f)
     def wrapped(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         def more(where: str, given: Any) -> Any:
-            along, moved = tangents_in(where, given, tuple(tangents), "tangents")
-            return given, moved, {DIFFERENTIATED: along.get(DIFFERENTIATED, {})}
+            along, moved = _along(where, given, tuple(tangents))
+            return given, moved, along
 
         _, *found, aux = start(*primals, more=more)
         return (*found, aux) if has_aux else tuple(found)
@@ -113,5 +116,14 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
 
 
 def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: Any) -> Any:
-    along, moved = tangents_in(where, given, tangents, "tangents")
-    return linear({DIFFERENTIATED: along.get(DIFFERENTIATED, {})}, *moved)
+    along, moved = _along(where, given, tangents)
+    return linear(along, *moved)
+
+
+def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The tangents of variables, and those of arrays, of which each has one."""
+    variables, moved = tangents_in(where, given, tangents, "tangents")
+    places: Any = jax.tree.structure(given, is_leaf=is_ref)
+    if any(one is None for one in places.flatten_up_to(moved)):
+        raise LiftArgumentError(where, "None is the tangent of an array.", "Give zeros; None stands for an object's.")
+    return {DIFFERENTIATED: variables.get(DIFFERENTIATED, {})}, moved

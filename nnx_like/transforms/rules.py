@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import operator
@@ -15,7 +16,7 @@ import numpy as np
 
 import liftcore
 from liftcore import is_array
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, name_of
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside, encode, keep_all
@@ -38,11 +39,20 @@ class RuledFunction:
         fun: the function.
         nondiff_argnums: numbers of arguments that are not differentiated; a `DiffState` says which variables are.
         lift: makes the lifted function of a body.
+        missing: how to define the rule, for the error where there is none.
     """
 
+    _defined = False
+
     def __init__(
-        self, name: str, fun: Callable[..., Any], nondiff_argnums: Iterable[int | DiffState], lift: Callable[..., Any]
+        self,
+        name: str,
+        fun: Callable[..., Any],
+        nondiff_argnums: Iterable[int | DiffState],
+        lift: Callable[..., Any],
+        missing: str,
     ) -> None:
+        self._missing = missing
         self._groups = in_two_groups(name, fun)
         functools.update_wrapper(self, fun)
         self._fun = fun
@@ -54,7 +64,9 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            return inside.encode(fun(*inside.decode(args)), REST, keep=keep_all)
+            home = inside.encode(fun(*inside.decode(args)), REST, keep=keep_all)
+            _called.get()[-1].append(home)  # it is traced while the function is called
+            return home
 
         self._lifted = lift(body)
 
@@ -69,6 +81,8 @@ class RuledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function."""
+        if not self._defined:
+            raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one before: `{self._missing}`.")
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
         args = tuple([held(arg) if number in numbers else arg for number, arg in enumerate(args)])
@@ -78,7 +92,34 @@ class RuledFunction:
         for number in self._numbers(self._chosen, len(args)):
             prefix[number] = self._chosen[number if number in self._chosen else number - len(args)]
         outside = Outside(self._groups, args, tuple(prefix), "nondiff_argnums", cached=False)
-        return outside.call(self._lifted, *outside.args)
+        before = _called.set((*_called.get(), []))
+        try:
+            return outside.call(self._lifted, *outside.args)
+        finally:
+            _called.reset(before)
+
+    def expected(self) -> Any:
+        """What goes home from the function, for a rule that begins, to be given to `check_alike`."""
+        return _called.get()[-1][0]
+
+    def check_alike(self, rule: Callable[..., Any], expected: Any, given: Any) -> None:
+        """Checks that a rule does to objects what the function does, and returns alike.
+
+        Args:
+            rule: the rule.
+            expected: what goes home from the function.
+            given: what goes home from the rule.
+        """
+        structures: list[Any] = [jax.tree.structure(each) for each in (given, expected)]
+        if structures[0] == structures[1]:
+            return
+        does, did = [sorted(_at_home(each[1])) for each in (given, expected)]
+        what = f"it writes {does} where the function writes {did}."
+        if does == did:
+            what = "it returns something of another structure than the function, or leaves objects otherwise."
+        raise LiftArgumentError(
+            f"{name_of(rule)}, the rule of {self.where}", what, "Call the function in the rule, or do the same there."
+        )
 
     def held_numbers(self, count: int) -> tuple[int, ...]:
         """The numbers of arguments that are not differentiated, in order.
@@ -95,6 +136,17 @@ class RuledFunction:
                 f"{self.where}, nondiff_argnums", f"there is no argument {wrong[0]}, of {count}.", "Count from 0."
             )
         return tuple(sorted({number % count for number in given}))
+
+
+_called: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("calls", default=())
+"""For each call of a function with a rule, the innermost last, what went home from its body."""
+
+
+def _at_home(home: Any) -> list[str]:
+    """The values that a body wrote, and how many are new."""
+    written = [key for _, some in home.values() for key in some]
+    new = sum(len(fresh) for fresh, _ in home.values())
+    return [*written, f"{new} new values"] if new else written
 
 
 def held(arg: Any) -> Any:
@@ -151,9 +203,8 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
         expected: what it has to return, in the words of a `return` statement.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
-        name = getattr(rule, "__name__", type(rule).__name__)
         raise LiftArgumentError(
-            f"{name}, the rule of {where}",
+            f"{name_of(rule)}, the rule of {where}",
             f"expected a pair, given {type(given).__name__}.",
             f"Write `return {expected}`.",
         )

@@ -14,7 +14,8 @@ from liftcore.errors import LiftArgumentError
 from ..crossing.inside import Inside, keep_all
 from ..crossing.outside import Outside
 from .decorating import MISSING, named, positional
-from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result, with_states
+from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result
+from .tangents import with_states
 
 __all__ = ["differentiable", "vjp"]
 
