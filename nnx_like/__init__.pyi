@@ -5,6 +5,7 @@ from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
 from .graph.functions import (
     GraphDef,
+    PureState,
     call,
     clone,
     flatten,
@@ -87,7 +88,7 @@ from .statelib.functions import (
     to_flat_state,
     to_pure_dict,
 )
-from .statelib.graph_state import GraphState, PureState
+from .statelib.graph_state import GraphState
 from .statelib.pure import as_pure, pure
 from .statelib.state import FlatState, State
 from .summary.tabulation import tabulate

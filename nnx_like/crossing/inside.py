@@ -16,7 +16,7 @@ from ..graph.definition import Definition, metadata_definition, metadata_of, pat
 from ..graph.walk import Place, Walk, is_object
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
-from .metadata import AxisNames
+from .metadata import AxisNames, is_told_of_axes
 from .ref import Change, Ref, Still, is_ref
 
 __all__ = ["Inside", "Keep", "encode", "encode_part", "holds_objects", "keep_all"]
@@ -171,7 +171,7 @@ class _InnerWalk(Walk):
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
-        if names is None or not value._metadata:
+        if names is None or not (value._metadata or is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
         return metadata_definition(names.outside(type(value), value._metadata, group), path)
 

@@ -9,13 +9,20 @@ import jax
 
 from liftcore import trace_state
 
-__all__ = ["PARTITION_NAME", "AxisNames"]
+from ..variablelib.variable import Variable
+
+__all__ = ["PARTITION_NAME", "AxisNames", "is_told_of_axes"]
 
 PARTITION_NAME = "partition_name"
 """The key of `transform_metadata` for the name of the axis that variables gain."""
 
 _SHARDING = "out_sharding"
 """The metadata that names the axes of a variable."""
+
+
+def is_told_of_axes(kind: type[Any]) -> bool:
+    """Whether a type of variables has a method of its own for the axes that it gains or loses."""
+    return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis  # type: ignore[attr-defined]
 
 
 class AxisNames:
@@ -41,7 +48,7 @@ class AxisNames:
 
     def _changed(self, kind: type[Any], metadata: dict[str, Any], group: str, gain: bool) -> dict[str, Any]:
         axis = self.axes.get(group)
-        if not metadata or type(axis) is not int:
+        if type(axis) is not int or not (metadata or is_told_of_axes(kind)):
             return metadata
         changed = dict(metadata)
         for key, name in [(_SHARDING, self.name), *self.gains.items()]:

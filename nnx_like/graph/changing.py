@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from liftcore.errors import LiftArgumentError
 
 from ..filterlib import Filter, group
 from ..objects.pytree import Pytree, attributes_of, check_live
-from ..objects.traversal import iter_graph
 from ..statelib.state import State
 from ..variablelib.variable import Variable
 from .definition import path_text
@@ -75,15 +76,19 @@ def _put(owner: Any, name: Any, leaf: Any) -> None:
     elif isinstance(owner, (list, dict)):
         owner[name] = leaf
     else:
-        raise LiftArgumentError(
-            "update",
-            f"a {type(owner).__name__} holds {name!r}, and cannot be changed.",
-            "Keep the value in a `Variable`, a `List` or a list.",
-        )
+        raise _unchangeable("update", owner, repr(name))
+
+
+def _unchangeable(where: str, holder: Any, what: str) -> LiftArgumentError:
+    return LiftArgumentError(
+        where,
+        f"a {type(holder).__name__} holds {what}, and cannot be changed.",
+        "Keep the value in a `Variable`, a `List` or a list.",
+    )
 
 
 def pop(node: Any, *filters: Filter) -> Any:
-    """Takes the variables that filters match out of a graph, wherever it refers to them.
+    """Takes the variables and arrays that filters match out of a graph, wherever it refers to them.
 
     Example:
         >>> import nnx_like as nnx
@@ -92,49 +97,87 @@ def pop(node: Any, *filters: Filter) -> Any:
         ({'seen': 1.0}, ['w'])
 
     Args:
-        node: an object, or a pytree that holds objects.
+        node: an object, or a list or dict that holds objects.
         filters: for each state what it takes; at least one.
 
     Returns:
         One `State`; for several filters a tuple of them.
+
+    Raises:
+        LiftArgumentError: where there is no filter, or what is taken lies in what cannot be changed.
+        TraceContextError: inside a transformation that the graph was not passed to; nothing is taken then.
     """
     if not filters:
         raise LiftArgumentError("pop", "no filter says what to take.", "Write `pop(model, nnx.Intermediate)`.")
-    pairs = [(path, leaf) for path, leaf in listed(node)[1] if isinstance(leaf, Variable)]
-    groups = group(pairs, filters, complete=False)
-    gone = {id(leaf) for pairs in groups for _, leaf in pairs}
-    doomed = [
-        (owner, name)
-        for _, owner in iter_graph(node)
-        if isinstance(owner, Pytree)
-        for name, part in attributes_of(owner)
-        if id(part) in gone or (not is_object(part) and _holds(part, gone))
-    ]
-    for owner, name in doomed:
-        check_live(owner, str(name))
-    for owner, name in doomed:
-        part = vars(owner)[str(name)]
-        if id(part) in gone:
-            delattr(owner, str(name))
-        else:
-            vars(owner)[str(name)] = _without(part, gone)
+    groups = group(listed(node)[1], filters, complete=False)
     found = [State.from_flat_path(pairs) for pairs in groups]
+    removal = _Removal([pair for pairs in groups for pair in pairs])
+    removal.visit(node, (), None)
+    removal.commit()
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _holds(part: Any, gone: set[int]) -> bool:
-    """Whether a list or a dict holds one of some variables."""
-    if isinstance(part, (list, tuple)):
-        return any(id(one) in gone or _holds(one, gone) for one in part)
-    return isinstance(part, dict) and any(id(one) in gone or _holds(one, gone) for one in part.values())
+_GONE: Any = object()
 
 
-def _without(part: Any, gone: set[int]) -> Any:
-    if isinstance(part, (list, tuple)):
-        return type(part)([_without(one, gone) for one in part if id(one) not in gone])
-    if isinstance(part, dict):
-        return {name: _without(one, gone) for name, one in part.items() if id(one) not in gone}
-    return part
+class _Removal:
+    """What has to change in a graph to lose some variables and arrays. Variables are gone everywhere.
+
+    Args:
+        pairs: the variables and arrays, by path.
+    """
+
+    def __init__(self, pairs: list[tuple[Path, Any]]) -> None:
+        self.gone = {id(leaf) for _, leaf in pairs if isinstance(leaf, Variable)}
+        self.paths = {path for path, leaf in pairs if not isinstance(leaf, Variable)}
+        self.seen: set[int] = set()
+        self.changes: list[tuple[Any, dict[Any, Any]]] = []
+
+    def visit(self, part: Any, path: Path, owner: Pytree | None) -> Any:
+        """What takes the place of a part of the graph: mostly itself, `_GONE` for nothing.
+
+        Args:
+            part: the part.
+            path: where it lies.
+            owner: the object that holds it.
+        """
+        if id(part) in self.gone or path in self.paths:
+            return _GONE
+        if isinstance(part, Variable) or id(part) in self.seen:
+            return part
+        if isinstance(part, Pytree):
+            self.seen.add(id(part))
+            self._visit_all(part, dict(attributes_of(part)), path, part)
+        elif isinstance(part, dict):
+            self._visit_all(part, part, path, owner)
+        elif isinstance(part, list):
+            self._visit_all(part, dict(enumerate(part)), path, owner)
+        elif type(part) is tuple:
+            now = [self.visit(one, (*path, number), owner) for number, one in enumerate(part)]
+            if any(one is not before for one, before in zip(now, part, strict=True)):
+                return tuple([one for one in now if one is not _GONE])
+        elif any(id(leaf) in self.gone for leaf in jax.tree.leaves(part, is_leaf=is_object)):
+            raise _unchangeable("pop", part, path_text(path))
+        return part
+
+    def _visit_all(self, holder: Any, parts: dict[Any, Any], path: Path, owner: Pytree | None) -> None:
+        now = {name: self.visit(one, (*path, name), owner) for name, one in parts.items()}
+        changed = {name: one for name, one in now.items() if one is not parts[name]}
+        if changed:
+            if owner is not None:
+                check_live(owner, str(next(iter(changed))))
+            self.changes.append((holder, changed))
+
+    def commit(self) -> None:
+        """Makes the changes; the last items of a list first, since those after one that is deleted move."""
+        for holder, changed in self.changes:
+            for name, one in reversed(changed.items()):
+                if isinstance(holder, Pytree):
+                    delattr(holder, str(name)) if one is _GONE else vars(holder).update({str(name): one})
+                elif one is _GONE:
+                    del holder[name]
+                else:
+                    holder[name] = one
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
@@ -21,6 +21,7 @@ from .walk import Place, Walk
 __all__ = [
     "GraphDef",
     "Path",
+    "PureState",
     "call",
     "clone",
     "flatten",
@@ -90,6 +91,10 @@ class GraphDef(Generic[Node]):
         return f"GraphDef({kind.__name__ if kind else 'pytree'}, {self.num_leaves} values)"
 
 
+PureState: TypeAlias = tuple[GraphDef[Node], State]
+"""What `split` gives with no filter: a `GraphDef` and a `State`."""
+
+
 def _paths(definition: Definition) -> Iterable[Path]:
     kind = definition[0]
     if kind == OBJECT:
@@ -131,7 +136,7 @@ def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
     return walk.define(node, (), ""), walk.pairs
 
 
-def flatten(node: Any) -> tuple[GraphDef[Any], FlatState]:
+def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
     """The definition of a graph, and its variables and arrays by path.
 
     Example:
@@ -142,9 +147,10 @@ def flatten(node: Any) -> tuple[GraphDef[Any], FlatState]:
 
     Args:
         node: an object, or a pytree that holds objects.
+        with_paths: whether the paths are told; if not, the variables and arrays come in a list.
     """
     definition, pairs = listed(node)
-    return GraphDef(definition), FlatState(pairs)
+    return GraphDef(definition), FlatState(pairs) if with_paths else [leaf for _, leaf in pairs]
 
 
 def split(node: Any, *filters: Filter) -> Any:
@@ -173,9 +179,14 @@ def split(node: Any, *filters: Filter) -> Any:
         LiftArgumentError: where a filter comes after `...`.
     """
     definition, pairs = listed(node)
-    if len(pairs) == 1 and not pairs[0][0]:  # a variable or an array alone has no path
-        return GraphDef(definition), pairs[0][1]
-    return GraphDef(definition), *[State.from_flat_path(found) for found in group(pairs, filters or (...,))]
+    return GraphDef(definition), *[_state_of(found) for found in group(pairs, filters or (...,))]
+
+
+def _state_of(pairs: list[tuple[Path, Any]]) -> Any:
+    """The state of some variables; a variable or an array that is the whole graph has no path, and is its own state."""
+    if len(pairs) == 1 and not pairs[0][0]:
+        return pairs[0][1]
+    return State.from_flat_path(pairs)
 
 
 def state(node: Any, *filters: Filter) -> Any:
@@ -193,7 +204,7 @@ def state(node: Any, *filters: Filter) -> Any:
     Returns:
         One `State`; for several filters a tuple of them.
     """
-    found = [State.from_flat_path(pairs) for pairs in group(listed(node)[1], filters or (...,), complete=False)]
+    found = [_state_of(pairs) for pairs in group(listed(node)[1], filters or (...,), complete=False)]
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -214,7 +225,7 @@ def graphdef(node: Any) -> GraphDef[Any]:
     return GraphDef(listed(node)[0])
 
 
-def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
+def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Any:
     """Makes a graph of its definition and its values: the inverse of `split`.
 
     Example:
@@ -230,6 +241,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
         states: the values: states, or nested mappings, whose leaves are variables or raw values. A variable becomes a
             part of the graph itself. A raw value gets the kind and the metadata of the definition.
         copy: whether the graph gets copies of the variables instead.
+        recreate_variables: whether a raw value becomes a variable where one was. If not, it becomes the attribute.
 
     Returns:
         New objects, as the definition says.
@@ -238,14 +250,21 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
         LiftArgumentError: where a value is missing, or is not of the graph.
     """
     if isinstance(graphdef, GraphState):
-        graphdef, states = graphdef._graphdef, (graphdef._state, *states)
+        others = [one for one in states if not isinstance(one, GraphState) or one._graphdef != graphdef._graphdef]
+        if others:
+            raise LiftArgumentError(
+                "merge",
+                f"the first is a GraphState, and a {type(others[0]).__name__} after it is none of the same graph.",
+                "Pass all that `unpack` gave, and no others.",
+            )
+        graphdef, states = graphdef._graphdef, (graphdef, *states)
     if not isinstance(graphdef, GraphDef):
         raise LiftArgumentError(
             "merge", f"expected a GraphDef, given a {type(graphdef).__name__}.", "Write `merge(graphdef, state)`."
         )
     leaves = dict(pairs_of_states(states))
     _check_complete(graphdef, leaves)
-    return _Merger(leaves, copy).build(graphdef.definition)
+    return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)
 
 
 def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
@@ -263,17 +282,17 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 class _Merger(Builder):
     """A builder of the leaves of states, by path."""
 
-    __slots__ = ("copy",)
+    __slots__ = ("copy", "recreate")
 
-    def __init__(self, leaves: Mapping[Path, Any], copy: bool) -> None:
+    def __init__(self, leaves: Mapping[Path, Any], copy: bool, recreate: bool = True) -> None:
         super().__init__(lambda _, path: leaves[path])
-        self.copy = copy
+        self.copy, self.recreate = copy, recreate
 
     def _variable(self, definition: Definition) -> Any:
         _, cls, index, metadata, _, group, path = definition
         leaf = self.read(group, path)
         if not isinstance(leaf, Variable):
-            made = cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
+            made = leaf if not self.recreate else cls.made(leaf, self._metadata(cls, metadata, group), self.trace)
         elif self.copy:
             made = type(leaf).made(leaf._value, leaf._metadata, self.trace)
         else:
@@ -332,7 +351,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
     return made
 
 
-def map(f: Callable[[Path, Any], Any], node: Node, /) -> Node:
+def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: bool = True) -> Node:
     """A graph like another one, with what a function makes of each of its variables and arrays.
 
     Example:
@@ -344,9 +363,11 @@ def map(f: Callable[[Path, Any], Any], node: Node, /) -> Node:
     Args:
         f: called with the path and the variable or the array there; returns what takes its place.
         node: an object, or a pytree that holds objects.
+        recreate_variables: whether what is no variable becomes one where one was. If not, it becomes the attribute.
     """
     definition, pairs = listed(node)
-    made: Node = _Merger({path: f(path, leaf) for path, leaf in pairs}, copy=False).build(definition)
+    leaves = {path: f(path, leaf) for path, leaf in pairs}
+    made: Node = _Merger(leaves, copy=False, recreate=recreate_variables).build(definition)
     return made
 
 

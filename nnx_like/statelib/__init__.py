@@ -15,14 +15,13 @@ from .functions import (
     to_flat_state,
     to_pure_dict,
 )
-from .graph_state import GraphState, PureState
+from .graph_state import GraphState
 from .pure import as_pure
 from .state import FlatState, State, state_over
 
 __all__ = [
     "FlatState",
     "GraphState",
-    "PureState",
     "State",
     "as_pure",
     "create_path_filters",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 from jax.tree_util import DictKey
@@ -11,10 +11,7 @@ from jax.tree_util import DictKey
 from .nested import sorted_keys
 from .state import State
 
-__all__ = ["GraphState", "PureState"]
-
-PureState: TypeAlias = tuple[Any, State]
-"""What `split` gives with no filter: a `GraphDef` and a `State`."""
+__all__ = ["GraphState"]
 
 
 class GraphState(MutableMapping[Any, Any]):
