@@ -3,19 +3,17 @@ from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
+from .graph.flattening import flatten, unflatten, unpack
 from .graph.functions import (
     GraphDef,
     PureState,
     call,
     clone,
-    flatten,
     graphdef,
     map,
     merge,
     split,
     state,
-    unflatten,
-    unpack,
     variables,
 )
 from .layers import initializers

@@ -1,6 +1,6 @@
 """Graphs of objects: their definitions, their values, and what is done with both."""
 
 from ..filterlib import Key
-from .functions import flatten, unflatten
+from .flattening import flatten, unflatten
 
 __all__ = ["Key", "flatten", "unflatten"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -24,7 +24,6 @@ __all__ = [
     "PureState",
     "call",
     "clone",
-    "flatten",
     "graphdef",
     "listed",
     "map",
@@ -32,8 +31,6 @@ __all__ = [
     "pairs_of_states",
     "split",
     "state",
-    "unflatten",
-    "unpack",
     "variables",
 ]
 
@@ -134,23 +131,6 @@ def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
     """The definition of a graph, and its variables and arrays by path."""
     walk = _Listing()
     return walk.define(node, (), ""), walk.pairs
-
-
-def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
-    """The definition of a graph, and its variables and arrays by path.
-
-    Example:
-        >>> import nnx_like as nnx
-        >>> definition, flat = nnx.flatten(nnx.Dict(w=nnx.Param(2.0)))
-        >>> [(path, leaf.get_value()) for path, leaf in flat]
-        [(('w',), 2.0)]
-
-    Args:
-        node: an object, or a pytree that holds objects.
-        with_paths: whether the paths are told; if not, the variables and arrays come in a list.
-    """
-    definition, pairs = listed(node)
-    return GraphDef(definition), FlatState(pairs) if with_paths else [leaf for _, leaf in pairs]
 
 
 def split(node: Any, *filters: Filter) -> Any:
@@ -267,18 +247,6 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
     return _Merger(leaves, copy, recreate_variables).build(graphdef.definition)
 
 
-def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
-    """Makes a graph of its definition and its values: the inverse of `flatten`.
-
-    Args:
-        graphdef: what is static.
-        state: a `FlatState`, a `State`, or the values in a list, in the order of `flatten`.
-    """
-    if isinstance(state, Sequence) and not isinstance(state, FlatState):
-        return merge(graphdef, FlatState(list(zip(graphdef.paths, state, strict=True))))
-    return merge(graphdef, state)
-
-
 class _Merger(Builder):
     """A builder of the leaves of states, by path."""
 
@@ -369,28 +337,6 @@ def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: boo
     leaves = {path: f(path, leaf) for path, leaf in pairs}
     made: Node = _Merger(leaves, copy=False, recreate=recreate_variables).build(definition)
     return made
-
-
-def unpack(node: Any, *filters: Filter) -> Any:
-    """`split`, with each state and the definition in one pytree, which is a mapping as the state is.
-
-    Example:
-        >>> import jax
-        >>> import nnx_like as nnx
-        >>> packed = nnx.unpack(nnx.Dict(w=nnx.Param(2.0)))
-        >>> nnx.merge(jax.tree.map(lambda leaf: 10 * leaf, packed)).w.get_value()
-        20.0
-
-    Args:
-        node: an object, or a pytree that holds objects.
-        filters: for each `GraphState` what it takes; the first that matches counts. Without, there is one.
-
-    Returns:
-        A `GraphState`; for several filters a tuple of them.
-    """
-    graphdef, *states = split(node, *filters)
-    packed = [GraphState(graphdef, state) for state in states]
-    return packed[0] if len(packed) == 1 else tuple(packed)
 
 
 def call(graphdef_state: tuple[GraphDef[Any], Any], /) -> Any:

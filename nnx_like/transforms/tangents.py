@@ -17,7 +17,7 @@ from liftcore.errors import LiftArgumentError
 from ..crossing.ref import Ref, Still, is_ref
 from ..graph.build import value_of
 from ..graph.definition import VARIABLE, Definition, entries, metadata_of, path_text
-from ..graph.functions import flatten
+from ..graph.flattening import flatten
 from ..graph.walk import value_parts
 from ..objects.pytree import Pytree
 from ..statelib.state import FlatState, State

@@ -1,0 +1,66 @@
+"""Other ways to take a graph apart, and back: flat, and as one mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from ..filterlib import Filter
+from ..statelib.graph_state import GraphState
+from ..statelib.state import FlatState
+from .functions import GraphDef, listed, merge, split
+
+__all__ = ["flatten", "unflatten", "unpack"]
+
+Node = TypeVar("Node")
+
+
+def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
+    """The definition of a graph, and its variables and arrays by path.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> definition, flat = nnx.flatten(nnx.Dict(w=nnx.Param(2.0)))
+        >>> [(path, leaf.get_value()) for path, leaf in flat]
+        [(('w',), 2.0)]
+
+    Args:
+        node: an object, or a pytree that holds objects.
+        with_paths: whether the paths are told; if not, the variables and arrays come in a list.
+    """
+    definition, pairs = listed(node)
+    return GraphDef(definition), FlatState(pairs) if with_paths else [leaf for _, leaf in pairs]
+
+
+def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
+    """Makes a graph of its definition and its values: the inverse of `flatten`.
+
+    Args:
+        graphdef: what is static.
+        state: a `FlatState`, a `State`, or the values in a list, in the order of `flatten`.
+    """
+    if isinstance(state, Sequence) and not isinstance(state, FlatState):
+        return merge(graphdef, FlatState(list(zip(graphdef.paths, state, strict=True))))
+    return merge(graphdef, state)
+
+
+def unpack(node: Any, *filters: Filter) -> Any:
+    """`split`, with each state and the definition in one pytree, which is a mapping as the state is.
+
+    Example:
+        >>> import jax
+        >>> import nnx_like as nnx
+        >>> packed = nnx.unpack(nnx.Dict(w=nnx.Param(2.0)))
+        >>> nnx.merge(jax.tree.map(lambda leaf: 10 * leaf, packed)).w.get_value()
+        20.0
+
+    Args:
+        node: an object, or a pytree that holds objects.
+        filters: for each `GraphState` what it takes; the first that matches counts. Without, there is one.
+
+    Returns:
+        A `GraphState`; for several filters a tuple of them.
+    """
+    graphdef, *states = split(node, *filters)
+    packed = [GraphState(graphdef, state) for state in states]
+    return packed[0] if len(packed) == 1 else tuple(packed)
