@@ -21,6 +21,7 @@ from .groups import Groups, parts_of
 from .inside import encode_part, holds_objects
 from .kept import Used, find, keep
 from .ref import Change, Ref, Still
+from .wording import in_terms_of
 
 __all__ = ["Outside", "still"]
 
@@ -34,6 +35,7 @@ class Outside:
         prefix: the groups of what is in it, encoded; a pytree prefix.
         what: what errors call that prefix.
         cached: whether what is traced may be found again; an object that may change unseen is then another each time.
+        name: what errors call the pytree, where it is one value.
 
     Attributes:
         args: the pytree with a `Ref` for each object.
@@ -41,9 +43,12 @@ class Outside:
         values: its values, by group and key.
     """
 
-    def __init__(self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True) -> None:
+    def __init__(
+        self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True, name: str = ""
+    ) -> None:
+        self._groups = groups
         self.walk: Walk | Used
-        self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None)
+        self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
         self.values: Mapping[str, Mapping[str, Any]] = self.walk.values
 
     @contextlib.contextmanager
@@ -53,7 +58,8 @@ class Outside:
         Args:
             mutable: a filter of the groups that may be written in it.
         """
-        with liftcore.bind(self.values, mutable=mutable, creates=False).temporary() as scope:
+        bound = liftcore.bind(self.values, mutable=mutable, creates=False)
+        with in_terms_of(self._groups), bound.temporary() as scope:
             yield scope
 
     def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
@@ -196,13 +202,15 @@ def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, 
         yield from ((group, key, new) for key, new in written.items())
 
 
-def crossed(groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None) -> tuple[Walk | Used, Any]:
+def crossed(
+    groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: str = ""
+) -> tuple[Walk | Used, Any]:
     """What is met in a pytree, and the pytree with a `Ref` for each object.
 
     Where the objects are the same as in an earlier call, a walk that was kept says it; where one lies in a list or the
     like, or a filter decides its groups, no walk is kept.
     """
-    parts, structure = parts_of(groups, args, prefix, "", what)
+    parts, structure = parts_of(groups, args, prefix, name, what)
     roots = [one for one in parts if isinstance(one[2], Pytree)]
     may_keep = all(type(group) is str for _, group, _ in roots) and not any(
         holds_objects(part) for _, _, part in parts if not isinstance(part, Pytree)
@@ -214,7 +222,7 @@ def crossed(groups: Groups, args: Any, prefix: Any, what: str, unknown: object =
         encoded = [next(left) if isinstance(part, Pytree) else part for _, _, part in parts]
     else:
         walk = Walk(unknown)
-        encoded = [encode_part(walk, groups, part, group, name, what) for name, group, part in parts]
+        encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
         if roots and may_keep:
             keep(walk, roots, [one for one in encoded if type(one) is Ref])
     return walk, encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)

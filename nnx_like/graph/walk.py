@@ -31,7 +31,7 @@ from .definition import (
     step_of,
 )
 
-__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "value_parts"]
+__all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "is_traceable", "value_parts"]
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
 """The group of all variables below an object, or what says the group of each: `prefix(path, variable)`."""
@@ -80,13 +80,14 @@ def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) 
             _SINGLE.add(kind)
         return raw, None
     try:
-        arrays, rest = flatten_static(raw, _is_traced)
+        arrays, rest = flatten_static(raw, is_traceable)
     except Undescribed:
         return (), static(raw, path, unknown)
     return tuple(arrays), rest
 
 
-def _is_traced(leaf: Any) -> bool:
+def is_traceable(leaf: Any) -> bool:
+    """Whether JAX can trace a leaf: an array, or a number."""
     return type(leaf) in _NUMBERS or is_array(leaf)
 
 

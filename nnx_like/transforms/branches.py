@@ -7,15 +7,20 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 import liftcore
+from liftcore.errors import LiftArgumentError
 
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Change, Ref
 from ..errors import StructureError
+from ..graph.definition import AGAIN
 from ..graph.differences import difference
-from .decorating import checked, named, title
+from ..graph.walk import is_traceable
+from .decorating import Plain, checked, named, title
 
 __all__ = ["cond", "switch"]
 
@@ -89,8 +94,8 @@ def _groups(where: str) -> Groups:
     return groups
 
 
-_traced: contextvars.ContextVar[list[tuple[str, Inside, Change]]] = contextvars.ContextVar("traced")
-"""What the branches of the innermost choice did that were traced so far."""
+_traced: contextvars.ContextVar[list[tuple[str, str, Inside, Change]]] = contextvars.ContextVar("traced")
+"""What the branches of the innermost choice returned and did to the structure of objects, of those traced so far."""
 
 
 def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tuple[Any, ...]) -> Any:
@@ -119,17 +124,35 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
         result, home, change = inside.encode(fun(*inside.decode(operands)), groups.name(_OPERANDS))
-        _check_agrees(title(name, fun), inside, change)
+        _check_agrees(title(name, fun), _types(result), inside, change)
         return result, home, change
 
     return body
 
 
-def _check_agrees(where: str, inside: Inside, change: Change) -> None:
+def _types(result: Any) -> str:
+    """The structure of a result, with a type or a class for each leaf."""
+
+    def one(leaf: Any) -> Any:
+        if type(leaf) is Ref:  # one that came in, or was met before, is known by its number
+            again = leaf.definition[0] == AGAIN
+            return Plain(f"object {leaf.definition[1]}" if again else repr(leaf))
+        return Plain(jax.typeof(leaf).str_short(short_dtypes=False) if is_traceable(leaf) else repr(leaf))
+
+    return repr(jax.tree.map(one, result, is_leaf=lambda leaf: type(leaf) is Ref))
+
+
+def _check_agrees(where: str, types: str, inside: Inside, change: Change) -> None:
     """Checks that a branch does to the structure of the objects what the first one did."""
     traced = _traced.get([])
-    traced.append((where, inside, change))
-    first, _, other = traced[0]
+    traced.append((where, types, inside, change))
+    first, expected, _, other = traced[0]
+    if types != expected:
+        raise LiftArgumentError(
+            where,
+            f"the branches must return the same structure and types; {first} returns {expected}, this one {types}.",
+            "Return the same structure, shapes and dtypes from all; objects must be the same ones, or alike.",
+        )
     if change == other:
         return
     befores = [ref.definition for ref, _ in inside.given]

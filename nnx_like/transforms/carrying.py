@@ -6,11 +6,14 @@ from typing import Any
 
 import jax
 
+from liftcore.errors import CarryTypeError
+
 from ..crossing.inside import Inside
 from ..crossing.ref import Change, Ref
 from ..errors import StructureError
 from ..graph.differences import difference, renumbered
 from ..graph.walk import is_object
+from .decorating import Plain
 
 __all__ = ["carried", "check_same_structure"]
 
@@ -26,12 +29,19 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
 
     Raises:
         StructureError: where an object in it is not the one that came in.
+        CarryTypeError: where it has another structure.
     """
-    before, _ = jax.tree.flatten(given, is_leaf=is_object)
+    before, shape = jax.tree.flatten(given, is_leaf=is_object)
     refs = jax.tree.leaves(encoded, is_leaf=lambda one: type(one) is Ref)
     pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
     if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
         return value
+    if structure != shape:
+        raise CarryTypeError(
+            where,
+            f"it took the carry {_outline(given)}, and gave back {_outline(value)}.",
+            "Return a carry of the structure that the function was given.",
+        )
     objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
     for number, (path, leaf) in enumerate(pairs):
@@ -47,6 +57,12 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
             leaf = ref
         leaves.append(leaf)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _outline(value: Any) -> str:
+    """The structure of a pytree, with the class of each object."""
+    leaves, structure = jax.tree.flatten(value, is_leaf=is_object)
+    return repr(structure.unflatten([Plain(type(leaf).__name__ if is_object(leaf) else "*") for leaf in leaves]))
 
 
 def _shown(value: Any) -> str:

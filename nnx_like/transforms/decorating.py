@@ -11,7 +11,7 @@ from liftcore.errors import LiftArgumentError, check_function
 
 from ..objects.pytree import Pytree
 
-__all__ = ["MISSING", "checked", "named", "numbered", "positional", "title"]
+__all__ = ["MISSING", "Plain", "checked", "named", "numbered", "positional", "title"]
 
 
 class _Missing:
@@ -23,6 +23,15 @@ class _Missing:
 
 MISSING: Any = _Missing()
 """The default of the function: a transformation that is called without one is a decorator."""
+
+
+class Plain(str):
+    """A text that shows without quotes where it stands for a leaf of a pytree."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def title(name: str, f: Any) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
+from ..graph.walk import is_object, is_traceable
 from .decorating import MISSING, checked, named, numbered
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
@@ -175,7 +176,24 @@ class JitFunction:
         form, outside = self._crossed(args, kwargs)
         if form.placed:
             outside.place(_concrete(form.placed))
-        return outside.call(form.lifted, *outside.args, mutable=form.donated)
+        try:
+            return outside.call(form.lifted, *outside.args, mutable=form.donated)
+        except TypeError:
+            self._check_traceable(args, kwargs)
+            raise
+
+    def _check_traceable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises the error that says which argument JAX cannot trace, if one is so."""
+        numbers, names = self._static
+        dynamic = [(number, arg) for number, arg in enumerate(args) if number not in numbers]
+        for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(arg, is_leaf=is_object):
+                if not is_object(leaf) and not is_traceable(leaf):
+                    raise LiftArgumentError(
+                        self._groups.where,
+                        f"argument {name!r}{jax.tree_util.keystr(path)} is {shown(leaf)}, which JAX cannot trace.",
+                        f"Say that it is static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
+                    ) from None
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
         """The program for arguments like these, without running it: `lower(…).compile()`, as in `jax.jit`.

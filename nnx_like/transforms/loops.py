@@ -49,7 +49,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     where = checked("while_loop", body_fun)
     checked("while_loop", cond_fun)
     groups = _groups(where)
-    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, groups.name(_CARRIED)))
+    return _run(_while_loop(cond_fun, body_fun), Outside(groups, init_val, groups.name(_CARRIED), name="value"))
 
 
 def fori_loop(
@@ -82,7 +82,9 @@ def fori_loop(
         CarryTypeError: where the type of a value changed.
     """
     groups = _groups(checked("fori_loop", body_fun))
-    return _run(_fori_loop(body_fun, unroll), Outside(groups, init_val, groups.name(_CARRIED)), lower, upper)
+    return _run(
+        _fori_loop(body_fun, unroll), Outside(groups, init_val, groups.name(_CARRIED), name="value"), lower, upper
+    )
 
 
 _CARRIED = "carried"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError, LoopInvarianceError
+from liftcore.errors import LiftArgumentError
 
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
@@ -132,7 +130,7 @@ def scan(
         outside = Outside(groups, positional(f, args, kwargs), in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
-        with outside.scope([name for name in groups.specs if name != streams]) as scope, _in_our_terms(groups):
+        with outside.scope([name for name in groups.specs if name != streams]) as scope:
             carry, (ys, home, change) = lifted(scope, carry, *xs)
             ys = outside.leave(scope, ys, home, change)
         return _joined(outside.given(carry), ys, out_axes, given_back)
@@ -157,23 +155,6 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
         return Choose((*split, *rules), many=not isinstance(group, Choose) or group.many)
 
     return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
-
-
-@contextlib.contextmanager
-def _in_our_terms(groups: Groups) -> Iterator[None]:
-    """Says in terms of axes what is wrong with variables that all iterations share."""
-    try:
-        yield
-    except LoopInvarianceError as error:
-        found = re.findall(rf"{groups.label} None/([^']*)'", error.what)
-        if not found:
-            raise
-        raise LoopInvarianceError(
-            groups.where,
-            f"{', '.join(found)} has the axis None, one value for all iterations, and gets one that depends on the "
-            "iteration, or on what it was before.",
-            "Give such variables an axis, or carry them: `nnx.StateAxes({nnx.BatchStat: nnx.Carry, ...: None})`.",
-        ) from error
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 import liftcore
+from liftcore.errors import LiftArgumentError, shown
 
 from ..crossing.groups import ByFilter, Groups, is_spec
 from ..crossing.inside import Inside
@@ -66,6 +67,8 @@ def shard_map(
         return functools.partial(shard_map, in_specs=in_specs, out_specs=out_specs, **options)
     groups = Groups(checked("shard_map", f), "spec")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    _check_specs(groups.where, "in_specs", in_specs)
+    _check_specs(groups.where, "out_specs", out_specs)
     in_prefix, out_prefix = groups.encode(_everywhere(in_specs)), groups.encode(_everywhere(out_specs))
     placed = {name: jax.sharding.NamedSharding(mesh, spec) for name, spec in groups.specs.items()}
 
@@ -98,3 +101,14 @@ def _everywhere(specs: Any) -> Any:
     if specs is None:
         return _EVERYWHERE
     return specs if is_spec(specs) else jax.tree.map(_everywhere, specs, is_leaf=is_spec)
+
+
+def _check_specs(where: str, what: str, specs: Any) -> None:
+    for spec in jax.tree.leaves(specs, is_leaf=is_spec):
+        for one in spec.specs if isinstance(spec, ByFilter) else (spec,):
+            if not isinstance(one, jax.sharding.PartitionSpec):
+                raise LiftArgumentError(
+                    where,
+                    f"expected a `PartitionSpec` for each part of `{what}`, given {shown(one)}.",
+                    "Write `P()` for the same value on all devices, `P('data')` for the first axis in parts.",
+                )

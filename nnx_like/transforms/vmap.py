@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import liftcore
+from liftcore.errors import LoopInvarianceError
 
 from ..crossing.groups import ByFilter, Groups
 from ..crossing.inside import Inside
@@ -140,6 +141,15 @@ def mapped(
         if static:
             args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
         outside = Outside(groups, args, in_prefix)
-        return outside.call(lifted, *outside.args, mutable=True)
+        try:
+            return outside.call(lifted, *outside.args, mutable=True)
+        except ValueError as error:
+            if "axis spec None but output was batched" not in str(error):
+                raise
+            raise LoopInvarianceError(
+                groups.where,
+                f"out_axes={out_axes} has None for a result, or for a new variable, that differs between elements.",
+                "Give it an axis.",
+            ) from error
 
     return wrapped
