@@ -114,17 +114,20 @@ def _changed(now: Any, given: Any) -> bool:
 class _InnerBuilder(Builder):
     """A builder that notes where each value came from, and gives metadata as a body sees it."""
 
-    __slots__ = ("arrays", "names", "slots")
+    __slots__ = ("arrays", "described", "names", "slots")
 
     def __init__(self, values: Any, names: AxisNames | None) -> None:
         super().__init__(lambda group, key: values[group][key])
         self.names = names
         self.slots: dict[int, Any] = {}
+        self.described: dict[int, Any] = {}
         self.arrays: dict[Place, Any] = {}
 
     def _variable(self, definition: Definition) -> Any:
         made = super()._variable(definition)
         self.slots[id(made)] = definition[5:]
+        if self.names is not None and definition[3]:
+            self.described[id(made)] = made._metadata, definition[3]
         return made
 
     def _array(self, definition: Definition, place: Place | None) -> Any:
@@ -173,6 +176,9 @@ class _InnerWalk(Walk):
         names = self.inside.names
         if names is None or not (value._metadata or is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
+        given, outside = self.inside.builder.described.get(id(value), _NOTHING)
+        if given is value._metadata and not names.is_told(value):  # the name of the axis that it lost is known
+            return outside
         return metadata_definition(names.outside(type(value), value._metadata, group), path)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:

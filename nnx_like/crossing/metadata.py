@@ -38,6 +38,11 @@ class AxisNames:
         self.name = transform_metadata.get(PARTITION_NAME)
         self.gains = {key: value for key, value in transform_metadata.items() if key != PARTITION_NAME}
 
+    def is_told(self, variable: Variable[Any]) -> bool:
+        """Whether a variable has hooks for axes, which are called on its way in and out."""
+        metadata = variable._metadata
+        return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
+
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
         """The metadata of a variable as a body sees it."""
         return self._changed(kind, metadata, group, False)

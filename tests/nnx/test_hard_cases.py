@@ -251,6 +251,19 @@ def test_axis_names_follow_negative_axes() -> None:
     assert model.w.sharding == ("a", "b", "layers")
 
 
+def test_a_variable_that_goes_home_has_the_names_of_its_axes_again() -> None:
+    seen = []
+    model = nnx.Dict(w=nnx.Param(jnp.zeros((2, 3)), sharding=("a", "b")))
+
+    def run(model: Any) -> None:
+        seen.append(model.w.sharding)
+        model.w += 1
+
+    nnx.vmap(run)(model)
+    assert seen == [("b",)]
+    assert model.w.sharding == ("a", "b")
+
+
 def test_an_inner_lift_changes_nothing_that_the_outer_body_closes_over() -> None:
     model = Model()
 
