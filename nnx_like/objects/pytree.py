@@ -90,7 +90,7 @@ class Pytree(metaclass=PytreeMeta):
             value, is_static = unmarked(type(self).__name__, name, value)
             flattening.mark(self, {name: is_static})
         if flattening.is_marked_static(self, name) and has_data(value):
-            raise _static_data(self, name)
+            raise _static_data(self, name, value)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -196,7 +196,7 @@ def check_pytree(pytree: Any, /) -> None:
         if isinstance(node, Pytree):
             for name, value in vars(node).items():
                 if flattening.is_marked_static(node, name) and has_data(value):
-                    raise _static_data(node, name)
+                    raise _static_data(node, name, value)
             check_pytree(list(vars(node).values()))
 
 
@@ -213,8 +213,8 @@ def renewed(node: Pytree) -> Any:
     return made
 
 
-def _static_data(node: Pytree, name: str) -> StructureError:
-    kinds = sorted({type(one).__name__ for one in has_data(vars(node).get(name))}) or ["data"]
+def _static_data(node: Pytree, name: str, value: Any) -> StructureError:
+    kinds = sorted({type(one).__name__ for one in has_data(value)})
     return StructureError(
         f"{type(node).__name__}.{name}",
         f"it is marked static, and was assigned a value that holds data ({', '.join(kinds)}).",

@@ -51,7 +51,7 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
                 place = jax.tree_util.keystr(path) or "the value"
                 raise StructureError(
                     f"{where}, {place}",
-                    f"the carry must hold the objects that came in; expected {_shown(old)}, given {_shown(leaf)}.",
+                    f"the carry must hold the objects that came in; expected {_shown(old, 'the')}, given {_shown(leaf, 'another')}.",
                     "Return the object that the function was given, and change its variables: `nnx.update(old, …)`.",
                 )
             leaf = ref
@@ -65,8 +65,8 @@ def _outline(value: Any) -> str:
     return repr(structure.unflatten([Plain(type(leaf).__name__ if is_object(leaf) else "*") for leaf in leaves]))
 
 
-def _shown(value: Any) -> str:
-    return f"the {type(value).__name__} of the iteration" if is_object(value) else f"a {type(value).__name__}"
+def _shown(value: Any, which: str) -> str:
+    return f"{which if is_object(value) else 'a'} {type(value).__name__}"
 
 
 def check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
