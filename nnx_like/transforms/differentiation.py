@@ -22,7 +22,9 @@ from liftcore.errors import LiftArgumentError
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside, keep_all
 from ..crossing.outside import Outside
+from ..crossing.ref import Still
 from ..filterlib import Everything, Filter, OfType, to_predicate
+from ..graph.definition import static, static_value
 from ..graph.walk import is_object
 from ..variablelib.kinds import Param
 from ..variablelib.variable import Variable
@@ -38,8 +40,11 @@ __all__ = [
     "differentiated",
     "group_by_filter",
     "in_two_groups",
+    "is_number",
     "moves",
     "plain_result",
+    "unveiled",
+    "veiled",
 ]
 
 DIFFERENTIATED, REST = "differentiated", "rest"
@@ -101,7 +106,7 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
         raw: an array, a number, or a pytree.
         allow_int: whether integers count too.
     """
-    leaves = [leaf for leaf in jax.tree.leaves(raw) if is_array(leaf) or isinstance(leaf, complex | float | int)]
+    leaves = list(filter(is_number, jax.tree.leaves(raw)))
     types: list[Any] = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)
 
@@ -235,6 +240,33 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     return result, aux
 
 
+def veiled(tree: Any) -> Any:
+    """A pytree whose leaves JAX takes: what is no object, array or number is static.
+
+    Args:
+        tree: a pytree that may hold objects.
+    """
+
+    def still(leaf: Any) -> Any:
+        return leaf if is_object(leaf) or is_number(leaf) else Still(static(leaf, ()))
+
+    return jax.tree.map(still, tree, is_leaf=is_object)
+
+
+def unveiled(tree: Any) -> Any:
+    """The inverse of `veiled`."""
+
+    def plain(leaf: Any) -> Any:
+        return static_value(leaf.definition) if type(leaf) is Still else leaf
+
+    return jax.tree.map(plain, tree, is_leaf=lambda leaf: type(leaf) is Still or is_object(leaf))
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf of a pytree is an array or a number of Python's."""
+    return is_array(leaf) or isinstance(leaf, complex | float | int)
+
+
 def differentiated(
     name: str,
     f: Callable[..., Any],
@@ -263,7 +295,7 @@ def differentiated(
         inside = Inside(scope, groups)
         args, kwargs = inside.decode((args, kwargs))
         result, aux = plain_result(groups.where, f(*args, **kwargs), has_aux)
-        return result, (jax.tree.map(lambda _: 0, result), inside.encode(aux, REST, keep=keep_all))
+        return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, keep=keep_all))
 
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
     lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}
@@ -276,7 +308,7 @@ def differentiated(
         with outside.scope() as scope:
             run = lifted[DIFFERENTIATED in outside.walk.values]
             result, (like, home), derivatives = run(scope, *given, **named)
-            aux = outside.leave(scope, *home)
+            aux = unveiled(outside.leave(scope, *home))
         found = finish([given[number] for number in arguments.numbers], like, result, derivatives)
         return (found, aux) if has_aux else found
 

@@ -26,7 +26,7 @@ from ..graph.build import Builder
 from ..graph.definition import static, static_value
 from ..graph.walk import Walk, is_object
 from .decorating import named
-from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups
+from .differentiation import EVERYTHING, REST, DiffState, group_by_filter, in_two_groups, is_number, veiled
 
 __all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "zero"]
 
@@ -179,7 +179,7 @@ def _positional(
     found.apply_defaults()
     full = found.args
     for place in range(min(given, len(full)), len(full)):
-        if place not in held and not all(map(_is_number, jax.tree.leaves(full[place]))):
+        if place not in held and not all(map(is_number, jax.tree.leaves(full[place]))):
             return full[:place]
     return full
 
@@ -187,10 +187,6 @@ def _positional(
 def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
     parameter = inspect.signature(fun).parameters.get(name)
     return parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
-
-
-def _is_number(leaf: Any) -> bool:
-    return is_array(leaf) or isinstance(leaf, complex | float | int)
 
 
 def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
@@ -222,12 +218,7 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
         The pytree with refs, and the values of the objects.
     """
     walk = Walk()
-
-    def still(leaf: Any) -> Any:
-        return leaf if is_object(leaf) or _is_number(leaf) else Still(static(leaf, ()))
-
-    tree = jax.tree.map(still, tree, is_leaf=is_object)
-    return encode(walk, groups, tree, REST, "residuals", "residuals"), walk.values
+    return encode(walk, groups, veiled(tree), REST, "residuals", "residuals"), walk.values
 
 
 def from_values(tree: Any, values: Any) -> Any:

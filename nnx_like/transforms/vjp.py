@@ -14,7 +14,7 @@ from liftcore.errors import LiftArgumentError
 from ..crossing.inside import Inside, keep_all
 from ..crossing.outside import Outside
 from .decorating import MISSING, named, positional
-from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result
+from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result, unveiled, veiled
 from .tangents import with_states
 
 __all__ = ["differentiable", "vjp"]
@@ -93,7 +93,7 @@ def differentiable(
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
         y, aux = plain_result(groups.where, f(*inside.decode(args)), has_aux)
-        return y, inside.encode(aux, REST, keep=keep_all)
+        return y, inside.encode(veiled(aux), REST, keep=keep_all)
 
     lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
 
@@ -102,6 +102,6 @@ def differentiable(
         with outside.scope() as scope:
             given = outside.args if more is None else more(groups.where, outside.args)
             y, derivative, home = lifted(scope, *given)
-            return outside.args, y, derivative, outside.leave(scope, *home)
+            return outside.args, y, derivative, unveiled(outside.leave(scope, *home))
 
     return start
