@@ -49,9 +49,10 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
         if is_object(leaf) or is_object(old):
             if leaf is not old:
                 place = jax.tree_util.keystr(path) or "the value"
+                expected, given = _shown(old, "the"), _shown(leaf, "another")
                 raise StructureError(
                     f"{where}, {place}",
-                    f"the carry must hold the objects that came in; expected {_shown(old, 'the')}, given {_shown(leaf, 'another')}.",
+                    f"the carry must hold the objects that came in; expected {expected}, given {given}.",
                     "Return the object that the function was given, and change its variables: `nnx.update(old, …)`.",
                 )
             leaf = ref
