@@ -284,7 +284,8 @@ def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:
         sharding.shard_shape(value.shape)
     except ValueError:
         return False
-    return not value.sharding.is_equivalent_to(sharding, value.ndim)
+    now = value.sharding
+    return type(now) is not type(sharding) or not now.is_equivalent_to(sharding, value.ndim)
 
 
 def _shape(leaf: Any) -> Any:

@@ -172,12 +172,12 @@ class _Removal:
         """Makes the changes; the last items of a list first, since those after one that is deleted move."""
         for holder, changed in self.changes:
             for name, one in reversed(changed.items()):
-                if isinstance(holder, Pytree):
-                    delattr(holder, str(name)) if one is _GONE else vars(holder).update({str(name): one})
-                elif one is _GONE:
+                if one is not _GONE:
+                    _put(holder, name, one)
+                elif isinstance(holder, Pytree) and not isinstance(name, int):
+                    delattr(holder, str(name))
+                else:  # the items of a `List` after it move up, as in a list
                     del holder[name]
-                else:
-                    holder[name] = one
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:

@@ -49,7 +49,7 @@ def shard_map(
         f: the function; without it the result is a decorator. Methods may be decorated.
         mesh: the mesh of devices.
         in_specs: for each argument the `PartitionSpec` of its parts; a pytree prefix. For an object it is the one of
-            all its variables, or a `StateSharding`.
+            all its variables, or a `StateSharding`. None is `P()`.
         out_specs: likewise for the result.
         axis_names: the axes of the mesh that the function knows of; by default all.
         check_vma: whether JAX checks what is equal on all devices.
@@ -106,7 +106,7 @@ def _everywhere(specs: Any) -> Any:
 def _check_specs(where: str, what: str, specs: Any) -> None:
     for spec in jax.tree.leaves(specs, is_leaf=is_spec):
         for one in spec.specs if isinstance(spec, ByFilter) else (spec,):
-            if not isinstance(one, jax.sharding.PartitionSpec):
+            if one is not None and not isinstance(one, jax.sharding.PartitionSpec):  # None is `P()`
                 raise LiftArgumentError(
                     where,
                     f"expected a `PartitionSpec` for each part of `{what}`, given {shown(one)}.",
