@@ -166,8 +166,7 @@ class _InnerWalk(Walk):
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
         group = super()._group(value, path, prefix)
         if self.keep is not None:
-            index = self.index.get(id(value), len(self.nodes))
-            known = self.prefixes[index] if index < len(self.nodes) else self.inside.group_of(value)
+            known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
             if known is not None and self.keep(known, group):
                 return known
         return group

@@ -99,16 +99,20 @@ class Walk:
         nodes: the objects and variables that were met, by index.
         leaves: the values, in the order in which they were met.
         values: the same by group and key.
+        origins: the prefix that each object and variable was first met under, by index; where filters decide, also
+            what its key begins with, since they ask of a path in one argument.
+        groups: the groups of variables, by index. In one argument the first path decides, as it does in states.
     """
 
-    __slots__ = ("base", "index", "leaves", "nodes", "prefixes", "unknown", "values")
+    __slots__ = ("base", "groups", "index", "leaves", "nodes", "origins", "unknown", "values")
 
     def __init__(self, unknown: Hashable = None) -> None:
         self.base = ""
         self.unknown = unknown
         self.index: dict[int, int] = {}
         self.nodes: list[Any] = []
-        self.prefixes: list[Any] = []
+        self.origins: list[Any] = []
+        self.groups: dict[int, str] = {}
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
 
@@ -148,12 +152,13 @@ class Walk:
 
     def _object(self, value: Pytree, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
+        origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
-            if prefix != self.prefixes[index]:
+            if origin != self.origins[index]:
                 self._check_alike(value, path, prefix, set())
             return AGAIN, index
         self.nodes.append(value)
-        self.prefixes.append(prefix)
+        self.origins.append(origin)
         parts = []
         marks = marks_of(value)
         for name, part in attributes_of(value):
@@ -170,13 +175,17 @@ class Walk:
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
-        group = self._group(value, path, prefix)
+        origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
-            if group != self.prefixes[index]:
-                raise self._aliased(value, path, self.prefixes[index], group)
+            if origin != self.origins[index]:
+                group = self._group(value, path, prefix)
+                if group != self.groups[index]:
+                    raise self._aliased(value, path, self.groups[index], group)
             return AGAIN, index
+        group = self._group(value, path, prefix)
         self.nodes.append(value)
-        self.prefixes.append(group)
+        self.origins.append(origin)
+        self.groups[index] = group
         metadata = self._metadata(value, path, group)
         parts, form = self._variable_parts(value, path)
         if form is not None and not parts:
