@@ -40,7 +40,8 @@ def remat_scan(
     Args:
         f: called as `f(layer, x)`; returns the next `x`. Without it the result is a decorator.
         lengths: how many iterations each loop has, the outermost first. Variables have as many leading axes.
-        in_axes: as in `scan`, and the same for each of the loops.
+        in_axes: for each argument the axis that each of the loops slices, None for the whole of it, or `Carry`; what
+            `scan` takes.
         policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
         transform_metadata: the name that sharding metadata gains for each axis.
 
