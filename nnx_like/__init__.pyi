@@ -1,21 +1,11 @@
-from . import errors, filterlib, graph, statelib, traversals
+from . import bridge, errors, filterlib, graph, statelib, traversals
+from .bridge.adopting import object_in_scope
 from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
 from .graph.capturing import capture
 from .graph.changing import pop, set_metadata, update
 from .graph.flattening import flatten, unflatten, unpack
-from .graph.functions import (
-    GraphDef,
-    PureState,
-    call,
-    clone,
-    graphdef,
-    map,
-    merge,
-    split,
-    state,
-    variables,
-)
+from .graph.functions import GraphDef, PureState, call, clone, graphdef, map, merge, split, state, variables
 from .layers import initializers
 from .layers.activations import (
     PReLU,
@@ -106,6 +96,7 @@ from .transforms.grad import grad, value_and_grad
 from .transforms.jacobian import hessian, jacfwd, jacrev
 from .transforms.jit import StateSharding, jit
 from .transforms.jvp import jvp, linearize
+from .transforms.lift import lift
 from .transforms.loops import fori_loop, while_loop
 from .transforms.pmap import pmap
 from .transforms.remat_scan import remat_scan
@@ -212,6 +203,7 @@ __all__ = [
     "associative_scan",
     "avg_pool",
     "batched_map",
+    "bridge",
     "call",
     "capture",
     "celu",
@@ -264,6 +256,7 @@ __all__ = [
     "jit",
     "jvp",
     "leaky_relu",
+    "lift",
     "linearize",
     "log_sigmoid",
     "log_softmax",
@@ -280,6 +273,7 @@ __all__ = [
     "metrics",
     "min_pool",
     "named_call",
+    "object_in_scope",
     "one_hot",
     "optimizer",
     "pmap",

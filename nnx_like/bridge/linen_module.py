@@ -1,0 +1,164 @@
+"""`ToLinen`: an object as a Linen-style module."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import linen_like as nn
+from liftcore import FrozenDict, freeze
+
+from ..objects.pytree import Pytree
+from ..variablelib.variable import Variable
+from .adopting import Adopted
+from .opening import Making, plan_in
+from .reaching import Reach, Steps
+from .variables import to_linen_var
+
+__all__ = ["ToLinen", "to_linen"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    """Makes an object of `Rngs`."""
+
+    cls: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    skip_rng: bool
+
+    def __call__(self, rngs: Any) -> Any:
+        given = {} if self.skip_rng or not _takes_rngs(self.cls) else {"rngs": rngs}
+        return self.cls(*self.args, **given, **self.kwargs)
+
+
+def _takes_rngs(cls: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(one.name == "rngs" or one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+class ToLinen(nn.Module):
+    """An object as a Linen-style module: `init` makes its variables, each in the collection of its kind.
+
+    It stands in other modules and under lifts, as any module does. Methods and parts of the object are those of the
+    module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. In collections that are immutable
+    in an `apply`, variables stay as they were, whatever the object does to them.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import linen_like as nn, nnx_like as nnx
+        >>> ensemble = nn.vmap(nnx.bridge.ToLinen, variable_axes={"params": 0}, split_rngs={"params": True})
+        >>> model = ensemble(nnx.Linear, (3, 4))
+        >>> y, variables = model.init_with_output(jax.random.key(0), jnp.ones((5, 3)))
+        >>> y.shape, variables["params"]["kernel"].shape
+        ((5, 4), (5, 3, 4))
+
+    Attributes:
+        nnx_class: the class of the object, or a function that makes it. It gets `rngs=`, if it takes that.
+        args: the arguments of it.
+        kwargs: those by name.
+        skip_rng: whether it gets no `rngs=`, although it takes that.
+        metadata_fn: makes the value that stands in a collection, with its box, of a variable that has metadata; None
+            leaves values without boxes.
+    """
+
+    nnx_class: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = FrozenDict({})
+    skip_rng: bool = False
+    metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
+
+    def __call__(self, *args: Any, nnx_method: Callable[..., Any] | str | None = None, **kwargs: Any) -> Any:
+        """Calls the object.
+
+        Args:
+            *args: the arguments.
+            nnx_method: another method, by name or as a function of the object.
+            **kwargs: the arguments by name.
+        """
+        return self._adopted().run(_call, nnx_method, *args, **kwargs)
+
+    def _adopted(self) -> Adopted:
+        make = _Maker(self.nnx_class, tuple(self.args), freeze(dict(self.kwargs)), self.skip_rng)
+        return Adopted(self.scope, plan_in(self.scope, Making(make, (), self.metadata_fn, strict=False)))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name[:1] == "_" or "nnx_class" not in vars(self):
+                raise
+            defined = inspect.getattr_static(self.nnx_class, name, None)
+            if inspect.isfunction(defined):
+                return types.MethodType(_method(name), self)
+            if self.scope is None or name not in self._adopted().run(lambda made: list(vars(made))):
+                raise
+        return self._part(name)
+
+    def _part(self, name: str) -> Any:
+        """A part of the object: what is called leads through this module, a variable is its value."""
+        value = self._adopted().run(getattr, name)
+        if isinstance(value, Variable):
+            return value.get_value()
+        if not callable(value) and not isinstance(value, (Pytree, list, tuple, dict)):
+            return value
+
+        def reached(steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self(*args, nnx_method=steps, **kwargs)
+
+        return Reach(reached, Steps().attribute(name), self)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(module: ToLinen, *args: Any, **kwargs: Any) -> Any:
+        return module(*args, nnx_method=name, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _call(made: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    if method is None:
+        return made(*args, **kwargs)
+    if isinstance(method, str):
+        return getattr(made, method)(*args, **kwargs)
+    return method(made)(*args, **kwargs) if isinstance(method, Steps) else method(made, *args, **kwargs)
+
+
+def to_linen(
+    nnx_class: Callable[..., Any],
+    *args: Any,
+    metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
+    name: str | None = None,
+    skip_rng: bool = False,
+    abstract_init: bool = True,
+    **kwargs: Any,
+) -> ToLinen:
+    """`ToLinen`, with the arguments of the object where they stand for the object.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.bridge.to_linen(nnx.Linear, 3, out_features=4)
+        >>> variables = model.init(jax.random.key(0), jnp.ones(3))
+        >>> variables["params"]["kernel"].shape, model.apply(variables, jnp.ones(3)).shape
+        ((3, 4), (4,))
+
+    Args:
+        nnx_class: see `ToLinen`.
+        *args: the arguments of it.
+        metadata_fn: see `ToLinen`.
+        name: the name of the module in its parent.
+        skip_rng: see `ToLinen`.
+        abstract_init: has no effect: where variables exist, nothing is computed to make the object.
+        **kwargs: the arguments by name.
+    """
+    return ToLinen(nnx_class, args, freeze(kwargs), skip_rng, metadata_fn, name=name)

@@ -1,0 +1,184 @@
+"""An object of the variables of a scope: made for one call, and what it holds afterwards is written into the scope."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+import linen_like as nn
+from liftcore import Scope, unbox
+
+from ..graph.build import Builder
+from ..graph.definition import Definition
+from ..variablelib.kinds import Perturbation
+from ..variablelib.variable import Variable
+from .holding import hold, leaves_of
+from .initializing import initializing
+from .placing import RANDOM, Names, Placed, Random
+from .streams import drawn, made_with
+from .variables import kept_value, to_nnx_var
+
+__all__ = ["Making", "Plan", "plan_in", "run"]
+
+_INTERMEDIATES = "intermediates"
+
+
+@dataclasses.dataclass(frozen=True)
+class Making:
+    """How an object in a scope is made and kept.
+
+    Attributes:
+        make: makes the object of `Rngs`.
+        streams: the names of the streams that it gets; none for all that the scope has.
+        boxing: makes of a variable the value that stands in a collection; None leaves values without boxes.
+        strict: whether it is an error that a variable changes whose collection is immutable.
+    """
+
+    make: Callable[..., Any]
+    streams: tuple[str, ...]
+    boxing: Callable[[Variable[Any]], Any] | None
+    strict: bool
+
+    def made(self, scope: Scope) -> Placed:
+        """A new object, of keys of the scope."""
+        with initializing(scope.is_initializing()), nn.no_parent():
+            return Placed(made_with(self.make, scope, self.streams))
+
+    def abstract(self, scope: Scope) -> Placed:
+        """The structure of one; nothing is computed."""
+        found = []
+
+        def trace(key: Any) -> None:
+            found.append(Placed(made_with(self.make, scope, self.streams, key)))
+
+        with nn.no_parent():
+            jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
+        return found[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is static about an object in a scope.
+
+    Attributes:
+        definition: its definition; the keys in it are names in collections.
+        places: the places of its variables.
+        random: the state of its random streams, by path.
+        boxing: see `Making`.
+        strict: see `Making`.
+        make: makes intermediates that the object begins with, where it has some: no collection keeps them.
+    """
+
+    definition: Definition
+    places: tuple[Names, ...]
+    random: tuple[tuple[Names, Random], ...]
+    boxing: Callable[[Variable[Any]], Any] | None
+    strict: bool
+    make: Callable[..., Any] | None
+
+
+def plan_in(scope: Scope, making: Making) -> Plan:
+    """The plan of an object, whose variables are made where a scope lacks them.
+
+    Args:
+        scope: the scope.
+        making: makes the object; where all its variables exist, it is run for the structure alone.
+    """
+    walk = None
+    if scope.is_initializing() and not any(scope.collections_below().values()):
+        walk = making.made(scope)
+    planned = walk or making.abstract(scope)
+    missing = [place for place in planned.found if not _owner(scope, place).has_variable(place[0], place[-1])]
+    missing = [place for place in missing if place[0] != _INTERMEDIATES or scope.is_mutable_collection(place[0])]
+    if missing:
+        for collection, *names, name in missing:  # all of them before any is made
+            if not scope.is_mutable_collection(collection):
+                scope.below(tuple(names)).variable(collection, name)  # raises, and says why
+        found = (walk or making.made(scope)).found
+        for place in missing:
+            _owner(scope, place).create_variable(place[0], place[-1], kept_value(found[place], making.boxing))
+    begins = any(place[0] == _INTERMEDIATES for place in planned.found)
+    random = tuple(planned.random.items())
+    make = making.make if begins else None
+    return Plan(planned.definition, tuple(planned.found), random, making.boxing, making.strict, make)
+
+
+def _owner(scope: Scope, place: Names) -> Scope:
+    return scope.below(place[1:-1])
+
+
+def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function of the object; what changed of its variables is written into the scope.
+
+    Args:
+        scope: the scope.
+        plan: that of the object.
+        fn: called as `fn(object, *args, **kwargs)`.
+        args: the arguments.
+        kwargs: those by name.
+    """
+    given = dict(_values(scope, plan))
+    random = drawn(scope, dict(plan.random))
+
+    def read(group: str, names: Names) -> Any:
+        return random[names] if group == RANDOM else given[group, *names]
+
+    made = Builder(read).build(plan.definition)
+    for place, value in _others(scope, given):
+        variable = to_nnx_var(place[0], value)
+        hold(made, place[1:], variable)
+        given[place] = variable.get_raw_value()
+    with initializing(scope.is_initializing()), nn.no_parent():  # modules that are made belong to the object
+        result = fn(made, *args, **kwargs)
+    for place, holder in Placed(made).found.items():
+        value = holder.get_raw_value() if isinstance(holder, Variable) else holder
+        if place not in given or value is not given[place]:
+            _write(scope, plan, place, holder, value)
+    return result
+
+
+def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
+    """The values of the variables of an object, as the scope has them now."""
+    begun: Mapping[Names, Any] = {}
+    for place in plan.places:
+        owner = _owner(scope, place)
+        if place[0] != _INTERMEDIATES or owner.has_variable(place[0], place[-1]):
+            yield place, unbox(owner.get_variable(place[0], place[-1]))
+        elif plan.make is not None:
+            begun = begun or Placed(made_with(plan.make, scope, (), jax.random.key(0))).found
+            yield place, kept_value(begun[place], None)
+
+
+def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, Any]]:
+    """Variables of the scope that the object has not when it is made: those that a call makes."""
+    for place, _ in leaves_of(scope.collections_below()):
+        known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may be a dict
+        if not known and place[0] != _INTERMEDIATES:
+            yield place, _owner(scope, place).get_variable(place[0], place[-1])
+
+
+def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> None:
+    """Writes a variable that changed, or makes one that is new."""
+    collection, *_, name = place
+    owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
+    if owner.has_variable(collection, name):
+        if collection == _INTERMEDIATES and not mutable:
+            return
+        if plan.strict or mutable:
+            owner.put_unboxed(collection, name, value)
+    elif collection == _INTERMEDIATES:
+        _sow(owner, name, value)
+    elif mutable or (plan.strict and not isinstance(holder, Perturbation)):
+        owner.create_variable(collection, name, kept_value(holder, plan.boxing))
+
+
+def _sow(owner: Scope, name: str, value: Any) -> None:
+    """Keeps intermediate values for the caller of `apply`; they pass through lifts by themselves."""
+    if type(value) is tuple:
+        for item in value:
+            owner.sow(_INTERMEDIATES, name, item)
+    else:
+        owner.sow(_INTERMEDIATES, name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)

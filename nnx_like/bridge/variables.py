@@ -1,0 +1,190 @@
+"""Variables of objects as values of collections, and back: kinds become collections, metadata becomes a box."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from liftcore import AxisMetadata, unbox
+from liftcore.meta import constrain
+
+from ..crossing.metadata import AxisNames
+from ..spmd import get_partition_spec
+from ..variablelib.registry import variable_type_from_name
+from ..variablelib.static import StaticMetadata
+from ..variablelib.variable import Variable
+from .holding import hold, leaves_of
+from .placing import Placed
+
+__all__ = [
+    "NNXMeta",
+    "kept_value",
+    "linen_vars_to_nnx_attrs",
+    "nnx_attrs_to_linen_vars",
+    "to_linen_var",
+    "to_nnx_var",
+]
+
+_BOX = "linen_box"
+"""The metadata that keeps the box, without its value, that a variable came in."""
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class NNXMeta(AxisMetadata):
+    """The box of a variable of an object that has metadata: kind and metadata, round the value.
+
+    Attributes:
+        var_type: the kind.
+        value: the value.
+        metadata: the metadata by name.
+    """
+
+    def __init__(self, var_type: type[Variable[Any]], value: Any, metadata: Mapping[str, Any]) -> None:
+        self.var_type, self.value, self.metadata = var_type, value, dict(metadata)
+
+    def unbox(self) -> Any:
+        """The value, constrained to lie as the metadata says, where there is a mesh."""
+        spec = self.get_partition_spec()
+        return self.value if spec is None else constrain(self.value, spec, self.metadata.get("mesh"))
+
+    def replace_boxed(self, value: Any) -> NNXMeta:
+        """The same kind and metadata round another value."""
+        return NNXMeta(self.var_type, value, self.metadata)
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
+        """The metadata with the name of an axis more."""
+        return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
+        """The metadata with the name of an axis less."""
+        return NNXMeta(self.var_type, self.value, _names(index, params).inside(self.var_type, self.metadata, ""))
+
+    def get_partition_spec(self) -> PartitionSpec | None:
+        """How the value lies on a mesh; None where the metadata does not say."""
+        if not self.metadata.get("out_sharding"):
+            return None
+        spec: PartitionSpec = get_partition_spec(self.to_nnx_variable()).get_raw_value()
+        return spec
+
+    def to_nnx_variable(self) -> Variable[Any]:
+        """The variable that was put in the box."""
+        return self.var_type.from_metadata(self.value, self.metadata)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], Any]:
+        """The value is the child, all else is static."""
+        return ((jax.tree_util.GetAttrKey("value"), self.value),), (self.var_type, StaticMetadata(self.metadata))
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, children: Any) -> NNXMeta:
+        """The box of its parts."""
+        return cls(static[0], next(iter(children)), static[1].metadata)
+
+    def __repr__(self) -> str:
+        return f"NNXMeta({self.var_type.__name__}, {self.value!r}, {self.metadata!r})"
+
+
+def _names(index: int, params: Mapping[Any, Any]) -> AxisNames:
+    return AxisNames({"": index}, params)
+
+
+def to_linen_var(variable: Variable[Any]) -> Any:
+    """The value of a variable as it stands in a collection: in a box where there is metadata.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> to_linen_var(nnx.Param(1.0)), to_linen_var(nnx.Param(1.0, tag="x"))
+        (1.0, NNXMeta(Param, 1.0, {'tag': 'x'}))
+
+    Args:
+        variable: the variable; one that `to_nnx_var` made has its box again.
+    """
+    value, metadata = variable.get_raw_value(), variable.get_metadata()
+    box = metadata.get(_BOX)
+    if box is None:
+        return NNXMeta(type(variable), value, metadata) if metadata else value
+    names = metadata.get("out_sharding")
+    if names is not None and names != getattr(box, "names", names):  # a lift of objects added or removed an axis
+        box = dataclasses.replace(box, names=names)
+    return box.replace_boxed(value)
+
+
+def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
+    """A value of a collection as a variable, of the kind that is registered under the name of the collection.
+
+    Example:
+        >>> import liftcore
+        >>> to_nnx_var("params", liftcore.meta.Partitioned(1.0, ("model",))).out_sharding
+        ('model',)
+
+    Args:
+        collection: the name; a kind is made and registered for one that is unknown.
+        value: the value, which may be in a box.
+    """
+    if isinstance(value, NNXMeta):
+        return value.to_nnx_variable()
+    kind = variable_type_from_name(collection, allow_register=True)
+    if not isinstance(value, AxisMetadata):
+        return kind.from_metadata(value, {})
+    metadata: dict[str, Any] = {_BOX: value.replace_boxed(None)}
+    for name, given in (("names", "out_sharding"), ("mesh", "mesh"), ("rules", "sharding_rules")):
+        if getattr(value, name, None) is not None:
+            metadata[given] = getattr(value, name)
+    return kind.from_metadata(unbox(value), metadata)
+
+
+def nnx_attrs_to_linen_vars(
+    nnx_attrs: Any, metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
+) -> dict[str, Any]:
+    """The variables of an object as plain dicts, `{collection: {name: … value}}`, such as `init` returns them.
+
+    A collection is named after the kind of its variables. The state of random streams is not among them.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx_attrs_to_linen_vars(nnx.Dict(w=nnx.Param(1.0), layers=[nnx.Dict(mean=nnx.BatchStat(0.0))]))
+        {'batch_stats': {'layers': {'0': {'mean': 0.0}}}, 'params': {'w': 1.0}}
+
+    Args:
+        nnx_attrs: an object, or nested dicts of variables.
+        metadata_fn: makes of a variable what stands in the dicts; None leaves values without boxes.
+    """
+    found: dict[str, Any] = {}
+    for place, holder in Placed(nnx_attrs).found.items():
+        below = found
+        for name in place[:-1]:
+            below = below.setdefault(name, {})
+        below[place[-1]] = kept_value(holder, metadata_fn)
+    return found
+
+
+def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) -> Any:
+    """What stands in a collection for a variable, or for an array that is an attribute."""
+    if not isinstance(holder, Variable):
+        return holder
+    return holder.get_raw_value() if metadata_fn is None else metadata_fn(holder)
+
+
+def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain dicts of variables as nested dicts of `Variable`, which `nnx.update` takes for an object.
+
+    Example:
+        >>> linen_vars_to_nnx_attrs({"params": {"dense": {"kernel": 1.0}}})["dense"]["kernel"]
+        Param(
+          value=1.0
+        )
+
+    Args:
+        variables: `{collection: {name: … value}}`.
+
+    Raises:
+        LiftArgumentError: where two variables of different collections have one path.
+    """
+    attributes: dict[str, Any] = {}
+    for (collection, *names), value in leaves_of(variables):
+        if names:
+            hold(attributes, names, to_nnx_var(collection, value))
+    return attributes

@@ -1,0 +1,326 @@
+"""`ToNNX`: a Linen-style module, or a function of a scope, as an object."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import liftcore
+import linen_like as nn
+from liftcore.errors import (
+    LiftArgumentError,
+    ScopeCollectionNotFound,
+    ScopeParamNotFoundError,
+    ScopeVariableNotFoundError,
+    check_function,
+)
+
+from ..objects.module import Module
+from ..objects.pytree import Pytree
+from ..rnglib.streams import Rngs
+from ..variablelib.variable import Variable
+from .describing import is_linen, kind_of, part_of
+from .holding import hold, leaves_of
+from .initializing import initializing, is_initializing
+from .reaching import Reach, Steps
+from .streams import forked, keys_of
+from .variables import nnx_attrs_to_linen_vars, to_nnx_var
+
+__all__ = ["FromLinen", "LinenPart", "ToNNX", "Wrapped", "lazy_init"]
+
+_INITIAL = liftcore.DenyList("intermediates")
+_STATE = liftcore.DenyList(["intermediates", "params"])
+"""What a call may change, unless it is told otherwise. Parameters are given, so lifts need not look for new ones."""
+
+_MISSING = (ScopeCollectionNotFound, ScopeParamNotFoundError, ScopeVariableNotFoundError)
+
+_NONE: Any = object()
+
+_OWN = "to_nnx__"
+"""What the names of attributes begin with that belong to the wrapper; all others are those of what is wrapped."""
+
+
+class Wrapped(Module):
+    """What is wrapped in an object: its variables are attributes, and its methods and parts are reached by their names.
+
+    Attributes:
+        to_nnx__module: the module, unbound; or the function of a scope.
+        to_nnx__path: the names that lead from it to this part.
+        to_nnx__rngs: the streams that keys come from, or None.
+    """
+
+    to_nnx__module: Any
+    to_nnx__path: tuple[str, ...] = ()
+    to_nnx__rngs: Rngs | None = None
+
+    def __call__(
+        self,
+        *args: Any,
+        rngs: Any = None,
+        method: Callable[..., Any] | str | None = None,
+        mutable: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls what is wrapped; what it changes of its variables is changed in the object.
+
+        Args:
+            *args: the arguments.
+            rngs: `Rngs`, a key for "params" or a mapping from names to keys, in place of the streams of the object.
+            method: another method of the module, by name or as a function; `wrapped.encode(x)` says the same.
+            mutable: a filter of the collections that may change; by default all but "params" and "intermediates".
+            **kwargs: the arguments by name.
+
+        Returns:
+            The result. Where variables were missing, and there are streams to make them with, they were made first.
+        """
+        return self._run(_steps(method), args, kwargs, rngs, mutable)
+
+    def lazy_init(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Self:
+        """Makes the variables before a first call, and computes nothing else.
+
+        Args:
+            *args: the arguments of a call; arrays may be `jax.ShapeDtypeStruct`.
+            rngs: see `__call__`.
+            method: see `__call__`.
+            **kwargs: the arguments by name.
+
+        Returns:
+            The object itself.
+        """
+        self._initialize(_steps(method), args, kwargs, self._keys(rngs))
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        module = vars(self).get("to_nnx__module")
+        if name[:1] == "_" or name.startswith(_OWN) or not is_linen(module):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        module = part_of(module, self.to_nnx__path)
+        kind = kind_of(module, name)
+        if kind == "method":
+            return Reach(self._reached, Steps().attribute(name), self)
+        if kind == "field" and not self.to_nnx__path:
+            return getattr(module, name)
+        if kind == "value":
+            return self._run(_Value(name), (), {})
+        raise AttributeError(f"{type(module).__name__} has no method, submodule or variable {name!r}.")
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and not name.startswith(_OWN) and name in vars(self)
+
+    def to_nnx__part(self, name: str) -> LinenPart:
+        """The part that holds variables below a name."""
+        return LinenPart(self.to_nnx__module, (*self.to_nnx__path, name))
+
+    def _reached(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        options = {name: kwargs.pop(name) for name in ("rngs", "mutable") if name in kwargs}
+        return self._run(steps, args, kwargs, **options)
+
+    def _run(
+        self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, rngs: Any = None, mutable: Any = None
+    ) -> Any:
+        """Calls what steps lead to, with the variables; makes those that are missing."""
+        keys = self._keys(rngs)
+        if is_initializing():
+            return self._applied(steps, args, kwargs, keys, _INITIAL if mutable is None else mutable, True)
+        mutable = _STATE if mutable is None else mutable
+        try:
+            return self._applied(steps, args, kwargs, keys, mutable, False)
+        except _MISSING:
+            if "params" not in keys:
+                raise
+        self._initialize(steps, args, kwargs, keys)
+        return self._applied(steps, args, kwargs, self._keys(rngs), mutable, False)
+
+    def _applied(
+        self, steps: Callable[[Any], Any], args: Any, kwargs: Any, keys: Mapping[str, Any], mutable: Any, initial: bool
+    ) -> Any:
+        variables = nnx_attrs_to_linen_vars(self)
+        with liftcore.bind(variables, keys, mutable, initializing=initial).temporary() as scope:
+            with initializing(initial), nn.no_parent():
+                result = self._called(scope, steps, args, kwargs)
+            changed = scope.mutable_variables()
+        known = dict(leaves_of(variables))
+        self._take([(place, value) for place, value in leaves_of(changed) if known.get(place, _NONE) is not value])
+        return result
+
+    def _initialize(
+        self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, keys: Mapping[str, Any]
+    ) -> None:
+        """Makes the variables that are missing, and computes nothing else."""
+
+        def call(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
+            with initializing(True), nn.no_parent():
+                return self._called(scope, steps, args, kwargs)
+
+        made = liftcore.lazy_init(call, _INITIAL)(keys, *args, **kwargs)
+        known = dict(leaves_of(nnx_attrs_to_linen_vars(self)))
+        self._take([pair for pair in leaves_of(made) if pair[0] not in known])
+
+    def _called(self, scope: liftcore.Scope, steps: Callable[[Any], Any], args: Any, kwargs: Any) -> Any:
+        module: Any = self.to_nnx__module
+        if not is_linen(module):
+            if self.to_nnx__path:
+                raise _only_variables(self.to_nnx__path)
+            return steps(functools.partial(module, scope))(*args, **kwargs)
+        fields = {} if self.to_nnx__path else self._fields()
+        bound = part_of(module, self.to_nnx__path).clone(parent=scope, _deep_clone=True, **fields)
+        return steps(bound)(*args, **kwargs)
+
+    def _fields(self) -> dict[str, Any]:
+        """Fields of the module that were set on the object, such as `deterministic`."""
+        names = type(self.to_nnx__module).__dataclass_fields__.keys() & vars(self).keys()
+        return {name: vars(self)[name] for name in names if not isinstance(vars(self)[name], (Variable, Pytree))}
+
+    def _take(self, values: Iterable[tuple[tuple[str, ...], Any]]) -> None:
+        """Takes values of collections as variables."""
+        for place, value in values:
+            hold(self, place[1:], to_nnx_var(place[0], value))
+
+    def _keys(self, rngs: Any) -> dict[str, Any]:
+        """A key for each stream."""
+        source = self.to_nnx__rngs if rngs is None else rngs
+        if source is None:
+            return {}
+        if isinstance(source, Rngs):
+            return keys_of(source)
+        return dict(source) if isinstance(source, Mapping) else {"params": source}
+
+
+class LinenPart(Wrapped):
+    """The variables below a name of what is wrapped. It is called as the submodule of that name, with keys by `rngs=`.
+
+    Args:
+        module: the module, unbound; or the function of a scope.
+        path: the names that lead from it to this part.
+    """
+
+    def __init__(self, module: Any, path: tuple[str, ...]) -> None:
+        self.to_nnx__module, self.to_nnx__path = module, path
+
+
+class ToNNX(Wrapped):
+    """A Linen-style module, or a function of a scope, as an object: its variables are attributes, by their paths.
+
+    The kind of a variable is the one that is registered for its collection: those of "params" are `Param`. What a call
+    changes of them is changed in the object. All methods and submodules of the module are reached by their names. The
+    variables are made by the first call that needs them, by `lazy_init`, or by arguments of a call given here.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import linen_like as nn, nnx_like as nnx
+        >>> class AutoEncoder(nn.Module):
+        ...     def setup(self):
+        ...         self.encoder, self.decoder = nn.Dense(2), nn.Dense(4)
+        ...     def encode(self, x):
+        ...         return self.encoder(x)
+        ...     def __call__(self, x):
+        ...         return self.decoder(self.encode(x))
+        >>> model = nnx.bridge.ToNNX(AutoEncoder(), rngs=nnx.Rngs(0))
+        >>> model(jnp.ones((3, 4))).shape, model.encode(jnp.ones((3, 4))).shape
+        ((3, 4), (3, 2))
+        >>> model.encoder.kernel.shape, model.encoder(jnp.ones((3, 4))).shape
+        ((4, 2), (3, 2))
+
+    Args:
+        module: the module; one that is bound gives its variables too. Or a function, called as `fn(scope, *args)`.
+        *args: the arguments of a call, to make the variables at once; see `lazy_init`. `Rngs` may come first.
+        rngs: the streams, of which the object holds its own, forked ones. Each call draws a key from each of them;
+            "default" is "params" where there is no such stream. Without, a call may be given keys.
+        variables: the variables, if there are some: `{collection: {name: … value}}`.
+        **kwargs: the arguments of a call by name.
+
+    Raises:
+        LiftArgumentError: where two variables of different collections have one path.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        rngs: Rngs | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_function("ToNNX", module)
+        if rngs is None and args and isinstance(args[0], Rngs):
+            rngs, *args = args  # type: ignore[assignment]
+        if is_linen(module) and module.scope is not None:
+            module, held = module.unbind()
+            variables = held if variables is None else variables
+        self.to_nnx__module = module
+        if rngs is not None:
+            self.to_nnx__rngs = forked(rngs)
+        self._take(leaves_of(variables or {}))
+        if args or kwargs:
+            self.lazy_init(*args, **kwargs)
+
+
+FromLinen = ToNNX
+
+
+def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls an object, or a method of one, to make the variables of all that is wrapped in it.
+
+    What is wrapped makes its variables at its first call anyway; this makes them before, as `init` would.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import linen_like as nn, nnx_like as nnx
+        >>> model = nnx.Sequential(nnx.bridge.ToNNX(nn.Dense(3), rngs=nnx.Rngs(0)), nnx.relu)
+        >>> nnx.bridge.lazy_init(model, jnp.ones(2)).layers[0].kernel.shape
+        (2, 3)
+
+    Args:
+        fn: the object, or a method of it.
+        *args: the arguments of a call.
+        **kwargs: those by name.
+
+    Returns:
+        The object.
+    """
+    check_function("lazy_init", fn)
+    if isinstance(fn, Wrapped):
+        return fn.lazy_init(*args, **kwargs)
+    with initializing(True):
+        fn(*args, **kwargs)
+    return getattr(fn, "__self__", fn)
+
+
+class _Method:
+    """A method that is given as a function of the module."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, bound: Any) -> Callable[..., Any]:
+        """The method of a bound module."""
+        return functools.partial(self.fn, bound)
+
+
+class _Value:
+    """An attribute that `setup` makes, and that is no method."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, bound: Any) -> Callable[[], Any]:
+        """What gives the attribute of a bound module."""
+        return lambda: getattr(bound, self.name)
+
+
+def _steps(method: Callable[..., Any] | str | None) -> Callable[[Any], Any]:
+    if method is None:
+        return Steps()
+    return Steps().attribute(method) if isinstance(method, str) else _Method(getattr(method, "__func__", method))
+
+
+def _only_variables(path: tuple[str, ...]) -> LiftArgumentError:
+    return LiftArgumentError(
+        ".".join(path),
+        "a function of a scope is wrapped, so there are variables below this name, and nothing to call.",
+        "Call the object itself, or wrap a Linen-style module, which has submodules.",
+    )
