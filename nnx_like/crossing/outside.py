@@ -285,7 +285,7 @@ def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:
     except ValueError:
         return False
     now = value.sharding
-    return type(now) is not type(sharding) or not now.is_equivalent_to(sharding, value.ndim)
+    return not now.is_equivalent_to(sharding, value.ndim)
 
 
 def _shape(leaf: Any) -> Any:

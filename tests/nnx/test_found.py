@@ -19,7 +19,7 @@ class Counter(nnx.Module):
 
 @pytest.fixture
 def mesh():
-    return Mesh(np.array(jax.devices()[:1]), ("a",))
+    return Mesh(np.array(jax.devices()[:3]), ("a",))
 
 
 # --- scan

@@ -41,7 +41,7 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
     make, x = MADE[name]
     layer = make(rngs())
     others = [
-        nnx.merge(*nnx.split(layer)), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
+        nnx.merge(*nnx.split(layer), copy=True), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
         jax.tree.map(lambda leaf: leaf, layer), nnx.clone(layer),
     ]  # fmt: skip
     expected = layer(x)

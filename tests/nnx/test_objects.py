@@ -614,6 +614,7 @@ def test_repr_shows_sizes_and_sharing() -> None:
     assert repr(nnx.Dict()) == "Dict()"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of treescope, on some releases of JAX
 def test_treescope_shows_objects() -> None:
     treescope = pytest.importorskip("treescope")
     text = treescope.render_to_text(nnx.Dict(size=3, rows=nnx.List([nnx.Param(1.0)])))

@@ -235,6 +235,7 @@ def test_texts_have_a_leaf_on_each_line():
     assert repr(state.flat_state()).splitlines()[1] == "  (('a', 'b'), 1),"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of treescope, on some releases of JAX
 def test_treescope_shows_states():
     treescope = pytest.importorskip("treescope")
     text = treescope.render_to_text(State({"encoder": {"kernel": 1.0}}))

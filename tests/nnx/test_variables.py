@@ -578,6 +578,7 @@ def test_a_variable_is_shown_with_its_size_value_and_metadata():
     assert jax.jit(lambda x: repr(Param(x)))  # a traced value has a size as well
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of treescope, on some releases of JAX
 def test_treescope_shows_a_variable():
     treescope = pytest.importorskip("treescope")
     assert "Param" in treescope.render_to_text(Param(1, tag="x"))
