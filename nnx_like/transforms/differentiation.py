@@ -106,6 +106,8 @@ def moves(raw: Any, allow_int: bool = False) -> bool:
         raw: an array, a number, or a pytree.
         allow_int: whether integers count too.
     """
+    if hasattr(raw, "dtype"):
+        return _is_moving_type(raw.dtype, allow_int)
     leaves = list(filter(is_number, jax.tree.leaves(raw)))
     types: list[Any] = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
     return bool(leaves) and all(_is_moving_type(one, allow_int) for one in types)

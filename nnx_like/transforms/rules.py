@@ -54,7 +54,7 @@ class RuledFunction:
     ) -> None:
         self._missing = missing
         self._groups = in_two_groups(name, fun)
-        functools.update_wrapper(self, fun)
+        functools.update_wrapper(self, fun, updated=())
         self._fun = fun
         given = (nondiff_argnums,) if isinstance(nondiff_argnums, int | DiffState) else tuple(nondiff_argnums)
         self._held = [operator.index(one) for one in given if not isinstance(one, DiffState)]

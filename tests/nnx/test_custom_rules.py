@@ -385,3 +385,13 @@ def test_nothing_changes_where_a_rule_raises() -> None:
     with pytest.raises(RuntimeError, match="wrong"):
         nnx.grad(loss(f))(given, X)
     assert given.calls[...] == 0
+
+
+def test_functions_with_rules_have_rules_again() -> None:
+    f = by_jvp()
+    g = nnx.custom_vjp(f)
+    assert close(f(model(), X), layer(model(), X))
+    with pytest.raises(LiftArgumentError, match="custom_vjp.layer.: it has no rule yet"):
+        g(model(), X)
+    g.defvjp(lambda model, x: (g(model, x), None), lambda residuals, ct: ({"w": 10 * X}, None))
+    assert close(nnx.grad(loss(g))(model(), X).w[...], 10 * X)
