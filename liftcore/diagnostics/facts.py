@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from ..filters import short_form
-from ..rest import Rest
 from ..runners.arguments import parameter_names
 from ..scopes.scope import Scope
 from ..texts import aval_of, path_text, type_text
@@ -56,17 +55,18 @@ def _type(leaf: Any) -> str:
 
 def of_tree(what: str, tree: Any) -> Told:
     """The types of the leaves of a pytree, and what is static in it."""
-    for path, leaf in jax.tree.leaves_with_path(tree, is_leaf=_is_rest):
+    for path, leaf in jax.tree.leaves_with_path(tree, is_leaf=_tells):
         place = f"{what}{jax.tree_util.keystr(path)}"
-        if _is_rest(leaf):
+        if _tells(leaf):
             for below, value in leaf.trace_facts().items():
                 yield from of_value(f"{place}{below}", value)
         else:
             yield place, _type(leaf)
 
 
-def _is_rest(leaf: Any) -> bool:
-    return isinstance(leaf, Rest)
+def _tells(leaf: Any) -> bool:
+    """Whether a node tells what is static in it, by a method `trace_facts`: a `Rest`, or one of another package."""
+    return hasattr(type(leaf), "trace_facts")
 
 
 def of_named(what: str, tree: Any) -> Told:

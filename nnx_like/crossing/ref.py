@@ -6,7 +6,23 @@ from typing import Any
 
 import jax
 
+from ..graph.definition import Definition
+from ..graph.differences import described
+
 __all__ = ["Change", "Ref", "Still", "is_ref"]
+
+
+class _Text(str):
+    """A text that shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _facts(definition: Definition) -> dict[str, _Text]:
+    return {path: _Text(text) for path, text in described(definition)}
 
 
 class _Leafless:
@@ -44,6 +60,10 @@ class Ref(_Leafless):
     prefix = property(lambda self: self.held[1])
     base = property(lambda self: self.held[2])
 
+    def trace_facts(self) -> dict[str, _Text]:
+        """What is static of the object, by path: what `liftcore.retraces` tells where one of them has changed."""
+        return _facts(self.definition)
+
     def __repr__(self) -> str:
         kind = self.definition[1]
         return kind.__name__ if isinstance(kind, type) else "the object"
@@ -57,13 +77,18 @@ class Still(_Leafless):
 
     definition = property(lambda self: self.held[0])
 
+    def trace_facts(self) -> dict[str, _Text]:
+        """The value, for `liftcore.retraces`."""
+        return _facts(self.definition)
+
 
 @jax.tree_util.register_static
 class Change(_Leafless):
     """What a body did to the structure of the objects that it was given.
 
     Args:
-        definitions: of each of these objects, as it is now; None where all are as before.
+        definitions: of each of these objects, as it is now, and then of those below them that are no longer in any;
+            None where all are as before.
         was: for each index in these definitions, and in those of the result, the index of the object before the call;
             None for one that is new.
     """

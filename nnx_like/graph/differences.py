@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .definition import AGAIN, ARRAY, MAPPING, OBJECT, SEQUENCE, STATIC, TREE, VARIABLE, Definition, path_text
 
-__all__ = ["difference", "renumbered"]
+__all__ = ["described", "difference", "renumbered"]
 
 
 def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
@@ -97,3 +97,32 @@ def _named(definition: Definition) -> str:
 
 def _metadata(definition: Definition) -> str:
     return repr({name: value[2] for name, value in definition[3]})
+
+
+def described(definition: Definition, path: str = "") -> Iterator[tuple[str, str]]:
+    """What a definition says, part by part, each with its path: what is traced anew where one of them is another.
+
+    Args:
+        definition: of an object, or of a part of one.
+        path: where it lies.
+    """
+    kind = definition[0]
+    if kind == OBJECT:
+        yield path, definition[1].__name__
+        for name, part in definition[3]:
+            yield from described(part, f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}")
+    elif kind == VARIABLE:
+        yield path, definition[1].__name__ if definition[6] is not None else f"{definition[1].__name__}, static"
+        for name, value in definition[3]:
+            yield f"{path}.{name}", repr(value[2])
+    elif kind == AGAIN:
+        yield path, f"the object or variable number {definition[1]} again"
+    elif kind == STATIC:
+        yield path, repr(definition[2])
+    elif kind == ARRAY:
+        yield path, "array"
+    else:
+        yield path, definition[1].__name__ if kind == SEQUENCE else {MAPPING: "dict", TREE: "pytree"}[kind]
+        names = definition[1] if kind == MAPPING else range(len(definition[2]))
+        for name, part in zip(names, definition[2], strict=True):
+            yield from described(part, f"{path}[{name!r}]")

@@ -497,3 +497,26 @@ def test_a_limit_changes_nothing_about_what_is_shared() -> None:
 @assert_max_traces(1)
 def once(scope: Scope, x: Any) -> Any:
     return x
+
+
+@jax.tree_util.register_static
+class Mode:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mode) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def trace_facts(self) -> dict[str, str]:
+        return {".name": self.name}
+
+
+def test_a_static_node_of_another_package_tells_what_it_is() -> None:
+    run = liftcore.jit(lambda scopes, mode, x: x)
+    with liftcore.retraces() as found:
+        run((), Mode("train"), 1.0)
+        run((), Mode("eval"), 1.0)
+    assert "argument mode.name: 'train' before, 'eval' now" in str(found)

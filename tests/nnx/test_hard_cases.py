@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import liftcore
 import nnx_like as nnx
 from liftcore.errors import LiftArgumentError, LoopInvarianceError, NotSharedWarning
 from nnx_like.errors import AliasError, StructureError, TraceContextError
@@ -58,6 +59,25 @@ def test_an_object_that_may_change_unseen_is_traced_each_time() -> None:
         assert scaled(model)[0] == 1
     model.flag.rate = 3.0
     assert scaled(model)[0] == 3
+
+
+def test_retraces_names_the_change_of_structure() -> None:
+    run, model = nnx.jit(lambda model: model.w * model.flag), Model()
+    with liftcore.retraces() as found:
+        for change in (
+            lambda: None,
+            lambda: setattr(model, "flag", True),
+            lambda: setattr(model, "extra", nnx.Param(jnp.ones(1))),
+            lambda: model.w.set_metadata(tag="t"),
+            lambda: model.parts.append(model.n),
+        ):
+            change()
+            run(model)
+            run(model)
+    texts = str(found).splitlines()
+    assert len(texts) == 5
+    facts = ("first trace", ".flag: 1 before, True now", ".extra: absent before, Param now", ".w.tag", ".parts[2]")
+    assert [fact for fact, text in zip(facts, texts, strict=True) if fact not in text] == []
 
 
 def test_references_change_as_they_did_inside() -> None:
