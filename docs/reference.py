@@ -13,6 +13,7 @@ import liftcore
 import liftcore.errors
 import linen_like
 import linen_like.errors
+import nnx_like.errors
 import pax_like.errors
 
 DOCS = Path(__file__).parent
@@ -25,6 +26,9 @@ SECTIONS = (
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",
+    "nnx_like", "nnx_like.Module", "nnx_like.Variable", "nnx_like.State", "nnx_like.Rngs", "nnx_like.filterlib",
+    "nnx_like.statelib", "nnx_like.graph", "nnx_like.traversals", "nnx_like.layers.initializers",
+    "nnx_like.training.optimizer", "nnx_like.training.metrics", "nnx_like.bridge", "nnx_like.errors",
 )  # fmt: skip
 
 OF_SCOPE = {
@@ -73,6 +77,32 @@ BY_HAND = {
     "linen_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
     "linen_like.swish": "Another name of `silu`.",
     "linen_like.partitioning.LogicalRules": "Pairs of a logical name and what it lies on: axes of the mesh, or None.",
+    "nnx_like.Data": "In the body of a class: `name: Data[T]` does what `name: T = data()` does.",
+    "nnx_like.Initializer": "Type: `(key, shape, dtype) -> array`.",
+    "nnx_like.Object": "An older name of `Pytree`.",
+    "nnx_like.PARTITION_NAME": "The key of `transform_metadata` for the name of the axis that variables gain.",
+    "nnx_like.PureState": "Type: a definition and its state, a pair.",
+    "nnx_like.Static": "In the body of a class: `name: Static[T]` does what `name: T = static()` does.",
+    "nnx_like.Variable.type": "The kind: the class of the variable.",
+    "nnx_like.Variable.value": "The value, read and written with hooks.",
+    "nnx_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",
+    "nnx_like.checkpoint": "Another name of `remat`.",
+    "nnx_like.combine_masks": "One mask of several; see `liftcore.nn.combine_masks`.",
+    "nnx_like.filterlib.Filter": "Type: everything that `to_predicate` reads as a predicate.",
+    "nnx_like.filterlib.FilterLiteral": "Type: a filter that is not made of others.",
+    "nnx_like.filterlib.Key": "Type: one step of a path, which can be hashed and compared.",
+    "nnx_like.filterlib.PathParts": "Type: a path, a tuple of keys.",
+    "nnx_like.filterlib.Predicate": "Type: `(path, value) -> bool`.",
+    "nnx_like.graph.Key": "That of `nnx_like.filterlib`.",
+    "nnx_like.layers.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
+    "nnx_like.make_attention_mask": "Which queries see which keys; see `liftcore.nn.make_attention_mask`.",
+    "nnx_like.make_causal_mask": "What hides later positions; see `liftcore.nn.make_causal_mask`.",
+    "nnx_like.max_pool": "The largest value of each window; see `liftcore.nn.max_pool`.",
+    "nnx_like.min_pool": "The smallest value of each window; see `liftcore.nn.min_pool`.",
+    "nnx_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
+    "nnx_like.pure": "Another name of `as_pure`.",
+    "nnx_like.traversals.empty_node": "Stands for an empty dict in a flat one.",
+    "nnx_like.variables": "Another name of `state`.",
 }
 """The lines of names that have no docstring of their own."""
 
@@ -108,7 +138,7 @@ def api() -> str:
 def error_classes() -> str:
     """The page of all classes of errors."""
     lines = ["# Classes of errors", "", "Made from the classes. [Errors](errors.md) shows the message of each.", ""]
-    for module in (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors):
+    for module in (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors, nnx_like.errors):
         lines += [f"## {module.__name__}", "", "| class | is also | when |", "|---|---|---|"]
         for name, found in sorted(vars(module).items()):
             if inspect.isclass(found) and found.__module__ == module.__name__ and name == found.__name__:
@@ -157,7 +187,7 @@ def _line(heading: str, owner: Any, name: str) -> str:
     if home.startswith("liftcore") and not heading.startswith("liftcore"):
         public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
         return f"That of `{next(public, 'liftcore')}`."
-    if home.partition(".")[0] not in ("liftcore", "linen_like", "equinox_like", "pax_like"):
+    if home.partition(".")[0] not in ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like"):
         return f"See `{_elsewhere(heading, name, found)}`."
     return _first(found)
 

@@ -77,7 +77,7 @@ def test_pages_that_are_made_from_the_packages_are_up_to_date(page: str) -> None
 
 
 def test_every_public_module_has_a_section() -> None:
-    packages = {"liftcore": liftcore, "linen_like": linen_like, "equinox_like": equinox_like, "pax_like": pax_like, "nnx_like": nnx_like}
+    packages = {package.__name__: package for package in (liftcore, linen_like, equinox_like, pax_like, nnx_like)}
     public = {
         getattr(module, name).__name__  # of a module that two packages offer the one
         for module in packages.values()
@@ -207,7 +207,9 @@ ARGUMENT = re.compile(r"^ {4}(\w[\w*, ]*|\*+\w+): (.*\n(?: {8}.*\n)*)", re.MULTI
 
 
 @pytest.mark.parametrize(
-    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like], ids=lambda package: package.__name__
+    "package",
+    [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like],
+    ids=lambda package: package.__name__,
 )
 def test_every_argument_is_explained_where_it_stands(package: Any) -> None:
     public = {name: getattr(package, name) for name in package.__all__}

@@ -32,9 +32,23 @@ MODULE_LEVELS = (
 )
 """Those of linen_like; what is not named here, the layers and what else users import, stands on all of them."""
 
+OBJECT_LEVELS = (
+    {"errors", "filterlib", "traversals"},
+    {"variablelib"},
+    {"objects", "statelib"},
+    {"graph"},
+    {"crossing"},
+    {"transforms"},
+    {"rnglib", "spmd", "training"},
+    {"layers", "summary"},
+    {"bridge"},
+)
+"""Those of nnx_like."""
+
 MODULES = sources()
 CORE = {name: source for name, source in MODULES.items() if name.startswith("liftcore.")}
 LINEN = {name: source for name, source in MODULES.items() if name.startswith("linen_like.")}
+OBJECTS = {name: source for name, source in MODULES.items() if name.startswith("nnx_like.")}
 MODULE = pytest.mark.parametrize("source", MODULES.values(), ids=list(MODULES))
 CORE_MODULE = pytest.mark.parametrize("source", CORE.values(), ids=list(CORE))
 
@@ -67,6 +81,28 @@ def test_a_file_of_the_module_layer_imports_only_from_its_level_and_lower_ones(s
     for target in targets(source):
         if target.startswith("linen_like."):
             assert module_level(target) <= module_level(source.module), target
+
+
+def object_level(module: str) -> int:
+    found = [number for number, names in enumerate(OBJECT_LEVELS) if module.split(".")[1] in names]
+    assert found, f"{module} has no level: add it to OBJECT_LEVELS"
+    return found[0]
+
+
+@pytest.mark.parametrize("source", OBJECTS.values(), ids=list(OBJECTS))
+def test_a_file_of_objects_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
+    for target in targets(source):
+        assert target != "nnx_like", "a file never imports its package root"
+        if target.startswith("nnx_like."):
+            assert object_level(target) <= object_level(source.module), target
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] != "liftcore"])
+def test_styles_do_not_know_each_other(name: str) -> None:
+    """Except for the bridge between objects and Linen-style modules."""
+    own = name.split(".")[0]
+    others = {one.split(".")[0] for one in targets(MODULES[name])} - {own, "liftcore"}
+    assert others <= ({"linen_like"} if name.startswith("nnx_like.bridge") else set())
 
 
 @pytest.mark.parametrize("package", ["liftcore.lift", "liftcore.nn", "linen_like"])
@@ -106,12 +142,16 @@ PUBLIC = {"liftcore"} | {f"liftcore.{name}" for name in liftcore.__all__ if insp
 """The package, and the modules that it offers."""
 
 
+NAMES_OF_USERS = {"Cache", "Variable"}
+"""Classes of nnx_like under the names that users of NNX know, which the core has for something else."""
+
+
 def test_no_two_classes_share_a_name() -> None:
     """Within a style: each has a `Module`, and layers have the names that their users know."""
     classes = [(name.partition(".")[0], node) for name, one in MODULES.items() for node in one.tree.body]
     classes = [(package, node) for package, node in classes if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
     derived = {node.name for _, node in classes for base in node.bases if ast.unparse(base).endswith(f".{node.name}")}
-    core = {node.name for package, node in classes if package == "liftcore"}
+    core = {node.name for package, node in classes if package == "liftcore"} - NAMES_OF_USERS
     assert not core & {node.name for package, node in classes if package != "liftcore" and node.name not in derived}
     for style in PACKAGES:
         names = [node.name for package, node in classes if package == style and node.name not in derived]

@@ -121,7 +121,9 @@ def test_another_name_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like], ids=lambda package: package.__name__
+    "package",
+    [liftcore, liftcore.nn, linen_like, equinox_like, pax_like, nnx_like],
+    ids=lambda package: package.__name__,
 )
 def test_functions_and_classes_can_be_pickled_by_name(package: ModuleType) -> None:
     for name in package.__all__:

@@ -1,4 +1,4 @@
-"""Public names of `flax.linen`, and of its files, are there under the same names: imports go on to work."""
+"""Public names of `flax.linen`, of its files, and of `flax.nnx` are there or told of: imports go on to work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 import linen_like
-from docs import flax_names
+from docs import flax_names, nnx_names
 from linen_like import kw_only_dataclasses as keywords
 from linen_like import typing as linen_typing
 
@@ -85,6 +85,17 @@ def test_the_table_leads_to_what_is_there() -> None:
             if module := flax_names.offered(package, name):
                 assert module in modules
                 assert hasattr(importlib.import_module(module), name)
+
+
+def test_the_table_of_names_of_nnx_is_up_to_date() -> None:
+    assert nnx_names.table() == nnx_names.written(), "run `python docs/nnx_names.py`"
+
+
+def test_the_table_has_every_public_name_of_nnx() -> None:
+    nnx = importlib.import_module("flax.nnx")
+    text = nnx_names.written()
+    assert [name for name in dir(nnx) if name[0] != "_" and f"`{name}`" not in text] == []
+    assert len(nnx_names.public()) >= 236
 
 
 ALIASES = importlib.import_module("flax.typing")

@@ -1,0 +1,143 @@
+"""Writes the table of NNX's public names into `from-nnx.md`: `python docs/nnx_names.py`. It needs flax.
+
+A name that is here under the same name is found by looking. Of the others this file says where they are, or why they
+are left out and what to use instead; the script fails where it says too little, or speaks of a name that NNX has not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "from-nnx.md"
+BEGIN, END = "<!-- made by nnx_names.py: begin -->", "<!-- made by nnx_names.py: end -->"
+
+THERE, HERE = "flax.nnx", "nnx_like"
+
+_MODE = "one mode does all: objects are shared and change, and calls are fast", "leave the argument out"
+_CONTEXT = (
+    "plumbing: it carries identities through functions of JAX that NNX has no transformation for",
+    "the transformation of `nnx_like`; in `jax.jit` and others `split` outside and `merge` inside",
+)
+_TREES = "plumbing of NNX's own transformations", "`StateAxes`, `StateSharding`, `DiffState` as prefixes; `split`"
+_PARTIAL = (
+    "a remedy for slow calls: here the walk over an object is kept, see [speed](objects.md#speed)",
+    "`jit`, with the objects as arguments",
+)
+_REFS = "another model of state: references of JAX in place of variables", "a `Variable`"
+_EAGER = (
+    "a global option that moves arrays when a variable is made",
+    "`jax.device_put` with `get_named_sharding`, or `jit` with `out_shardings`",
+)
+_OWN_FILE = "a file of NNX for itself"
+
+ELSEWHERE = {
+    "abstract_with_sharding": "`as_abstract`",
+    "graphlib": "`nnx_like.graph`, which has `flatten` and `unflatten`; the functions themselves in `nnx_like`",
+    "helpers": "`Dict`, `List`, `Sequential` and `TrainState` in `nnx_like`",
+    "module": "`Module`, `capture`, `iter_modules`, `view`, `view_info` and `with_attributes` in `nnx_like`",
+    "nn": "`nnx_like.layers`; each layer in `nnx_like` too",
+    "object": "`Object`, `Pytree` and the marks in `nnx_like`",
+    "pytreelib": "`Pytree`, `data`, `static`, `dataclass` and others in `nnx_like`",
+    "rnglib": "`Rngs`, `RngStream`, `split_rngs` and others in `nnx_like`",
+    "spmd": "`get_partition_spec`, `get_named_sharding`, `with_partitioning` and others in `nnx_like`",
+    "summary": "`tabulate` in `nnx_like`",
+    "training": "`nnx_like.optimizer`, `nnx_like.metrics`; `EMA` and `TrainState` in `nnx_like`",
+    "transforms": "each transformation in `nnx_like`",
+    "variablelib": "`Variable`, its kinds, `with_metadata` and the names of kinds in `nnx_like`",
+    "visualization": "`display` in `nnx_like`",
+    "wrappers": "`nnx_like.bridge`",
+}
+"""Names that are here in another place, or under another name."""
+
+LEFT_OUT = {
+    "A": ("a variable for types", "`typing.TypeVar`"),
+    "M": ("a variable for types", "`typing.TypeVar`"),
+    "MergeContext": _CONTEXT,
+    "NodeStates": _TREES,
+    "SplitContext": _CONTEXT,
+    "UpdateContext": _CONTEXT,
+    "cached_partial": _PARTIAL,
+    "compat": ("the functions of NNX with its older mode as their default", "those of `nnx_like`, which do both"),
+    "current_update_context": _CONTEXT,
+    "deprecations": (_OWN_FILE, "`warnings.deprecated`, or that of `typing_extensions`"),
+    "extract": _TREES,
+    "from_tree": _TREES,
+    "ids": (_OWN_FILE, "`id`"),
+    "jit_partial": _PARTIAL,
+    "merge_context": _CONTEXT,
+    "prefix": _TREES,
+    "proxy_caller": (_OWN_FILE, "`call` and `TrainState.apply`"),
+    "reprlib": (_OWN_FILE, "`repr`, `display` and `tabulate`"),
+    "set_graph_mode": _MODE,
+    "set_graph_updates": _MODE,
+    "split_context": _CONTEXT,
+    "to_tree": _TREES,
+    "tracers": (_OWN_FILE, "`liftcore.trace_state`"),
+    "transform_metadata": (
+        "each transformation that adds an axis does it by itself",
+        "the argument `transform_metadata` of `vmap`, `scan` and `pmap`",
+    ),
+    "update_context": _CONTEXT,
+    "use_eager_sharding": _EAGER,
+    "using_eager_sharding": _EAGER,
+    "var_defaults": ("global options of the other models of state", "metadata of each variable"),
+    "vars_as": _REFS,
+    "with_vars": _REFS,
+}
+"""Names that are left out: the reason, and what to use instead."""
+
+
+def public() -> list[str]:
+    """The names of NNX without an underscore, and its files."""
+    module = importlib.import_module(THERE)
+    files = {info.name for info in pkgutil.iter_modules(module.__path__)}
+    return sorted(name for name in {*dir(module), *files} if not name.startswith("_"))
+
+
+def offered() -> set[str]:
+    """The names that are offered here."""
+    return set(importlib.import_module(HERE).__all__)
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Names, where they are or what to use instead, and why; those of which the same is said stand in one row."""
+    names, here = public(), offered()
+    told = {**ELSEWHERE, **LEFT_OUT}
+    if untold := sorted(set(names) - here - told.keys()):
+        raise SystemExit(f"docs/nnx_names.py: say in ELSEWHERE or LEFT_OUT what to use for {untold}")
+    if wrong := sorted(name for name in told if name not in names or name in here):
+        raise SystemExit(f"docs/nnx_names.py: {THERE} has no {wrong}, or they are here")
+    yield _listed(name for name in names if name in here), f"the same name in `{HERE}`", ""
+    yield from ((f"`{name}`", text, "") for name, text in sorted(ELSEWHERE.items()))
+    for (reason, instead), some in _by_text(LEFT_OUT).items():
+        yield _listed(some), f"left out; use {instead}", reason
+
+
+def _by_text(told: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, text in sorted(told.items(), key=lambda item: item[0].lower()):
+        found.setdefault(text, []).append(name)
+    return found
+
+
+def _listed(names: Iterator[str] | list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def table() -> str:
+    """The table."""
+    lines = [f"| {names} | {text} | {reason} |" for names, text, reason in rows()]
+    return "\n".join([BEGIN, "", "| name | here | reason |", "|---|---|---|", *lines, "", END])
+
+
+def written() -> str:
+    """The table as the page has it."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text[text.index(BEGIN) : text.index(END) + len(END)]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PAGE.read_text(encoding="utf-8").replace(written(), table()), encoding="utf-8")
