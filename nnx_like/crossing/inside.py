@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from liftcore.errors import LiftArgumentError
 
 from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
-from ..graph.definition import Definition, metadata_definition, metadata_of, path_text, static_value
+from ..graph.definition import AGAIN, Definition, metadata_definition, metadata_of, path_text, static_value
 from ..graph.walk import Place, Walk, is_object
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
@@ -156,20 +157,42 @@ class _InnerWalk(Walk):
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
-        """The definitions, as they are now, of the objects that came in."""
+        """The definitions, as they are now, of the objects that came in; at last of those that are in none any more."""
         found = []
         for ref, made in self.inside.given:
             self.base = ref.base
             found.append(self.define(made, (), ref.prefix))
+        table = self.inside.builder.table
+        if not all(id(node) in self.index for node in table.values()):
+            found += self._left(table)
         return tuple(found)
 
-    def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
-        group = super()._group(value, path, prefix)
-        if self.keep is not None:
-            known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
-            if known is not None and self.keep(known, group):
-                return known
+    def _left(self, table: dict[int, Any]) -> list[Definition]:
+        """The definitions of objects that came in, and that none of these holds any more: a caller may hold them."""
+        firsts = [(ref.definition[2], ref) for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
+        found = []
+        for index, node in table.items():
+            if id(node) not in self.index:
+                ref = [ref for first, ref in firsts if first <= index][-1]
+                self.base = ref.base
+                found.append(self.define(node, (), functools.partial(self._as_it_came, ref.prefix)))
+        return found
+
+    def _as_it_came(self, prefix: Any, path: tuple[Any, ...], value: Any) -> str:
+        known = self.inside.group_of(value)
+        if known is not None:
+            return known
+        group: str = prefix if type(prefix) is str else prefix(path, value)
         return group
+
+    def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
+        if self.keep is None:
+            return super()._group(value, path, prefix)
+        known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
+        if known is not None and self.keep is keep_all:
+            return known
+        group = super()._group(value, path, prefix)
+        return known if known is not None and self.keep(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names

@@ -157,7 +157,7 @@ def _check_agrees(where: str, types: str, inside: Inside, change: Change) -> Non
         return
     befores = [ref.definition for ref, _ in inside.given]
     ones, others = [one.definitions or befores for one in (other, change)]
-    found = [difference(one, two, _at(ref)) for (ref, _), one, two in zip(inside.given, ones, others, strict=True)]
+    found = [difference(one, two, _at(ref)) for (ref, _), one, two in zip(inside.given, ones, others, strict=False)]
     raise StructureError(
         where,
         f"the branches must leave the objects with the same structure. From what {first} leaves to what this one "

@@ -85,7 +85,7 @@ def check_same_structure(where: str, inside: Inside, change: Change, carry: Any)
     if change.definitions is None:
         return
     kept = {id(leaf) for leaf in jax.tree.leaves(carry, is_leaf=lambda one: type(one) is Ref) if type(leaf) is Ref}
-    for (ref, _), now in zip(inside.given, change.definitions, strict=True):
+    for (ref, _), now in zip(inside.given, change.definitions, strict=False):
         if id(ref) in kept:
             now = renumbered(now, change.was)  # what was added elsewhere moved the numbers
             if now == ref.definition:
