@@ -140,7 +140,7 @@ def mapped(
         args = positional(f, args, kwargs)
         if static:
             args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
-        outside = Outside(groups, args, in_prefix)
+        outside = Outside(groups, args, in_prefix, cached=False)
         try:
             return outside.call(lifted, *outside.args, mutable=True)
         except ValueError as error:

@@ -49,7 +49,7 @@ class _Whole:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
         if names:
             kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
-        return Outside(self.groups, (args, kwargs), self.prefix)
+        return Outside(self.groups, (args, kwargs), self.prefix, cached=False)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """The function of objects for a lifted body."""
