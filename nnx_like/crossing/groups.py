@@ -215,6 +215,8 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tu
     """
     if _is_group(prefix):
         return [(name, prefix, tree)], None
+    found: Any
+    structure: Any
     found, structure = jax.tree.flatten(prefix, is_leaf=_is_group)
     try:
         parts = structure.flatten_up_to(tree)

@@ -88,8 +88,8 @@ class Inside:
         for group, values in walk.fresh.items():
             home.setdefault(group, ([], {}))[0].extend(values)
         self._write(walk, home)
-        was = tuple([known.get(id(node)) for node in walk.nodes])
-        return result, home, Change(None if same else definitions, was)
+        came_from = tuple([known.get(id(node)) for node in walk.nodes])
+        return result, home, Change(None if same else definitions, came_from)
 
     def group_of(self, value: Variable) -> str | None:
         """The group that a variable came in with; None for one that is new."""

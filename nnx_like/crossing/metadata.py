@@ -22,7 +22,7 @@ _SHARDING = "out_sharding"
 
 def is_told_of_axes(kind: type[Any]) -> bool:
     """Whether a type of variables has a method of its own for the axes that it gains or loses."""
-    return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis  # type: ignore[attr-defined]
+    return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
 
 
 class AxisNames:

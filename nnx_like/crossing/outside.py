@@ -217,14 +217,13 @@ def crossed(
     )
     found = find(roots) if roots and may_keep else None
     if found is not None:
-        walk, refs = found
-        left = iter(refs)
+        left = iter(found[1])
         encoded = [next(left) if isinstance(part, Pytree) else part for _, _, part in parts]
-    else:
-        walk = Walk(unknown)
-        encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
-        if roots and may_keep:
-            keep(walk, roots, [one for one in encoded if type(one) is Ref])
+        return found[0], encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
+    walk = Walk(unknown)
+    encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
+    if roots and may_keep:
+        keep(walk, roots, [one for one in encoded if type(one) is Ref])
     return walk, encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 

@@ -194,7 +194,7 @@ class Walk:
         return VARIABLE, type(value), index, metadata, form, group, key
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        group = prefix if type(prefix) is str else prefix(path, value)
+        group = prefix if isinstance(prefix, str) else prefix(path, value)
         return ARRAY, *self._array_slot(value, path, group, place)
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
@@ -222,7 +222,7 @@ class Walk:
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """The group of a variable."""
-        return prefix if type(prefix) is str else prefix(path, value)
+        return prefix if isinstance(prefix, str) else prefix(path, value)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         """Keeps the value of a variable; returns the group and the key that it has."""

@@ -31,7 +31,8 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
         StructureError: where an object in it is not the one that came in.
         CarryTypeError: where it has another structure.
     """
-    before, shape = jax.tree.flatten(given, is_leaf=is_object)
+    before = jax.tree.leaves(given, is_leaf=is_object)
+    shape: Any = jax.tree.structure(given, is_leaf=is_object)
     refs = jax.tree.leaves(encoded, is_leaf=lambda one: type(one) is Ref)
     pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
     if not any(map(is_object, before)) and not any(is_object(leaf) for _, leaf in pairs):
@@ -62,8 +63,8 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
 
 def _outline(value: Any) -> str:
     """The structure of a pytree, with the class of each object."""
-    leaves, structure = jax.tree.flatten(value, is_leaf=is_object)
-    return repr(structure.unflatten([Plain(type(leaf).__name__ if is_object(leaf) else "*") for leaf in leaves]))
+    named = jax.tree.map(lambda leaf: Plain(type(leaf).__name__ if is_object(leaf) else "*"), value, is_leaf=is_object)
+    return repr(named)
 
 
 def _shown(value: Any, which: str) -> str:

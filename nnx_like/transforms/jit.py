@@ -101,8 +101,8 @@ def jit(
         TraceContextError: when called, where an object is returned or changed that is no argument.
     """
     options: dict[str, Any] = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
-    static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
-    donated = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
+    static: dict[str, Any] = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+    donated: dict[str, Any] = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
     if fun is MISSING:
         return functools.partial(
             jit, in_shardings=in_shardings, out_shardings=out_shardings, **static, **donated, **options

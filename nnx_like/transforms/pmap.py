@@ -54,7 +54,7 @@ def pmap(
     Returns:
         The function, mapped. The errors are those of `vmap`.
     """
-    options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
+    options: dict[str, Any] = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     if f is MISSING:
         return functools.partial(
             pmap,

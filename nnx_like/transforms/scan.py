@@ -85,7 +85,12 @@ def scan(
         LoopInvarianceError: when called, where a variable without an axis gets a value that depends on the iteration.
         AliasError: when called, where one variable is given with two axes.
     """
-    options = {"length": length, "reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
+    options: dict[str, Any] = {
+        "length": length,
+        "reverse": reverse,
+        "unroll": unroll,
+        "_split_transpose": _split_transpose,
+    }
     if f is MISSING:
         return functools.partial(
             scan, in_axes=in_axes, out_axes=out_axes, transform_metadata=transform_metadata, **options
