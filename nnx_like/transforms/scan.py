@@ -156,8 +156,10 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
         rules = group.rules if isinstance(group, Choose) else ((Everything(), group),)
         if all(groups.specs[name] is not None for _, name in rules):
             return group
-        split = [(All(one, RngState), streams) for one, name in rules if groups.specs[name] is None]
-        return Choose((*split, *rules), many=not isinstance(group, Choose) or group.many)
+        found = []
+        for one, name in rules:  # before its own rule, and after those that come first
+            found += [(All(one, RngState), streams)] * (groups.specs[name] is None) + [(one, name)]
+        return Choose(tuple(found), many=not isinstance(group, Choose) or group.many)
 
     return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
 

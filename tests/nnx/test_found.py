@@ -32,6 +32,14 @@ def test_scan_draws_the_same_key_of_a_shared_stream_and_another_one_in_the_next_
     assert first[0] == first[1] == first[2] != second[0]
 
 
+def test_scan_splits_a_stream_that_an_earlier_filter_takes():
+    rngs = nnx.Rngs(params=jax.random.split(jax.random.key(0), 3), dropout=1)
+    axes = nnx.StateAxes({"params": 0, ...: None})
+    params, dropout = nnx.scan(lambda rngs: (rngs.params(), rngs.dropout()), in_axes=(axes,), out_axes=0)(rngs)
+    assert len(set(map(str, jax.random.key_data(params)))) == 3
+    assert len(set(map(str, jax.random.key_data(dropout)))) == 1
+
+
 def test_a_loop_returns_the_objects_that_it_was_given():
     counter = nnx.Dict(n=nnx.Variable(jnp.array(0)))
 
