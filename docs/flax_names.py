@@ -44,7 +44,7 @@ INSTEAD = {
         "jax_utils": "JAX itself, see below",
         "linen": "`linen_like`, see below",
         "metrics": "nothing: they need no module; see `flax.metrics`, or `clu`",
-        "nnx": "nothing",
+        "nnx": "`nnx_like`, see [Coming from NNX](from-nnx.md)",
         "testing": "nothing",
         "traceback_util": "nothing: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
         "training": "see below",

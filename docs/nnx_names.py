@@ -16,20 +16,23 @@ BEGIN, END = "<!-- made by nnx_names.py: begin -->", "<!-- made by nnx_names.py:
 
 THERE, HERE = "flax.nnx", "nnx_like"
 
-_MODE = "one mode does all: objects are shared and change, and calls are fast", "leave the argument out"
+_MODE = (
+    "one mode does all: objects are shared and change, and calls are fast",
+    "there is nothing to set; leave `graph=` out",
+)
 _CONTEXT = (
     "plumbing: it carries identities through functions of JAX that NNX has no transformation for",
-    "the transformation of `nnx_like`; in `jax.jit` and others `split` outside and `merge` inside",
+    "use the transformation of `nnx_like`; in `jax.jit` and others `split` outside and `merge` inside",
 )
-_TREES = "plumbing of NNX's own transformations", "`StateAxes`, `StateSharding`, `DiffState` as prefixes; `split`"
+_TREES = "plumbing of NNX's own transformations", "use `StateAxes`, `StateSharding`, `DiffState` as prefixes; `split`"
 _PARTIAL = (
     "a remedy for slow calls: here the walk over an object is kept, see [speed](objects.md#speed)",
-    "`jit`, with the objects as arguments",
+    "use `jit`, with the objects as arguments",
 )
-_REFS = "another model of state: references of JAX in place of variables", "a `Variable`"
+_REFS = "another model of state: references of JAX in place of variables", "use a `Variable`"
 _EAGER = (
     "a global option that moves arrays when a variable is made",
-    "`jax.device_put` with `get_named_sharding`, or `jit` with `out_shardings`",
+    "use `jax.device_put` with `get_named_sharding`, or `jit` with `out_shardings`",
 )
 _OWN_FILE = "a file of NNX for itself"
 
@@ -53,37 +56,37 @@ ELSEWHERE = {
 """Names that are here in another place, or under another name."""
 
 LEFT_OUT = {
-    "A": ("a variable for types", "`typing.TypeVar`"),
-    "M": ("a variable for types", "`typing.TypeVar`"),
+    "A": ("a variable for types", "use `typing.TypeVar`"),
+    "M": ("a variable for types", "use `typing.TypeVar`"),
     "MergeContext": _CONTEXT,
     "NodeStates": _TREES,
     "SplitContext": _CONTEXT,
     "UpdateContext": _CONTEXT,
     "cached_partial": _PARTIAL,
-    "compat": ("the functions of NNX with its older mode as their default", "those of `nnx_like`, which do both"),
+    "compat": ("the functions of NNX with its older mode as their default", "use those of `nnx_like`, which do both"),
     "current_update_context": _CONTEXT,
-    "deprecations": (_OWN_FILE, "`warnings.deprecated`, or that of `typing_extensions`"),
+    "deprecations": (_OWN_FILE, "use `warnings.deprecated`, or that of `typing_extensions`"),
     "extract": _TREES,
     "from_tree": _TREES,
-    "ids": (_OWN_FILE, "`id`"),
+    "ids": (_OWN_FILE, "use `id`"),
     "jit_partial": _PARTIAL,
     "merge_context": _CONTEXT,
     "prefix": _TREES,
-    "proxy_caller": (_OWN_FILE, "`call` and `TrainState.apply`"),
-    "reprlib": (_OWN_FILE, "`repr`, `display` and `tabulate`"),
+    "proxy_caller": (_OWN_FILE, "use `call` and `TrainState.apply`"),
+    "reprlib": (_OWN_FILE, "use `repr`, `display` and `tabulate`"),
     "set_graph_mode": _MODE,
     "set_graph_updates": _MODE,
     "split_context": _CONTEXT,
     "to_tree": _TREES,
-    "tracers": (_OWN_FILE, "`liftcore.trace_state`"),
+    "tracers": (_OWN_FILE, "use `liftcore.trace_state`"),
     "transform_metadata": (
         "each transformation that adds an axis does it by itself",
-        "the argument `transform_metadata` of `vmap`, `scan` and `pmap`",
+        "use the argument `transform_metadata` of `vmap`, `scan` and `pmap`",
     ),
     "update_context": _CONTEXT,
     "use_eager_sharding": _EAGER,
     "using_eager_sharding": _EAGER,
-    "var_defaults": ("global options of the other models of state", "metadata of each variable"),
+    "var_defaults": ("global options of the other models of state", "use metadata of each variable"),
     "vars_as": _REFS,
     "with_vars": _REFS,
 }
@@ -103,22 +106,22 @@ def offered() -> set[str]:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Names, where they are or what to use instead, and why; those of which the same is said stand in one row."""
+    """Names, where they are or what to use instead, and why; those of which the same is said share a row."""
     names, here = public(), offered()
-    told = {**ELSEWHERE, **LEFT_OUT}
-    if untold := sorted(set(names) - here - told.keys()):
-        raise SystemExit(f"docs/nnx_names.py: say in ELSEWHERE or LEFT_OUT what to use for {untold}")
-    if wrong := sorted(name for name in told if name not in names or name in here):
+    said = {**ELSEWHERE, **LEFT_OUT}
+    if missing := sorted(set(names) - here - said.keys()):
+        raise SystemExit(f"docs/nnx_names.py: say in ELSEWHERE or LEFT_OUT what to use for {missing}")
+    if wrong := sorted(name for name in said if name not in names or name in here):
         raise SystemExit(f"docs/nnx_names.py: {THERE} has no {wrong}, or they are here")
     yield _listed(name for name in names if name in here), f"the same name in `{HERE}`", ""
     yield from ((f"`{name}`", text, "") for name, text in sorted(ELSEWHERE.items()))
     for (reason, instead), some in _by_text(LEFT_OUT).items():
-        yield _listed(some), f"left out; use {instead}", reason
+        yield _listed(some), f"left out: {instead}", reason
 
 
-def _by_text(told: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+def _by_text(said: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
-    for name, text in sorted(told.items(), key=lambda item: item[0].lower()):
+    for name, text in sorted(said.items(), key=lambda item: item[0].lower()):
         found.setdefault(text, []).append(name)
     return found
 
