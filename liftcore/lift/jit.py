@@ -6,15 +6,14 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-
-from ..filters import Nothing, names_collections, to_predicate
+from ..filters import Everything, Nothing, names_collections, to_predicate
 from ..pipeline.packing import Lifter
 from ..pipeline.use import Body, Use
 from ..runners.ahead import Jitted, Step
 from ..runners.arguments import advised, choose, parameter_names, split_arguments
 from ..runners.axes import NO_AXES
-from ..runners.compiled import Cache, Compiled, Program, is_shareable
+from ..runners.compiled import Cache, Program, is_shareable
+from ..runners.direct import Direct
 from ..runners.donation import DONATED, Donated, donate
 from ..runners.shardings import Placement
 from ..runners.whole import whole
@@ -105,6 +104,7 @@ def jit(
     rules = [matches for matches, _ in placement.rules] if placement else []
     donates = to_predicate(donate_variables)
     asked = not all(map(names_collections, [variables, *rules]))
+    whole_tree = to_predicate(variables) == Everything()
 
     def prepare(fn: Callable[..., Any]) -> _Prepared:
         static = choose(fn, "static", static_argnums, static_argnames)
@@ -132,11 +132,11 @@ def jit(
                 cache, key = Cache(), (object(), ())
             program = Program(body.fn, key, use.layout, keys, _seen_paths(use, asked), placed)
             found = cache.find(program, prepared.options)
-            if body.fn is fn and not (keys or placed or any(gone)):
-                over_nothing.note(use, key[1], found)
+            if whole_tree and body.fn is fn and not (keys or placed or any(gone)):
+                direct.note(use, key[1], found)
             return step(found, use, gone, (variable_groups, rng_groups, kept))
 
-    over_nothing = _OverNothing()
+    direct = Direct(_around)
 
     def lift(step: Step) -> Lifter:
         def prepared(other: Callable[..., Any]) -> _Prepared:
@@ -144,26 +144,7 @@ def jit(
 
         return whole(functools.partial(transform, step), "jit", variables, rngs, prepare=prepared)
 
-    return Jitted(fn, lift, over_nothing.find)
-
-
-class _OverNothing:
-    """What was compiled for calls over no scopes, for which the stages of a lift have nothing to do."""
-
-    def __init__(self) -> None:
-        self._found: dict[Any, Compiled] = {}
-
-    def note(self, use: Use, around: Hashable, found: Compiled) -> None:
-        """Keeps what was compiled for a use of the lift, if that is over no scopes."""
-        if not use.outers and type(around) is not object:  # that stands for what has no key
-            self._found[use.layout.scopes, around] = found
-
-    def find(self, scopes: PyTree) -> Callable[[dict[str, Any]], Any] | None:
-        """What was compiled, as a function of named arguments; None where there are scopes or nothing is known."""
-        if not self._found or jax.tree.leaves(scopes):
-            return None
-        found = self._found.get((jax.tree.structure(scopes), _around()))
-        return None if found is None else found.over_nothing
+    return Jitted(fn, lift, direct.find)
 
 
 class _Prepared(NamedTuple):

@@ -33,8 +33,8 @@ class Jitted:
     Args:
         fn: the function of scopes.
         lift: from what is done with what was compiled to a lift of functions.
-        over_nothing: from the scopes of a call to what was compiled where there are none, as a function of named
-            arguments; to None where there are scopes, or nothing was compiled yet.
+        direct: from the scopes of a call to what was compiled, as a function of named arguments, where the stages of
+            the lift have nothing to do; else, and where nothing was compiled yet, to None.
     """
 
     __qualname__: str
@@ -43,16 +43,16 @@ class Jitted:
         self,
         fn: Callable[..., Any],
         lift: Callable[[Step], Lifter],
-        over_nothing: Callable[[PyTree], Callable[[dict[str, Any]], Any] | None] = _never,
+        direct: Callable[[PyTree], Callable[[dict[str, Any]], Any] | None] = _never,
     ) -> None:
         lifted = lift(Compiled.__call__)(fn)
         functools.update_wrapper(self, lifted)
         keeping_lifter(self, lifted)
-        self._fn, self._lift, self._lifted, self._over_nothing = fn, lift, lifted, over_nothing
+        self._fn, self._lift, self._lifted, self._direct = fn, lift, lifted, direct
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
         """What the function returns."""
-        run = self._over_nothing(scopes)
+        run = self._direct(scopes)
         if run is not None:
             # Where there is no trace yet, or JAX cannot take an argument, the lift says more.
             with contextlib.suppress(NewTrace, TypeError):

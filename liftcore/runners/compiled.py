@@ -45,9 +45,6 @@ Options: TypeAlias = tuple[tuple[str, Any], ...]
 _CACHED = 256
 """How many compiled functions of different configurations are kept."""
 
-_NOTHING: PyTree = ((),)
-"""One group of no scopes."""
-
 _FEW = 256
 """How many draws a body is traced with room for at first."""
 
@@ -59,7 +56,7 @@ class CompiledCall:
     """A call of a compiled function.
 
     Attributes:
-        use: the use of a lift that it belongs to; None over no scopes, where the body is taken to have been traced.
+        use: the use of a lift that it belongs to; None where there is none, and the body is taken to have been traced.
         traced: whether the body ran.
         steady: whether the body is taken to have been traced.
     """
@@ -299,23 +296,26 @@ class Compiled:
         output: tuple[Any, tuple[Any, ...]] = self._in_call(self._call, use, gone, operands)
         return output
 
-    def over_nothing(self, arguments: dict[str, Any]) -> Any:
-        """The result over no scopes, without the stages of a lift: those have nothing to do then.
+    def directly(self, operands: Any) -> tuple[Any, Record]:
+        """The result without the stages of a lift, and what the body did; for operands that nothing is drawn from.
 
         Args:
-            arguments: those of the function, as `name_arguments` calls them.
+            operands: the groups of variables, which the body only reads, those of streams, and the arguments by name.
 
         Raises:
             NewTrace: where there is no trace for them yet.
         """
+        # With room for draws that are not made, where a call by `_call` has it, so that both find the same trace.
+        fold_in_data = None if self._steady.kept is None else np.zeros(self._steady.room, np.uint32)
         before = _calls.set(CompiledCall(None))
         try:
-            return self._whole(None, NOTHING, (_NOTHING, _NOTHING, arguments))[1][0]
+            _, (result, _, kept) = self._whole(fold_in_data, NOTHING, operands)
         except NewTrace:
             forget_calls(self._whole)
             raise
         finally:
             _calls.reset(before)
+        return result, kept.record
 
     def lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         """Itself, what the body does, for how many draws it has room, and a stage of JAX; nothing changes outside."""
@@ -362,6 +362,8 @@ class Compiled:
             fold_in_data = self.fold_in_data(kept, use)
             creates = bool(jax.tree.leaves(created))
             self._steady.note(None if creates else kept)
+        elif steady is not None:  # what was lowered has room for draws, and is to be found again
+            fold_in_data = self.fold_in_data(steady, use)
         if creates:
             held = closed_over(traced)
             sizes = tuple(len(jax.tree.leaves(one)) for one in (held, fold_in_data, gone, operands))

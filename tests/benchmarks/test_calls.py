@@ -69,8 +69,15 @@ def test_arguments_of_other_types_later_are_called_as_fast(make: Callable[[], Ca
     assert found == found[:1] * 4
 
 
-def test_a_call_over_no_scopes_goes_through_no_stage_of_a_lift() -> None:
-    run, x = over_no_scopes(), jnp.ones(3)
+def over_a_scope_that_is_read() -> Callable[[Any], Any]:
+    scope = liftcore.bind({"params": {"w": jnp.full((), 2.0)}})
+    run = liftcore.jit(lambda scope, x: x * scope.get_variable("params", "w"))
+    return lambda x: run(scope, x)
+
+
+@pytest.mark.parametrize("make", [over_no_scopes, over_a_scope_that_is_read])
+def test_a_call_that_only_reads_goes_through_no_stage_of_a_lift(make: Callable[[], Callable[[Any], Any]]) -> None:
+    run, x = make(), jnp.ones(3)
     stages = ("dedupe", "filter_", "Use.__init__", "commit")
     assert not [name for name in calls(functools.partial(run, x)) if name in stages]
     assert jnp.array_equal(run(x), jnp.full(3, 2.0))
