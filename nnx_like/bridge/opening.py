@@ -165,9 +165,8 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
-        if collection == _INTERMEDIATES and not mutable:
-            return
-        if plan.strict or mutable:
+        # `init` gives the values that the object is made with, as if it was made on its own.
+        if not scope.is_initializing() and (mutable or (plan.strict and collection != _INTERMEDIATES)):
             owner.put_unboxed(collection, name, value)
     elif collection == _INTERMEDIATES:
         _sow(owner, name, value)

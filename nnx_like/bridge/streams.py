@@ -94,8 +94,9 @@ def _state(scope: Scope, random: Random) -> Any:
 
 
 def _key(scope: Scope, name: str) -> Any:
+    found = name
     if name == _DEFAULT and scope.tree.stream(name) is None:  # no lift is asked for a stream that only objects have
-        name = _PARAMS
-    if scope.tree.stream(name) is None:
+        found = _PARAMS
+    if scope.tree.stream(found) is None:
         return NoKey(name)
-    return RngStream(scope.make_rng(name), tag=name).key.get_raw_value()
+    return RngStream(scope.make_rng(found), tag=name).key.get_raw_value()

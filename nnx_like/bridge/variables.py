@@ -171,6 +171,8 @@ def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Plain dicts of variables as nested dicts of `Variable`, which `nnx.update` takes for an object.
 
+    Names are texts. Where the object has lists, `nnx.restore_int_paths` makes numbers of those that are.
+
     Example:
         >>> linen_vars_to_nnx_attrs({"params": {"dense": {"kernel": 1.0}}})["dense"]["kernel"]
         Param(

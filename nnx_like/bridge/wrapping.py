@@ -207,7 +207,8 @@ class ToNNX(Wrapped):
 
     The kind of a variable is the one that is registered for its collection: those of "params" are `Param`. What a call
     changes of them is changed in the object. All methods and submodules of the module are reached by their names. The
-    variables are made by the first call that needs them, by `lazy_init`, or by arguments of a call given here.
+    variables are made by the first call that needs them, by `lazy_init`, or by arguments of a call given here. Fields
+    of the module, such as `deterministic`, may be set on the object; those of its submodules stay as they are.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,0 +1,74 @@
+"""`functional`: a class of objects as pure functions of states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..graph.calling import Caller
+from ..graph.functions import GraphDef, graphdef, merge, split, state
+from ..transforms.whole import eval_shape
+
+__all__ = ["Functional", "functional"]
+
+
+class Functional:
+    """An object that exists as states only: `init` makes them, `apply` calls methods on an object made of them.
+
+    Args:
+        module_type: the class of the object.
+        args: the arguments of it.
+        kwargs: those by name, without `rngs`.
+    """
+
+    def __init__(self, module_type: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module_type, self.args, self.kwargs = module_type, args, kwargs
+        self.graphdef: GraphDef[Any] | None = None
+
+    def init(self, *, rngs: Any = None) -> Any:
+        """The state of a new object.
+
+        Args:
+            rngs: given to the class by name, where it is not None.
+        """
+        made = self._made(rngs)
+        self.graphdef = graphdef(made)
+        return state(made)
+
+    def apply(self, *states: Any) -> Caller:
+        """What is called as the object, whose methods and parts are attributes.
+
+        Args:
+            *states: the values.
+
+        Returns:
+            What a call of it returns is the result, and the `GraphDef` and the state afterwards.
+        """
+        known = self.graphdef
+        if known is None:
+            known = self.graphdef = graphdef(eval_shape(lambda: self._made(None)))
+        return Caller(lambda: merge(known, *states), split)
+
+    def _made(self, rngs: Any) -> Any:
+        return self.module_type(*self.args, **self.kwargs, **({} if rngs is None else {"rngs": rngs}))
+
+
+def functional(cls: Callable[..., Any]) -> Callable[..., Functional]:
+    """A class of objects as pure functions of states.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> linear = nnx.bridge.functional(nnx.Linear)(3, 2)
+        >>> state = linear.init(rngs=nnx.Rngs(0))
+        >>> y, (graphdef, state) = linear.apply(state)(jnp.ones((1, 3)))
+        >>> y.shape
+        (1, 2)
+
+    Args:
+        cls: the class.
+
+    Returns:
+        A function of the arguments of the class, without `rngs`, that gives a `Functional`.
+    """
+    return lambda *args, **kwargs: Functional(cls, args, kwargs)

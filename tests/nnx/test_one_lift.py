@@ -1,0 +1,186 @@
+"""A transformation that is written once lifts a function of a scope, a Linen-style module, an object and a pytree."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import equinox_like as eqx
+import liftcore
+import linen_like as nn
+import nnx_like as nnx
+import pax_like as pax
+from liftcore.errors import LiftArgumentError, UnliftedCollectionError
+from nnx_like.errors import StructureError
+
+KEY = jax.random.key(0)
+X = jnp.arange(3.0) + 1
+
+
+def halved(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A lift under which a function sees its parameters halved, and may write its statistics."""
+
+    def transform(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+        params, *others = variable_groups
+        scope = scope_fn([jax.tree.map(lambda leaf: leaf / 2, params), *others], rng_groups)
+        return fn(scope, *args), repack_fn(scope)
+
+    return liftcore.pack(transform, ["params", True], [liftcore.DenyList("params")], [True], name="halved")
+
+
+def doubled(body: Any, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+    """A transformation of results."""
+    result, groups = body(variable_groups, rng_groups, *args, **kwargs)
+    return jax.tree.map(lambda leaf: 2 * leaf, result), groups
+
+
+twice = liftcore.transformation(doubled, [True], [True, liftcore.Captured(all=True)], [True])
+
+
+class Scale(nnx.Module):
+    def __init__(self) -> None:
+        self.w, self.calls = nnx.Param(jnp.full(3, 4.0)), nnx.BatchStat(jnp.array(0))
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        return self.w * x
+
+
+def in_scope(scope: Any, x: Any) -> Any:
+    scope.variable("batch_stats", "calls", lambda: jnp.array(0)).value += 1
+    return scope.param("w", nn.initializers.constant(4.0), (3,)) * x
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return in_scope(self.scope.push("scale"), x)
+
+
+def of_scope(lift: Any, x: Any) -> Any:
+    variables = {"params": {"w": jnp.full(3, 4.0)}, "batch_stats": {"calls": jnp.array(0)}}
+    y, changed = liftcore.apply(lift(in_scope), mutable="batch_stats")(variables, x)
+    return y, changed["batch_stats"]["calls"]
+
+
+def of_linen(lift: Any, x: Any) -> Any:
+    variables = {"params": {"scale": {"w": jnp.full(3, 4.0)}}, "batch_stats": {"scale": {"calls": jnp.array(0)}}}
+    y, changed = nn.lift_with(lift, Linen)().apply(variables, x, mutable="batch_stats")
+    return y, changed["batch_stats"]["scale"]["calls"]
+
+
+def of_object(lift: Any, x: Any) -> Any:
+    scale = Scale()
+    y = nnx.lift(lift, Scale.__call__)(scale, x)
+    assert (scale.w.get_value() == 4).all()
+    return y, scale.calls.get_value()
+
+
+def of_object_in_scope(lift: Any, x: Any) -> Any:
+    lifted = lift(nnx.object_in_scope(lambda rngs: Scale()))
+    variables = liftcore.init(nnx.object_in_scope(lambda rngs: Scale()))(KEY, x)[1]
+    y, changed = liftcore.apply(lifted, mutable="batch_stats")(variables, x)
+    return y, changed["batch_stats"]["calls"]
+
+
+def of_pytree_with_kinds(lift: Any, x: Any) -> Any:
+    class Module(pax.Module):
+        def __init__(self) -> None:
+            self.register_parameter("w", jnp.full(3, 4.0))
+            self.register_state("calls", jnp.array(0))
+
+        def __call__(self, x: Any) -> Any:
+            self.calls = self.calls + 1
+            return self.w * x
+
+    changed, y = pax.lift(lift, Module.__call__)(Module(), x)
+    return y, changed.calls
+
+
+@pytest.mark.parametrize("lifted", [of_scope, of_linen, of_object, of_object_in_scope, of_pytree_with_kinds])
+@pytest.mark.parametrize(("lift", "factor"), [(halved, 0.5), (twice, 2.0)], ids=["pack", "transformation"])
+def test_one_lift_serves_all_styles(lift: Any, factor: float, lifted: Any) -> None:
+    y, calls = lifted(lift, X)
+    assert jnp.allclose(y, factor * 4 * X)
+    assert calls == 1
+
+
+def test_one_lift_serves_a_pytree_module() -> None:
+    class Module(eqx.Module):
+        w: Any
+
+        def __call__(self, x: Any) -> Any:
+            return self.w * x
+
+    assert jnp.allclose(liftcore.filtered(twice, lambda _, module, x: module(x))((), Module(4.0), X), 8 * X)
+    adopted = halved(lambda scope, x: eqx.adopt(scope, lambda key: Module(jnp.full(3, 4.0)))(x))
+    assert jnp.allclose(liftcore.apply(adopted)({"params": {"w": jnp.full(3, 4.0)}}, X), 2 * X)
+
+
+# -- `nnx.lift` --------------------------------------------------------------------------------------------------------
+
+
+def step(carry: Any, x: Any) -> Any:
+    scale, total = carry
+    return (scale, total + scale(x).sum()), scale.calls.get_value()
+
+
+def test_lift_takes_transformations_of_the_core_with_their_options() -> None:
+    scale = Scale()
+    scan = nnx.lift(liftcore.scan, step, variable_carry="batch_stats", variable_broadcast="params")
+    (same, total), calls = scan((scale, jnp.zeros(())), jnp.ones((4, 3)))
+    assert same is scale
+    assert total == 48
+    assert calls.tolist() == [1, 2, 3, 4]
+    assert scale.calls.get_value() == 4
+    branch = nnx.lift(liftcore.switch, [Scale.__call__, lambda scale, x: x])
+    assert jnp.array_equal(branch(1, scale, X), X)
+    assert jnp.array_equal(branch(0, scale, X), 4 * X)
+    assert scale.calls.get_value() == 5
+    mapped = nnx.lift(liftcore.vmap, Scale.__call__, in_axes=(None, 0), variable_axes={True: None})
+    assert mapped(scale, jnp.ones((2, 3))).shape == (2, 3)
+
+
+def test_lift_meets_an_object_once() -> None:
+    scale = Scale()
+    same = nnx.lift(twice, lambda one, other, *, third: jnp.float32(one.w is other["a"].w is third.w))
+    assert same(scale, {"a": scale}, third=scale) == 2
+
+
+def _adds(scale: Any, x: Any) -> Any:
+    scale.new = nnx.Param(x)
+    return x
+
+
+def _raises(scale: Any, x: Any) -> Any:
+    scale(x)
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: nnx.lift(twice, _adds), StructureError, "new was added"),
+        (lambda: nnx.lift(twice, lambda scale, x: Scale()), StructureError, "none of the arguments"),
+        (lambda: nnx.lift(twice, Scale()), LiftArgumentError, "method of one Scale"),
+        (lambda: nnx.lift(twice), LiftArgumentError, "no function"),
+        (lambda: nnx.lift(3, step), LiftArgumentError, "lift"),
+        (lambda: nnx.lift(twice, _raises), ZeroDivisionError, None),
+        (
+            lambda: nnx.lift(functools.partial(liftcore.vmap, in_axes=(None, 0), variable_axes={"params": None}), step),
+            UnliftedCollectionError,
+            "batch_stats",
+        ),
+    ],
+)
+def test_what_cannot_be_lifted_is_an_error_and_changes_nothing(make: Any, error: Any, text: Any) -> None:
+    scale = Scale()
+    with pytest.raises(error, match=text):
+        make()(scale, X)
+    assert scale.calls.get_value() == 0
+    assert not hasattr(scale, "new")
