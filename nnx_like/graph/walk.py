@@ -75,20 +75,29 @@ def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) 
     kind = type(raw)
     if kind in _SINGLE:
         return raw, None
-    if is_array(raw):
-        if not isinstance(raw, jax.core.Tracer):
+    if _is_array(raw):
+        if not isinstance(raw, jax.core.Tracer) and kind is not jax.ShapeDtypeStruct:
             _SINGLE.add(kind)
         return raw, None
     try:
-        arrays, rest = flatten_static(raw, is_traceable)
+        arrays, rest = flatten_static(raw, _is_part)
     except Undescribed:
         return (), static(raw, path, unknown)
     return tuple(arrays), rest
 
 
+def _is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or stands for one: in what `eval_shape` returns, and for `lower`."""
+    return is_array(leaf) or type(leaf) is jax.ShapeDtypeStruct
+
+
 def is_traceable(leaf: Any) -> bool:
     """Whether JAX can trace a leaf: an array, or a number."""
     return type(leaf) in _NUMBERS or is_array(leaf)
+
+
+def _is_part(leaf: Any) -> bool:
+    return type(leaf) in _NUMBERS or _is_array(leaf)
 
 
 class Walk:
@@ -140,7 +149,7 @@ class Walk:
             return self._variable(value, path, prefix)
         if isinstance(value, Pytree):
             return self._object(value, path, prefix)
-        if is_array(value):
+        if _is_array(value):
             return self._array(value, path, prefix, place)
         if kind is list or kind is tuple:
             parts = [self.define(one, (*path, i), prefix, place and (*place, i)) for i, one in enumerate(value)]
@@ -202,7 +211,7 @@ class Walk:
         if jax.tree_util.all_leaves((value,)):
             return static(value, path, self.unknown)
         pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
-        if not any(is_object(leaf) or is_array(leaf) for _, leaf in pairs):
+        if not any(is_object(leaf) or _is_array(leaf) for _, leaf in pairs):
             return static(value, path, self.unknown)
         parts = []
         for number, (keys, leaf) in enumerate(pairs):

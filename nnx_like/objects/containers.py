@@ -203,12 +203,12 @@ class Sequential(Module):
             **kwargs: keyword arguments of the first layer.
 
         Returns:
-            What the last layer returns; without layers, the arguments.
+            What the last layer returns; without layers, the arguments, those by position if there are any.
 
         Raises:
             TypeError: where a layer cannot be called.
         """
-        result: Any = args[0] if len(args) == 1 and not kwargs else args
+        result: Any = args[0] if len(args) == 1 else args or kwargs or None
         for number, fn in enumerate(self.layers):
             if not callable(fn):
                 raise TypeError(f"Sequential[{number}] cannot be called: {fn!r}")

@@ -7,12 +7,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from liftcore import is_array
-
 from ..variablelib.kinds import RngState
 from ..variablelib.printing import size_of, size_text
 from ..variablelib.variable import Variable
-from .markers import has_data
+from .markers import has_data, is_data
 
 __all__ = ["kind_name", "object_text", "sizes_by_kind", "sizes_text", "treescope_of", "value_text"]
 
@@ -146,8 +144,8 @@ def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]
             if id(value) not in seen:
                 seen.add(id(value))
                 yield from _variables(vars(value).values(), seen)
-        elif not is_array(value):
-            yield from _variables([one for one in has_data(value) if not is_array(one)], seen)
+        elif not is_data(value):  # data that is neither holds no variables
+            yield from _variables(has_data(value), seen)
 
 
 def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:

@@ -213,3 +213,32 @@ def test_flatten_gives_a_list_without_paths():
     assert leaves == [model.w]
     assert nnx.unflatten(graphdef, leaves).w is model.w
     assert nnx.PureState[nnx.Dict]
+
+
+def test_a_sequence_of_no_layers_returns_its_arguments():
+    call = nnx.Sequential()
+    assert [call(), call(1), call(1, 2), call(k=2), call(1, k=2)] == [None, 1, (1, 2), {"k": 2}, 1]
+
+
+# --- abstract values
+
+
+class Mixed(nnx.Module):
+    def __init__(self):
+        self.w, self.nested = nnx.Param(jnp.arange(3.0)), nnx.Param({"a": jnp.ones(3)})
+        self.array, self.listed = jnp.ones(3), [jnp.ones(3)]
+
+    def __call__(self, x):
+        return x * self.w * self.array + self.listed[0] + self.nested.get_value()["a"]
+
+
+def test_an_abstract_object_is_one_in_all_its_arrays():
+    model, abstract = Mixed(), nnx.eval_shape(Mixed)
+    assert "array=float32[3]" in repr(abstract)
+    assert nnx.state(abstract).flat_state().paths == nnx.state(model).flat_state().paths
+    assert nnx.eval_shape(lambda model, x: model(x), abstract, 2.0).shape == (3,)
+    compiled = nnx.jit(lambda model, x: model(x)).lower(abstract, jax.ShapeDtypeStruct((), "float32")).compile()
+    assert compiled(model, 2.0).tolist() == [2, 4, 6]
+    assert nnx.merge(nnx.graphdef(abstract), nnx.state(model))(2.0).tolist() == [2, 4, 6]
+    nnx.update(abstract, nnx.state(model))
+    assert abstract(2.0).tolist() == [2, 4, 6]
