@@ -8,12 +8,13 @@ attribute could change in itself, such as a list, a dict or an array, no walk is
 
 from __future__ import annotations
 
+import collections
 import enum
 import itertools
 import operator
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +49,7 @@ _FIXED_KINDS = (type, enum.Enum, np.dtype, jax.sharding.PartitionSpec, jax.shard
 
 _value = operator.attrgetter("_value")
 _metadata = operator.attrgetter("_metadata")
+_attributes = operator.attrgetter("__dict__")  # in half the time of `vars`
 _of_all = itertools.chain.from_iterable
 
 Root = tuple[str, str, Pytree]
@@ -78,14 +80,16 @@ class KeptWalk:
         self.slots = {
             group: (list(found), [holder for holder, _ in found.values()]) for group, found in self.holders.items()
         }
+        self.by_key = {group: dict(zip(*pair, strict=True)) for group, pair in self.slots.items()}
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
+        self.traces = _distinct([variable._trace for variable in self.variables])
         self.metadata = list(map(_metadata, self.variables))
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
         """What the walk would find now; None where anything but the values of variables is another."""
         objects = [root for _, _, root in roots]
-        dicts = [*map(vars, objects), *map(vars, self.inner)]
+        dicts = [*map(_attributes, objects), *map(_attributes, self.inner)]
         same = (
             all(known() is root for known, root in zip(self.others, objects[1:], strict=True))
             and self.marks == flattening.marks_made()
@@ -125,6 +129,20 @@ class Used:
             nodes[place] = root
         return nodes
 
+    def write(self, news: Mapping[str, Mapping[str, Any]], trace: Any) -> bool:
+        """Writes values into the variables of a trace, all at once; nothing, and False, where some are of another.
+
+        Args:
+            news: the values by group and key.
+            trace: the trace.
+        """
+        if self._kept.traces != [trace]:
+            return False
+        for group, values in news.items():
+            variables = map(self._kept.by_key[group].__getitem__, values)
+            _exhaust(map(_put_value, variables, values.values()))
+        return True
+
     @property
     def leaves(self) -> Iterator[Leaf]:
         """The values, in the order in which they were met."""
@@ -153,10 +171,22 @@ def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
     walks[_key(roots)] = KeptWalk(walk, roots, refs)
 
 
+_put_value = Variable.__dict__["_value"].__set__
+_exhaust = collections.deque[Any](maxlen=0).extend
+
 _NONE: dict[Any, Any] = {}
 
 _MANY = 8
 """How many walks are kept with one object, such as those of a training step and of an evaluation."""
+
+
+def _distinct(traces: Iterable[Any]) -> list[Any]:
+    """Traces that differ; they can be compared, but have no hash."""
+    found: list[Any] = []
+    for trace in traces:
+        if trace not in found:
+            found.append(trace)
+    return found
 
 
 def _key(roots: Sequence[Root]) -> Any:

@@ -173,11 +173,12 @@ class Outside:
 
     def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
         """Writes the values that changed into the variables, and in the places, that they came from."""
-        news = list(_news(self.walk.values, now, home))
-        if not news:
+        news = _news(self.walk.values, now, home)
+        trace = trace_state()
+        if not news or (isinstance(self.walk, Used) and self.walk.write(news, trace)):
             return
-        trace, holders, changed = trace_state(), self.walk.holders, []
-        for group, key, new in news:
+        holders, changed = self.walk.holders, []
+        for group, key, new in [(group, *pair) for group, values in news.items() for pair in values.items()]:
             holder, form = holders[group][key]
             owner = holder[0] if type(holder) is tuple else holder
             if owner._trace != trace:
@@ -193,13 +194,15 @@ class Outside:
 _put_value = Variable.__dict__["_value"].__set__
 
 
-def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """The values that changed, in the scope or on their way home, with their groups and keys."""
+def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The values that changed, in the scope or on their way home, by group and key."""
+    news = {group: written for group, (_, written) in home.items() if written}
     for group, old in before.items():
         if now[group] is not old:  # a collection that was not written is the very one that was given
-            yield from ((group, key, new) for key, new in now[group].items() if new is not old[key])
-    for group, (_, written) in home.items():
-        yield from ((group, key, new) for key, new in written.items())
+            changed = {key: new for key, new in now[group].items() if new is not old[key]}
+            if changed:
+                news[group] = {**changed, **news.get(group, {})}
+    return news
 
 
 def crossed(
