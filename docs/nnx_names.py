@@ -44,12 +44,9 @@ ELSEWHERE = {
     "nn": "`nnx_like.layers`; each layer in `nnx_like` too",
     "object": "`Object`, `Pytree` and the marks in `nnx_like`",
     "pytreelib": "`Pytree`, `data`, `static`, `dataclass` and others in `nnx_like`",
-    "rnglib": "`Rngs`, `RngStream`, `split_rngs` and others in `nnx_like`",
-    "spmd": "`get_partition_spec`, `get_named_sharding`, `with_partitioning` and others in `nnx_like`",
     "summary": "`tabulate` in `nnx_like`",
     "training": "`nnx_like.optimizer`, `nnx_like.metrics`; `EMA` and `TrainState` in `nnx_like`",
     "transforms": "each transformation in `nnx_like`",
-    "variablelib": "`Variable`, its kinds, `with_metadata` and the names of kinds in `nnx_like`",
     "visualization": "`display` in `nnx_like`",
     "wrappers": "`nnx_like.bridge`",
 }

@@ -27,7 +27,8 @@ SECTIONS = (
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",
     "nnx_like", "nnx_like.Module", "nnx_like.Variable", "nnx_like.State", "nnx_like.Rngs", "nnx_like.filterlib",
-    "nnx_like.statelib", "nnx_like.graph", "nnx_like.traversals", "nnx_like.layers.initializers",
+    "nnx_like.variablelib", "nnx_like.statelib", "nnx_like.graph", "nnx_like.rnglib", "nnx_like.spmd",
+    "nnx_like.traversals", "nnx_like.layers.initializers",
     "nnx_like.training.optimizer", "nnx_like.training.metrics", "nnx_like.bridge", "nnx_like.errors",
 )  # fmt: skip
 
@@ -102,6 +103,7 @@ BY_HAND = {
     "nnx_like.pool": "A reduction of each window; see `liftcore.nn.pool`.",
     "nnx_like.pure": "Another name of `as_pure`.",
     "nnx_like.traversals.empty_node": "Stands for an empty dict in a flat one.",
+    "nnx_like.spmd.PARTITION_NAME": "The key of `transform_metadata` for the name of the axis that variables gain.",
     "nnx_like.variables": "Another name of `state`.",
 }
 """The lines of names that have no docstring of their own."""

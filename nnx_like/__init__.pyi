@@ -1,4 +1,4 @@
-from . import bridge, errors, filterlib, graph, statelib, traversals
+from . import bridge, errors, filterlib, graph, rnglib, spmd, statelib, traversals, variablelib
 from .bridge.adopting import object_in_scope
 from .crossing.metadata import PARTITION_NAME
 from .filterlib import All, Any, Everything, Not, Nothing, OfType, PathContains, PathIn, WithTag
@@ -291,6 +291,7 @@ __all__ = [
     "reseed",
     "restore_int_paths",
     "restore_rngs",
+    "rnglib",
     "scan",
     "selu",
     "set_metadata",
@@ -303,6 +304,7 @@ __all__ = [
     "split",
     "split_rngs",
     "split_state",
+    "spmd",
     "standardize",
     "state",
     "statelib",
@@ -320,6 +322,7 @@ __all__ = [
     "value_and_grad",
     "variable_name_from_type",
     "variable_type_from_name",
+    "variablelib",
     "variables",
     "view",
     "view_info",

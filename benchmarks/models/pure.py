@@ -176,3 +176,35 @@ def wide(params: Params, x: jax.Array) -> jax.Array:
     for below in params.values():
         x = x * below["scale"] + below["bias"]
     return x
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+RATE = 0.1
+"""How far a step of training goes."""
+
+
+def new_step(way: str) -> Any:
+    """A step of training, `step(params, x) -> (loss, params)`; the functions are new each time.
+
+    Args:
+        way: how the blocks run one after the other: `plain`, each under `remat` or `jit`, as a `scan` of stacked
+            parameters, or as a `scan of remat`.
+    """
+
+    def one(params: Params, x: jax.Array) -> jax.Array:
+        return block(params, x)
+
+    each = {"remat": jax.checkpoint, "scan of remat": jax.checkpoint, "jit": jax.jit}.get(way, lambda fn: fn)
+    below: Any = each(one)
+
+    def run(params: Params, x: jax.Array) -> jax.Array:
+        if way.startswith("scan"):
+            return jax.lax.scan(lambda x, params: (below(params, x), None), x, params)[0]
+        return functools.reduce(lambda x, params: below(params, x), params.values(), x)
+
+    def step(params: Params, x: jax.Array) -> tuple[jax.Array, Params]:
+        value, grads = jax.value_and_grad(lambda params: jnp.mean(jnp.square(run(params, x))))(params)
+        return value, jax.tree.map(lambda param, grad: param - RATE * grad, params, grads)
+
+    return step

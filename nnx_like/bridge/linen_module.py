@@ -138,7 +138,6 @@ def to_linen(
     metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
     name: str | None = None,
     skip_rng: bool = False,
-    abstract_init: bool = True,
     **kwargs: Any,
 ) -> ToLinen:
     """`ToLinen`, with the arguments of the object where they stand for the object.
@@ -153,12 +152,12 @@ def to_linen(
         ((3, 4), (4,))
 
     Args:
-        nnx_class: see `ToLinen`.
+        nnx_class: the class of the object, or a function that makes it. It gets `rngs=`, if it takes that.
         *args: the arguments of it.
-        metadata_fn: see `ToLinen`.
+        metadata_fn: makes the value that stands in a collection, with its box, of a variable that has metadata; None
+            leaves values without boxes.
         name: the name of the module in its parent.
-        skip_rng: see `ToLinen`.
-        abstract_init: has no effect: where variables exist, nothing is computed to make the object.
+        skip_rng: whether it gets no `rngs=`, although it takes that.
         **kwargs: the arguments by name.
     """
     return ToLinen(nnx_class, args, freeze(kwargs), skip_rng, metadata_fn, name=name)

@@ -229,6 +229,9 @@ class _InnerWalk(Walk):
         self.leaves.append((*found, place, value, None, path))
         return found
 
+    def _may_go(self, known: str, group: str) -> bool:
+        return known == group or (self.keep is not None and self.keep(known, group))
+
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])
         values.append(parts)
@@ -255,6 +258,7 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, wh
     """`encode` for a part of a pytree that has one group."""
     if not is_object(tree):
         if not holds_objects(tree):
+            _check_plain(groups, tree, group, what)
             return tree
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
         _check_single(groups, tree, group, what)
@@ -271,6 +275,19 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, wh
 def holds_objects(tree: Any) -> bool:
     """Whether there is an object in a pytree."""
     return not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+
+
+def _check_plain(groups: Groups, tree: Any, group: Any, what: str) -> None:
+    """Checks that what speaks of the variables of an object stands where there is one."""
+    if type(group) is str or group.many:
+        return
+    leaves = jax.tree.leaves(tree)
+    if leaves:
+        raise LiftArgumentError(
+            groups.where,
+            f"`{what}` has filters of variables where there is no object, but a {type(leaves[0]).__name__}.",
+            f"Give one {groups.label} there, such as 0 or None.",
+        )
 
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:

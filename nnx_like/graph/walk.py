@@ -111,9 +111,10 @@ class Walk:
         origins: the prefix that each object and variable was first met under, by index; where filters decide, also
             what its key begins with, since they ask of a path in one argument.
         groups: the groups of variables, by index. In one argument the first path decides, as it does in states.
+        placed: the groups of arrays that are attributes, or in one, by the identity of their owner and the name.
     """
 
-    __slots__ = ("base", "groups", "index", "leaves", "nodes", "origins", "unknown", "values")
+    __slots__ = ("base", "groups", "index", "leaves", "nodes", "origins", "placed", "unknown", "values")
 
     def __init__(self, unknown: Hashable = None) -> None:
         self.base = ""
@@ -122,6 +123,7 @@ class Walk:
         self.nodes: list[Any] = []
         self.origins: list[Any] = []
         self.groups: dict[int, str] = {}
+        self.placed: dict[tuple[int, str], str] = {}
         self.leaves: list[Leaf] = []
         self.values: dict[str, dict[str, Any]] = {}
 
@@ -204,6 +206,8 @@ class Walk:
 
     def _array(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         group = prefix if isinstance(prefix, str) else prefix(path, value)
+        if place is not None:
+            self.placed[id(place[0]), place[1]] = group
         return ARRAY, *self._array_slot(value, path, group, place)
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
@@ -261,6 +265,11 @@ class Walk:
             return
         seen.add(id(value))
         for name, part in attributes_of(value):
+            known = self.placed.get((id(value), name))
+            if known is not None:
+                now = prefix if isinstance(prefix, str) else prefix((*path, name), part)
+                if not self._may_go(known, now):
+                    raise self._aliased(part, (*path, name), known, now)
             for keys, leaf in jax.tree_util.tree_leaves_with_path(part, is_leaf=is_object):
                 below = (*path, name, *[step_of(key) for key in keys])
                 if isinstance(leaf, Variable):
@@ -268,7 +277,11 @@ class Walk:
                 elif isinstance(leaf, Pytree):
                     self._check_alike(leaf, below, prefix, seen)
 
-    def _aliased(self, value: Variable, path: tuple[Any, ...], before: str, now: str) -> AliasError:
+    def _may_go(self, known: str, group: str) -> bool:
+        """Whether an array that came in one group may be met in another one."""
+        return known == group
+
+    def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
         first = next((key for _, key, holder, *_ in self.leaves if holder is value), "an earlier place").removesuffix(
             "."
         )

@@ -10,24 +10,19 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
 
+from ..errors import UnknownStreamError
 from ..filterlib import Filter, Predicate, to_predicate
 from ..objects.pytree import Pytree
 from ..variablelib.kinds import RngCount, RngKey
 from .draws import Draws
 
-__all__ = ["RngStream", "RngValue", "Rngs", "Shape", "UnknownStreamError", "drawn_key", "rules_of", "shape_of"]
+__all__ = ["RngStream", "RngValue", "Rngs", "Shape", "drawn_key", "rules_of", "shape_of"]
 
 RngValue = int | jax.Array
 """A seed: an int, a key of `jax.random.key`, or the raw `uint32` data of one."""
 
 Shape = int | tuple[int, ...]
 """How many keys: an int, or one for each axis."""
-
-
-class UnknownStreamError(LiftArgumentError, AttributeError, KeyError):
-    """A key was asked of a stream that is not there, and there is no stream `default`."""
-
-    __str__ = LiftArgumentError.__str__  # in place of that of `KeyError`, which quotes the text
 
 
 class RngStream(Draws, Pytree):
@@ -172,7 +167,7 @@ class Rngs(Draws, Pytree):
         if found is None:
             raise UnknownStreamError(
                 f"the stream {name!r} of Rngs",
-                f"No RngStream named {name!r} found in Rngs; there are {_listed(streams)}.",
+                f"there is none of that name, and none named 'default'; there are {_listed(streams)}.",
                 f"Give it a seed, as in `Rngs({name}=0)`, or all that have none, as in `Rngs(0)`.",
             )
         return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from liftcore.errors import LiftArgumentError, shown
 
+from ..errors import MetricArgumentError
 from ..filterlib import Filter
 from ..graph.functions import split
 from ..objects.pytree import Pytree
@@ -20,7 +21,6 @@ __all__ = [
     "Accuracy",
     "Average",
     "Metric",
-    "MetricArgumentError",
     "MetricState",
     "MultiMetric",
     "Statistics",
@@ -32,10 +32,6 @@ A = TypeVar("A")
 
 class MetricState(Variable[A]):
     """What a metric has seen, such as a total."""
-
-
-class MetricArgumentError(LiftArgumentError, TypeError):
-    """A metric was made or updated with an argument of another kind than it takes, or without one that it needs."""
 
 
 class Metric(Pytree):
@@ -72,7 +68,7 @@ class Metric(Pytree):
         if name not in kwargs:
             raise MetricArgumentError(
                 f"{type(self).__name__}.update",
-                f"Expected keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
+                f"it takes the values by the name {name!r}, and was given {', '.join(kwargs) or 'none'}.",
                 f"Write `metric.update({name}=...)`, or give the metric another name: `{type(self).__name__}('loss')`.",
             )
         return kwargs[name]
@@ -177,7 +173,7 @@ class Accuracy(Average):
         if not isinstance(threshold, float | None):
             raise MetricArgumentError(
                 "Accuracy",
-                f"Expected threshold to be a float, given {shown(threshold)}.",
+                f"the threshold has to be a float, and is {shown(threshold)}.",
                 "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several.",
             )
         self.threshold = threshold
@@ -206,7 +202,7 @@ class Accuracy(Average):
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
             raise LiftArgumentError(
                 "Accuracy.update",
-                f"Expected labels.dtype==jnp.int32, got {labels.dtype}.",
+                f"labels are integers, the numbers of classes; given {labels.dtype}.",
                 "Pass `labels.astype(jnp.int32)`.",
             )
         guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold

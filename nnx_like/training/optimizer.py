@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError
 
+from ..errors import OptimizerArgumentError
 from ..filterlib import Filter
 from ..graph.functions import state
 from ..objects.pytree import Pytree
@@ -23,7 +24,6 @@ __all__ = [
     "OptState",
     "OptVariable",
     "Optimizer",
-    "OptimizerArgumentError",
     "added",
     "to_opt_state",
 ]
@@ -44,10 +44,6 @@ class OptArray(OptState[A]):
 
 class OptVariable(OptState[A]):
     """What an optimizer keeps for a parameter, such as its momentum. It has the metadata of the parameter."""
-
-
-class OptimizerArgumentError(LiftArgumentError, TypeError):
-    """An optimizer was made or used without an argument that it needs."""
 
 
 class _NoModelError(LiftArgumentError, AttributeError):
@@ -115,7 +111,7 @@ class Optimizer(Pytree, Generic[M]):
         if wrt is _NOT_GIVEN or positional:
             raise OptimizerArgumentError(
                 type(self).__name__,
-                "Missing required argument `wrt`, which is given by name.",
+                "it does not know which variables to train: `wrt` is missing.",
                 "Write `Optimizer(model, tx, wrt=nnx.Param)`, or use `ModelAndOptimizer(model, tx)`.",
             )
         self.step = OptState(jnp.array(0, jnp.uint32))
@@ -165,7 +161,7 @@ class Optimizer(Pytree, Generic[M]):
         if grads is _NOT_GIVEN:
             raise OptimizerArgumentError(
                 f"{type(self).__name__}.update",
-                "Missing required argument `grads`: it takes the model and the gradients.",
+                "it takes the model and the gradients, and was given one of them.",
                 "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`.",
             )
         return self._step(model, grads, kwargs)

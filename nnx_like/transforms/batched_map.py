@@ -9,6 +9,7 @@ from typing import Any
 import liftcore
 
 from .decorating import MISSING
+from .keeping import is_steady
 from .vmap import mapped
 
 __all__ = ["batched_map"]
@@ -44,7 +45,15 @@ def batched_map(
         return functools.partial(
             batched_map, in_axes=in_axes, batch_size=batch_size, transform_metadata=transform_metadata
         )
-    return mapped("batched_map", _lift, f, in_axes, 0, transform_metadata, {"batch_size": batch_size})
+    options = {"batch_size": batch_size}
+    make = functools.partial(mapped, "batched_map", _lift, f, in_axes, 0, transform_metadata, options)
+    lifted = make()
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return (lifted if is_steady(f) else make())(*args, **kwargs)
+
+    return wrapped
 
 
 def _lift(body: Callable[..., Any], in_axes: Any, out_axes: Any, **options: Any) -> Callable[..., Any]:

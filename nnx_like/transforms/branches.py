@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,11 +20,9 @@ from ..graph.definition import AGAIN
 from ..graph.differences import difference
 from ..graph.walk import is_traceable
 from .decorating import Plain, checked, named, title
+from .keeping import kept
 
 __all__ = ["cond", "switch"]
-
-_KEPT = 64
-"""How many choices are kept for functions that come again, each with what was compiled for it."""
 
 _OPERANDS = "operands"
 
@@ -107,13 +104,13 @@ def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tupl
         _traced.reset(before)
 
 
-@functools.lru_cache(_KEPT)
+@kept
 def _cond(true_fun: Callable[..., Any], false_fun: Callable[..., Any]) -> Callable[..., Any]:
     groups = _groups(title("cond", true_fun))
     return liftcore.cond(_branch(groups, true_fun, "cond"), _branch(groups, false_fun, "cond"))
 
 
-@functools.lru_cache(_KEPT)
+@kept
 def _switch(branches: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     groups = _groups(title("switch", branches[0]))
     return liftcore.switch([_branch(groups, branch, "switch") for branch in branches])

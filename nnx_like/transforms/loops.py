@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +12,9 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from .carrying import carried, check_same_structure
 from .decorating import checked, named
+from .keeping import kept
 
 __all__ = ["fori_loop", "while_loop"]
-
-_KEPT = 64
-"""How many loops are kept for functions that come again, each with what was compiled for it."""
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
@@ -101,7 +98,7 @@ def _run(lifted: Callable[..., Any], outside: Outside, *bounds: Any) -> Any:
         return outside.finish(scope, lifted(scope, *bounds, outside.args))
 
 
-@functools.lru_cache(_KEPT)
+@kept
 def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) -> Callable[..., Any]:
     where = checked("while_loop", body_fun)
     groups = _groups(where)
@@ -117,7 +114,7 @@ def _while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any]) 
     return liftcore.while_loop(cond, _step(where, groups, body_fun), variable_carry=True)
 
 
-@functools.lru_cache(_KEPT)
+@kept
 def _fori_loop(body_fun: Callable[[Any, Any], Any], unroll: int | bool | None) -> Callable[..., Any]:
     where = checked("fori_loop", body_fun)
     return liftcore.fori_loop(_step(where, _groups(where), body_fun), unroll=unroll, variable_carry=True)

@@ -20,6 +20,7 @@ from ..filterlib import All, Everything
 from ..variablelib.kinds import RngState
 from .carrying import carried, check_same_structure
 from .decorating import MISSING, checked, named, positional
+from .keeping import another, is_steady
 
 __all__ = ["Carry", "scan"]
 
@@ -120,8 +121,8 @@ def scan(
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
 
-    lifted = liftcore.scan(
-        body,
+    lift: Callable[..., Any] = functools.partial(
+        liftcore.scan,
         in_axes=_whole(groups.plain(_without(in_axes, taken))),
         out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
         variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
@@ -130,13 +131,16 @@ def scan(
         **options,
     )
 
+    lifted = lift(body)
+
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         outside = Outside(groups, positional(f, args, kwargs), in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
         with outside.scope([name for name in groups.specs if name != streams]) as scope:
-            carry, (ys, home, change) = lifted(scope, carry, *xs)
+            run = lifted if is_steady(f) else lift(another(body))
+            carry, (ys, home, change) = run(scope, carry, *xs)
             ys = outside.leave(scope, ys, home, change)
         return _joined(outside.given(carry), ys, out_axes, given_back)
 

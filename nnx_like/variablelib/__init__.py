@@ -1,1 +1,39 @@
 """Variables: values with a kind and metadata, which objects hold and change in place."""
+
+from __future__ import annotations
+
+from .kinds import (
+    BatchStat,
+    Cache,
+    Intermediate,
+    LoRAParam,
+    Param,
+    Perturbation,
+    RngCount,
+    RngKey,
+    RngState,
+    VariableState,
+)
+from .metadata import VariableMetadata, with_metadata, with_partitioning
+from .registry import register_variable_name, variable_name_from_type, variable_type_from_name
+from .variable import Variable
+
+__all__ = [
+    "BatchStat",
+    "Cache",
+    "Intermediate",
+    "LoRAParam",
+    "Param",
+    "Perturbation",
+    "RngCount",
+    "RngKey",
+    "RngState",
+    "Variable",
+    "VariableMetadata",
+    "VariableState",
+    "register_variable_name",
+    "variable_name_from_type",
+    "variable_type_from_name",
+    "with_metadata",
+    "with_partitioning",
+]

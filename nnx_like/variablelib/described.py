@@ -36,18 +36,17 @@ class Described:
         if self._trace != trace_state():
             kind = type(self).__name__
             raise TraceContextError(
-                f"Cannot mutate {kind}",
-                "it was made under another JAX trace than the current one, so a traced value would outlive its trace.",
+                f"a {kind}",
+                "it is changed under another JAX trace than the one that it was made in, and would keep a traced value.",
                 f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
             )
 
-    def get_metadata(self, name: str | None = None, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+    def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
         """All metadata as a new dict, or that of one name.
 
         Args:
             name: the name, or None for all.
             default: what is given where there is no such metadata.
-            exclude_required: has no effect, since no metadata is required.
 
         Raises:
             KeyError: where there is no such metadata and no default.

@@ -149,7 +149,6 @@ PROGRAMS = {
         _param(nnx).get_metadata("other", 5),
         _param(nnx, tag="x").tag,
         _param(nnx, tag="x").has_metadata("tag"),
-        _param(nnx).get_metadata(exclude_required=True),
     ],
     "no metadata": lambda nnx: _param(nnx).get_metadata("other"),
     "delete no metadata": lambda nnx: _param(nnx).del_metadata("other"),
