@@ -1,0 +1,139 @@
+"""For which functions what was traced is kept: those that refer to nothing that may change from call to call.
+
+A loop or a branch that was traced once is the same program again only where the function reads what it read then. Of a
+function of JAX that is taken for granted; but a function that holds a model by closure reads the variables of that
+model as they are now. What such a function was traced to is not kept, nor is the model, by what is.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["another", "is_steady", "kept"]
+
+_KEPT = 64
+"""How many results are kept with one maker, each with what was compiled for it."""
+
+_STEADY = (
+    bool,
+    bytes,
+    complex,
+    float,
+    int,
+    str,
+    type(None),
+    type(Ellipsis),
+    type,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    enum.Enum,
+    np.dtype,
+    np.ufunc,
+    type(jax.jit(len)),
+    jax.custom_jvp,
+    jax.custom_vjp,
+)
+"""Types whose values stay as they are, or are taken to."""
+
+
+def kept(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps what a function of functions and options makes, where each of those is steady.
+
+    Args:
+        make: called with functions, tuples of them, and options.
+    """
+    keeping = functools.lru_cache(_KEPT, typed=True)(make)
+
+    @functools.wraps(make)
+    def made(*args: Any) -> Any:
+        return (keeping if is_steady(args) else make)(*args)
+
+    return made
+
+
+def another(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function as another object, for which nothing is kept.
+
+    Args:
+        f: the function.
+    """
+
+    @functools.wraps(f)
+    def anew(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs)
+
+    return anew
+
+
+def is_steady(value: Any) -> bool:
+    """Whether nothing that a value refers to may change: of a function, what it closes over and its globals.
+
+    Args:
+        value: any value, such as a function. The modules that it uses are taken to stay as they are.
+    """
+    todo, seen = [value], {id(value)}
+    while todo:
+        one = todo.pop()
+        below = _below(one)
+        if below is None:
+            return False
+        for part in below:
+            if id(part) not in seen:
+                seen.add(id(part))
+                todo.append(part)
+    return True
+
+
+def _below(value: Any) -> Iterator[Any] | tuple[Any, ...] | None:
+    """What a value refers to; None where it may change in itself."""
+    if isinstance(value, _STEADY):
+        return ()
+    if isinstance(value, jax.Array):  # one that is traced belongs to a call that ends
+        return None if isinstance(value, jax.core.Tracer) else ()
+    if isinstance(value, types.FunctionType):
+        inner = getattr(value, "__wrapped__", None)  # such as what is under `remat`
+        return (inner,) if inner is not None and _is_ours(value.__globals__["__name__"]) else _referred(value)
+    if callable(value) and hasattr(value, "__wrapped__") and _is_ours(type(value).__module__):
+        return ()  # what is under `jit` stays as it was traced
+    if type(value) in (tuple, frozenset):
+        return tuple(value)
+    if type(value) is functools.partial:
+        return (value.func, *value.args, *value.keywords.values())
+    return None
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _referred(function: types.FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # it is assigned later
+            yield []
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield _of_module(function.__globals__[name], function)
+
+
+def _of_module(value: Any, function: types.FunctionType) -> Any:
+    """A global; a function of another module is one of a library, and like a module."""
+    is_other = isinstance(value, types.FunctionType) and value.__globals__ is not function.__globals__
+    return None if is_other else value
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _names(const)
