@@ -286,7 +286,7 @@ def _check_plain(groups: Groups, tree: Any, group: Any, what: str) -> None:
         raise LiftArgumentError(
             groups.where,
             f"`{what}` has filters of variables where there is no object, but a {type(leaves[0]).__name__}.",
-            f"Give one {groups.label} there, such as 0 or None.",
+            f"Give one {groups.label} for it.",
         )
 
 
