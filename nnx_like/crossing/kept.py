@@ -2,8 +2,8 @@
 
 A call of a compiled function takes less time than a walk over a large model. So a walk is kept with the object that it
 began at, and used again for a call with the same objects. Nothing is assumed to have stayed: each time every attribute
-of every object is compared by identity, and so is all metadata; only values of variables may be others. Where an
-attribute could change in itself, such as a list, a dict or an array, no walk is kept.
+of every object is compared by identity, and so are the items of lists and dicts, and all metadata; only values of
+variables may be others. Where an attribute could change in itself in another way, as an array does, no walk is kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..graph.held import Held
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
 from ..objects.pytree import Pytree
@@ -45,7 +46,7 @@ _FIXED = frozenset(
 )
 """Types whose values cannot change in themselves; of a function JAX assumes it too."""
 
-_FIXED_KINDS = (type, enum.Enum, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
+_FIXED_KINDS = (type, enum.Enum, Held, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
 
 _value = operator.attrgetter("_value")
 _metadata = operator.attrgetter("_metadata")
@@ -74,7 +75,13 @@ class KeptWalk:
         self.places = [walk.index[id(root)] for _, _, root in roots]
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
         dicts = [*[vars(root) for _, _, root in roots], *map(vars, self.inner)]
+        containers = [one for attributes in dicts for value in attributes.values() for one in _containers(value)]
+        self.dicts = [one for one in containers if type(one) is dict]
+        self.lists = [one for one in containers if type(one) is list]
+        dicts += self.dicts
         self.names, self.attributes = list(_of_all(dicts)), list(_of_all(map(dict.values, dicts)))
+        self.items = list(_of_all(self.lists))
+        self.sizes = list(map(len, [*dicts, *self.lists]))
         self.marks = flattening.marks_made()
         self.holders = walk.holders
         self.slots = {
@@ -84,17 +91,22 @@ class KeptWalk:
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.traces = _distinct([variable._trace for variable in self.variables])
         self.metadata = list(map(_metadata, self.variables))
+        self.kinds = list(map(type, [*[root for _, _, root in roots], *self.inner, *self.variables]))
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
         """What the walk would find now; None where anything but the values of variables is another."""
         objects = [root for _, _, root in roots]
-        dicts = [*map(_attributes, objects), *map(_attributes, self.inner)]
+        nodes = [*objects, *self.inner]
+        dicts = [*map(_attributes, nodes), *self.dicts]
         same = (
             all(known() is root for known, root in zip(self.others, objects[1:], strict=True))
             and self.marks == flattening.marks_made()
+            and list(map(type, [*nodes, *self.variables])) == self.kinds
+            and list(map(len, [*dicts, *self.lists])) == self.sizes
             and list(_of_all(dicts)) == self.names
             and all(map(operator.is_, _of_all(map(dict.values, dicts)), self.attributes))
+            and all(map(operator.is_, _of_all(self.lists), self.items))
             and all(map(operator.is_, map(_metadata, self.variables), self.metadata))
         )
         if not same:
@@ -194,9 +206,20 @@ def _key(roots: Sequence[Root]) -> Any:
 
 
 def _can_be_kept(node: Any) -> bool:
+    """Whether nothing of a node can change unseen."""
     if isinstance(node, Variable):
-        return is_single(type(node._value))
-    return all(is_object(value) or _is_fixed(value) for value in vars(node).values())
+        return is_single(type(node._value)) and all(map(_is_fixed, node._metadata.values()))
+    return all(map(_is_seen, vars(node).values()))
+
+
+def _is_seen(value: Any) -> bool:
+    """Whether all that is in an attribute is fixed, or compared in each call."""
+    if is_object(value) or _is_fixed(value):
+        return True
+    kind = type(value)
+    if kind is dict:
+        return all(type(name) is str for name in value) and all(map(_is_seen, value.values()))
+    return (kind is list or _is_plain_tuple(value)) and all(map(_is_seen, value))
 
 
 def _is_fixed(value: Any) -> bool:
@@ -204,4 +227,18 @@ def _is_fixed(value: Any) -> bool:
     kind = type(value)
     if kind in _FIXED or isinstance(value, _FIXED_KINDS):
         return True
-    return kind in (tuple, frozenset) and all(map(_is_fixed, value))
+    return (kind is frozenset or _is_plain_tuple(value)) and all(map(_is_fixed, value))
+
+
+def _is_plain_tuple(value: Any) -> bool:
+    """Whether a value is a tuple, named or not, without attributes of its own."""
+    return type(value) is tuple or (isinstance(value, tuple) and not hasattr(value, "__dict__"))
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    """The lists and dicts in an attribute, itself included."""
+    if type(value) in (list, dict):
+        yield value
+    if isinstance(value, (tuple, list, dict)):
+        for part in value.values() if type(value) is dict else value:
+            yield from _containers(part)

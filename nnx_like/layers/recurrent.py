@@ -125,10 +125,10 @@ class RNN(Module):
             initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
             seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
                 end.
-            return_carry: counts in place of the attribute, like those that follow.
-            time_major: see above.
-            reverse: see above.
-            keep_order: see above.
+            return_carry: whether the last carry is returned too, in place of the attribute.
+            time_major: whether the first axis is that of time, in place of the attribute.
+            reverse: whether the sequence is run from its end, in place of the attribute.
+            keep_order: whether outputs of a reversed run are in the order of the inputs, in place of the attribute.
             rngs: where the first carry is drawn from.
 
         Raises:
@@ -256,16 +256,16 @@ class Bidirectional(Module):
             inputs: the sequence.
             initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
             rngs: counts in place of the attribute.
-            seq_lengths: see `RNN`.
-            return_carry: counts in place of the attribute.
-            time_major: likewise.
+            seq_lengths: how many steps each sequence has.
+            return_carry: whether the last carries are returned too, in place of the attribute.
+            time_major: whether the first axis is that of time, in place of the attribute.
             reverse: must not be True, since both directions are run.
-            keep_order: of no effect, since outputs are in the order of the inputs.
+            keep_order: must not be False, since outputs of both directions are merged step by step.
 
         Raises:
-            LiftArgumentError: where `initial_carry` is no pair, or `reverse` is True.
+            LiftArgumentError: where `initial_carry` is no pair, `reverse` is True, or `keep_order` is False.
         """
-        self._check(initial_carry, reverse)
+        self._check(initial_carry, reverse, keep_order)
         return_carry = self.return_carry if return_carry is None else return_carry
         first, second = (None, None) if initial_carry is None else initial_carry
         options: Any = {
@@ -280,7 +280,7 @@ class Bidirectional(Module):
             return jax.tree.map(self.merge_fn, ahead, back)
         return (ahead[0], back[0]), jax.tree.map(self.merge_fn, ahead[1], back[1])
 
-    def _check(self, initial_carry: PyTree, reverse: bool | None) -> None:
+    def _check(self, initial_carry: PyTree, reverse: bool | None, keep_order: bool | None) -> None:
         if initial_carry is not None and not (isinstance(initial_carry, tuple | list) and len(initial_carry) == 2):
             raise LiftArgumentError(
                 "Bidirectional",
@@ -292,6 +292,12 @@ class Bidirectional(Module):
                 "Bidirectional",
                 "it was called with `reverse=True`, and it runs in both directions already.",
                 "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
+            )
+        if keep_order is False:
+            raise LiftArgumentError(
+                "Bidirectional",
+                "it was called with `keep_order=False`, and merges the outputs of both directions step by step.",
+                "Leave it out.",
             )
         if self.forward_rnn is self.backward_rnn:
             warnings.warn(

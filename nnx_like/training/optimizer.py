@@ -13,6 +13,7 @@ from liftcore.errors import LiftArgumentError
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter
 from ..graph.functions import state
+from ..graph.held import Held
 from ..objects.pytree import Pytree
 from ..statelib.state import State
 from ..variablelib.kinds import Param
@@ -48,27 +49,6 @@ class OptVariable(OptState[A]):
 
 class _NoModelError(LiftArgumentError, AttributeError):
     """The model of an optimizer was asked for, which has none."""
-
-
-class _Held:
-    """A transformation as an attribute: it stands for itself, whatever its class says of its equality."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Held):
-            return False
-        # A tuple of functions is copied when objects are built anew, and has the same functions then.
-        return self.value is other.value or (isinstance(self.value, tuple) and bool(self.value == other.value))
-
-    def __hash__(self) -> int:
-        return hash(type(self.value))
-
-    def __repr__(self) -> str:
-        return repr(self.value)
 
 
 class Optimizer(Pytree, Generic[M]):
@@ -126,7 +106,7 @@ class Optimizer(Pytree, Generic[M]):
 
     @tx.setter
     def tx(self, tx: Any) -> None:
-        vars(self)["tx"] = _Held(tx)
+        vars(self)["tx"] = Held(tx)
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":

@@ -37,7 +37,7 @@ class Described:
             kind = type(self).__name__
             raise TraceContextError(
                 f"a {kind}",
-                "it is changed under another JAX trace than the one that it was made in, and would keep a traced value.",
+                "it is changed under another JAX trace than it was made in, and would keep a traced value.",
                 f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
             )
 
