@@ -13,7 +13,7 @@ import jax
 
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
-from ..filterlib import PathIn, to_predicate
+from ..filterlib import PathIn, filters_to_predicates, to_predicate
 from ..graph.definition import path_text
 from ..graph.walk import is_object
 from ..statelib.state import State
@@ -180,7 +180,8 @@ class Groups:
                 f"Give one {self.label} for all of an object, or one for each filter, as `StateAxes` does.",
             )
         if isinstance(spec, ByFilter):
-            return Choose(tuple([(to_predicate(one), self.name(each)) for one, each in spec.rules]))
+            names = [self.name(each) for each in spec.specs]
+            return Choose(tuple(zip(filters_to_predicates(spec.filters), names, strict=True)))
         return self.name(spec)
 
     def plain(self, prefix: Any, instead: Any = None) -> Any:
@@ -220,10 +221,34 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tu
     found, structure = jax.tree.flatten(prefix, is_leaf=_is_group)
     try:
         parts = structure.flatten_up_to(tree)
-    except ValueError as error:
+    except ValueError:
         raise LiftArgumentError(
             groups.where,
-            f"`{what}` does not fit what it is for: {error}.",
-            f"Give `{what}` as a prefix of that pytree.",
+            f"`{what}`{_misfit(groups.label, prefix, tree)}.",
+            "Give one for each of these, or one for all of them.",
         ) from None
     return [(f"{name}[{i}]", group, part) for i, (group, part) in enumerate(zip(found, parts, strict=True))], structure
+
+
+def _misfit(label: str, prefix: Any, tree: Any, place: str = "") -> str:
+    """Where a prefix is none first."""
+    specs = _outline(prefix, lambda one: one.removeprefix(f"{label} ") if type(one) is str else "…")
+    outlines = specs, _outline(tree, lambda one: type(one).__name__)
+    if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
+        names = prefix if isinstance(prefix, dict) else range(len(prefix))
+        pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
+        for name, one, part in pairs:
+            if not _is_group(one) and (found := _misfit(label, one, part, f"{place}[{name!r}]")):
+                return found
+        if not isinstance(tree, dict) or len(pairs) == len(tree):
+            return ""
+    return f"{place} is {outlines[0]} where the pytree is {outlines[1]}"
+
+
+def _outline(tree: Any, leaf: Callable[[Any], str]) -> str:
+    if isinstance(tree, dict):
+        return f"{{{', '.join(f'{name!r}: {leaf(one)}' for name, one in tree.items())}}}"
+    if not isinstance(tree, (tuple, list)):
+        return f"a {type(tree).__name__}"
+    parts = ", ".join(map(leaf, tree))
+    return f"[{parts}]" if isinstance(tree, list) else f"({parts}{',' * (len(tree) == 1)})"

@@ -283,9 +283,10 @@ def _check_plain(groups: Groups, tree: Any, group: Any, what: str) -> None:
         return
     leaves = jax.tree.leaves(tree)
     if leaves:
+        given = "an array" if is_array(leaves[0]) else f"a {type(leaves[0]).__name__}"
         raise LiftArgumentError(
             groups.where,
-            f"`{what}` has filters of variables where there is no object, but a {type(leaves[0]).__name__}.",
+            f"`{what}` has filters of variables where there is no object, but {given}.",
             f"Give one {groups.label} for it.",
         )
 

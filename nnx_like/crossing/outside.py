@@ -11,7 +11,7 @@ import jax
 import liftcore
 from liftcore import Scope, trace_state
 
-from ..errors import TraceContextError
+from ..errors import StructureError, TraceContextError
 from ..graph.build import Builder, value_of
 from ..graph.definition import AGAIN, static
 from ..graph.walk import Walk
@@ -48,7 +48,14 @@ class Outside:
     ) -> None:
         self._groups = groups
         self.walk: Walk | Used
-        self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
+        try:
+            self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
+        except RecursionError:
+            raise StructureError(
+                groups.where,
+                "a list or a dict holds itself, or objects are nested deeper than Python calls can be.",
+                "Hold what refers to itself in an object, such as `nnx.List`; or see `sys.setrecursionlimit`.",
+            ) from None
         self.values: Mapping[str, Mapping[str, Any]] = self.walk.values
 
     @contextlib.contextmanager

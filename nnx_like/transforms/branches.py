@@ -80,6 +80,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         StructureError: where one branch changes the structure of the objects in another way than the others.
         LiftArgumentError: where the branches return unlike structures or types.
     """
+    if not branches:
+        raise LiftArgumentError("switch", "there is no branch.", "Give at least one function.")
     for branch in branches:
         checked("switch", branch)
     return _run(_switch(tuple(branches)), _groups(title("switch", branches[0])), index, operands)

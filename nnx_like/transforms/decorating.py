@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from liftcore.errors import LiftArgumentError, check_function
 
 from ..objects.pytree import Pytree
 
-__all__ = ["MISSING", "Plain", "checked", "named", "numbered", "positional", "title"]
+__all__ = ["MISSING", "Plain", "check_axes", "checked", "named", "numbered", "positional", "title"]
 
 
 class _Missing:
@@ -89,13 +89,17 @@ def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     return bound.args[: max(len(args), last + 1)]
 
 
-def numbered(f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
+def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
     """Arguments that are named by number and by name: each of them in both ways.
 
     Args:
+        where: what errors call the option, such as `jit(f), static_argnums`.
         f: whose arguments they are.
         numbers: one or more numbers, negative ones from the end.
         names: one or more names.
+
+    Raises:
+        LiftArgumentError: where there is no such argument.
     """
     wanted = {numbers} if isinstance(numbers, int) else set(numbers or ())
     named = {names} if isinstance(names, str) else set(names or ())
@@ -105,6 +109,41 @@ def numbered(f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int],
         return wanted, named
     single = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     order = [one.name for one in parameters if one.kind in single]
+    kinds = {one.kind for one in parameters}
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        _check_there(where, [number for number in wanted if not -len(order) <= number < len(order)], order)
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        _check_there(where, named - {one.name for one in parameters}, [one.name for one in parameters])
     wanted = {number + len(order) if number < 0 else number for number in wanted}
     both = wanted | {order.index(name) for name in named if name in order}
     return both, named | {order[number] for number in wanted if number < len(order)}
+
+
+def _check_there(where: str, missing: Collection[Any], names: Sequence[str]) -> None:
+    if missing:
+        unknown = ", ".join(map(repr, sorted(missing)))
+        raise LiftArgumentError(
+            where,
+            f"there is no argument {unknown}; the function takes ({', '.join(names)}).",
+            "Count from 0, or give a name of these.",
+        )
+
+
+def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
+    """Checks that what should be axes are.
+
+    Args:
+        where: what errors call the transformation.
+        specs: the axes, by group.
+        also: what else may stand for one.
+
+    Raises:
+        LiftArgumentError: where one is something else.
+    """
+    for axis in specs.values():
+        if type(axis) is not int and axis is not None and (also is None or axis is not also):
+            raise LiftArgumentError(
+                where,
+                f"{axis!r} is where an axis belongs, in `in_axes` or `out_axes`.",
+                "Give an int, or None for the same value in all elements.",
+            )

@@ -16,7 +16,7 @@ from ..crossing.groups import ByFilter, Groups, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
 from ..graph.walk import is_object, is_traceable
-from .decorating import MISSING, checked, named, numbered
+from .decorating import MISSING, checked, named, numbered, title
 
 __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding", "jit"]
 
@@ -107,12 +107,13 @@ def jit(
         return functools.partial(
             jit, in_shardings=in_shardings, out_shardings=out_shardings, **static, **donated, **options
         )
+    where = title("jit", fun)
     return JitFunction(
         fun,
         in_shardings,
         out_shardings,
-        numbered(fun, static_argnums, static_argnames),
-        numbered(fun, donate_argnums, donate_argnames),
+        numbered(f"{where}, static arguments", fun, static_argnums, static_argnames),
+        numbered(f"{where}, donated arguments", fun, donate_argnums, donate_argnames),
         options,
     )
 
@@ -166,6 +167,15 @@ class JitFunction:
         self._out_shardings = out_shardings
         self._out_prefix = self._groups.encode(out_shardings)
         self._forms: dict[Any, _Form] = {}
+
+    def __eq__(self, other: object) -> bool:  # said, so that a transformation takes it for static, as any function
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> str:
+        """It is pickled by its name, as functions are."""
+        return str(self.__qualname__)  # type: ignore[attr-defined]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """The method of an object."""

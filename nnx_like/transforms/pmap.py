@@ -10,7 +10,7 @@ import jax
 
 import liftcore
 
-from .decorating import MISSING, numbered
+from .decorating import MISSING, numbered, title
 from .vmap import mapped
 
 __all__ = ["pmap"]
@@ -65,7 +65,7 @@ def pmap(
             transform_metadata=transform_metadata,
             **options,
         )
-    static, _ = numbered(f, static_broadcasted_argnums, ())
-    donated, _ = numbered(f, donate_argnums, ())
+    static, _ = numbered(title("pmap", f), f, static_broadcasted_argnums, ())
+    donated, _ = numbered(title("pmap", f), f, donate_argnums, ())
     lift = functools.partial(liftcore.pmap, donate_argnums=tuple(number + 1 for number in sorted(donated)))
     return mapped("pmap", lift, f, in_axes, out_axes, transform_metadata, options, static)

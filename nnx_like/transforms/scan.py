@@ -19,7 +19,7 @@ from ..errors import StructureError
 from ..filterlib import All, Everything
 from ..variablelib.kinds import RngState
 from .carrying import carried, check_same_structure
-from .decorating import MISSING, checked, named, positional
+from .decorating import MISSING, check_axes, checked, named, positional
 from .keeping import another, is_steady
 
 __all__ = ["Carry", "scan"]
@@ -108,6 +108,7 @@ def scan(
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
     out_prefix = groups.encode(_without(out_axes, given_back))
+    check_axes(where, groups.specs, Carry)
     names = AxisNames(groups.specs, transform_metadata or {})
 
     @named(f)

@@ -13,7 +13,7 @@ from ..crossing.groups import ByFilter, Groups
 from ..crossing.inside import Inside
 from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside, still
-from .decorating import MISSING, checked, named, positional
+from .decorating import MISSING, check_axes, checked, named, positional
 
 __all__ = ["StateAxes", "mapped", "vmap"]
 
@@ -120,6 +120,7 @@ def mapped(
     groups = Groups(checked(name, f), "axis")
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(out_axes)
+    check_axes(groups.where, groups.specs)
     names = AxisNames(groups.specs, transform_metadata or {})
 
     @named(f)

@@ -14,7 +14,7 @@ import liftcore
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
-from .decorating import MISSING, checked, named, numbered
+from .decorating import MISSING, checked, named, numbered, title
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
 
@@ -96,7 +96,7 @@ def remat(
     """
     if f is MISSING:
         return functools.partial(remat, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy)
-    whole = _Whole("remat", f, numbered(f, static_argnums, ()))
+    whole = _Whole("remat", f, numbered(title("remat", f), f, static_argnums, ()))
     return whole.lifted(liftcore.remat(whole.body, prevent_cse=prevent_cse, policy=policy), f)
 
 
@@ -209,7 +209,7 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
     """
     if f is MISSING:
         return functools.partial(make_jaxpr, static_argnums=static_argnums)
-    whole = _Whole("make_jaxpr", f, numbered(f, static_argnums, ()))
+    whole = _Whole("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
