@@ -2,8 +2,8 @@
 
 A call of a compiled function takes less time than a walk over a large model. So a walk is kept with the object that it
 began at, and used again for a call with the same objects. Nothing is assumed to have stayed: each time every attribute
-of every object is compared by identity, and so are the items of lists and dicts, and all metadata; only values of
-variables may be others. Where an attribute could change in itself in another way, as an array does, no walk is kept.
+of every object is compared by identity, and so are the items of lists, dicts and states, and all metadata; only values
+of variables may be others. Where an attribute could change in itself in another way, as an array does, no walk is kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..graph.held import Held
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
 from ..objects.pytree import Pytree
+from ..statelib.tree import StateTree
 from ..variablelib.variable import Variable
 from .ref import Ref
 
@@ -80,7 +81,7 @@ class KeptWalk:
         self.lists = [one for one in containers if type(one) is list]
         dicts += self.dicts
         self.names, self.attributes = list(_of_all(dicts)), list(_of_all(map(dict.values, dicts)))
-        self.items = list(_of_all(self.lists))
+        self.items, self.name_kinds = list(_of_all(self.lists)), list(map(type, _of_all(self.dicts)))
         self.sizes = list(map(len, [*dicts, *self.lists]))
         self.marks = flattening.marks_made()
         self.holders = walk.holders
@@ -91,20 +92,21 @@ class KeptWalk:
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.traces = _distinct([variable._trace for variable in self.variables])
         self.metadata = list(map(_metadata, self.variables))
-        self.kinds = list(map(type, [*[root for _, _, root in roots], *self.inner, *self.variables]))
+        self.known = [*self.inner, *self.variables]
+        self.kinds = list(map(type, [*[root for _, _, root in roots], *self.known]))
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
         """What the walk would find now; None where anything but the values of variables is another."""
         objects = [root for _, _, root in roots]
-        nodes = [*objects, *self.inner]
-        dicts = [*map(_attributes, nodes), *self.dicts]
+        dicts = [*map(_attributes, objects), *map(_attributes, self.inner), *self.dicts]
         same = (
             all(known() is root for known, root in zip(self.others, objects[1:], strict=True))
             and self.marks == flattening.marks_made()
-            and list(map(type, [*nodes, *self.variables])) == self.kinds
-            and list(map(len, [*dicts, *self.lists])) == self.sizes
+            and [*map(type, objects), *map(type, self.known)] == self.kinds
+            and [*map(len, dicts), *map(len, self.lists)] == self.sizes
             and list(_of_all(dicts)) == self.names
+            and list(map(type, _of_all(self.dicts))) == self.name_kinds
             and all(map(operator.is_, _of_all(map(dict.values, dicts)), self.attributes))
             and all(map(operator.is_, _of_all(self.lists), self.items))
             and all(map(operator.is_, map(_metadata, self.variables), self.metadata))
@@ -216,10 +218,25 @@ def _is_seen(value: Any) -> bool:
     """Whether all that is in an attribute is fixed, or compared in each call."""
     if is_object(value) or _is_fixed(value):
         return True
-    kind = type(value)
-    if kind is dict:
-        return all(type(name) is str for name in value) and all(map(_is_seen, value.values()))
-    return (kind is list or _is_plain_tuple(value)) and all(map(_is_seen, value))
+    parts = _inside(value)
+    return parts is not None and all(map(_is_seen, parts))
+
+
+def _inside(value: Any) -> Iterable[Any] | None:
+    """What is in a list, dict, state or tuple; None of all else."""
+    value = value.raw_mapping if isinstance(value, StateTree) else value
+    if type(value) is dict:
+        return value.values() if {str, int}.issuperset(map(type, value)) else None
+    return value if type(value) is list or _is_plain_tuple(value) else None
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    """The lists and dicts in an attribute, itself included."""
+    value = value.raw_mapping if isinstance(value, StateTree) else value
+    if type(value) in (list, dict):
+        yield value
+    for part in _inside(value) or ():
+        yield from _containers(part)
 
 
 def _is_fixed(value: Any) -> bool:
@@ -233,12 +250,3 @@ def _is_fixed(value: Any) -> bool:
 def _is_plain_tuple(value: Any) -> bool:
     """Whether a value is a tuple, named or not, without attributes of its own."""
     return type(value) is tuple or (isinstance(value, tuple) and not hasattr(value, "__dict__"))
-
-
-def _containers(value: Any) -> Iterator[Any]:
-    """The lists and dicts in an attribute, itself included."""
-    if type(value) in (list, dict):
-        yield value
-    if isinstance(value, (tuple, list, dict)):
-        for part in value.values() if type(value) is dict else value:
-            yield from _containers(part)
