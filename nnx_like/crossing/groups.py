@@ -218,7 +218,7 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tu
         return [(name, prefix, tree)], None
     found: Any
     structure: Any
-    found, structure = jax.tree.flatten(prefix, is_leaf=_is_group)
+    found, structure = jax.tree.flatten(prefix)  # groups are leaves
     try:
         parts = structure.flatten_up_to(tree)
     except ValueError:

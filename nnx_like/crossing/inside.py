@@ -20,7 +20,7 @@ from .groups import Groups, parts_of
 from .metadata import AxisNames, is_told_of_axes
 from .ref import Change, Ref, Still, is_ref
 
-__all__ = ["Inside", "Keep", "encode", "encode_part", "holds_objects", "keep_all"]
+__all__ = ["Inside", "Keep", "as_it_is", "encode", "encode_part", "holds_objects", "keep_all"]
 
 Keep = Callable[[str, str], bool]
 
@@ -258,8 +258,7 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, wh
     """`encode` for a part of a pytree that has one group."""
     if not is_object(tree):
         if not holds_objects(tree):
-            _check_plain(groups, tree, group, what)
-            return tree
+            return as_it_is(groups, tree, group, what)
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
         _check_single(groups, tree, group, what)
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
@@ -274,13 +273,13 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, wh
 
 def holds_objects(tree: Any) -> bool:
     """Whether there is an object in a pytree."""
-    return not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+    return is_object(tree) or (not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))))
 
 
-def _check_plain(groups: Groups, tree: Any, group: Any, what: str) -> None:
-    """Checks that what speaks of the variables of an object stands where there is one."""
+def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
+    """A part of a pytree that has no object in it, where what speaks of the variables of one does not stand."""
     if type(group) is str or group.many:
-        return
+        return tree
     leaves = jax.tree.leaves(tree)
     if leaves:
         given = "an array" if is_array(leaves[0]) else f"a {type(leaves[0]).__name__}"
@@ -289,6 +288,7 @@ def _check_plain(groups: Groups, tree: Any, group: Any, what: str) -> None:
             f"`{what}` has filters of variables where there is no object, but {given}.",
             f"Give one {groups.label} for it.",
         )
+    return tree
 
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:

@@ -18,7 +18,7 @@ from ..graph.walk import Walk
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
-from .inside import encode_part, holds_objects
+from .inside import as_it_is, encode_part, holds_objects
 from .kept import Used, find, keep
 from .ref import Change, Ref, Still
 from .wording import in_terms_of
@@ -221,19 +221,24 @@ def crossed(
     like, or a filter decides its groups, no walk is kept.
     """
     parts, structure = parts_of(groups, args, prefix, name, what)
+    holds = [holds_objects(part) for _, _, part in parts]
     roots = [one for one in parts if isinstance(one[2], Pytree)]
-    may_keep = all(type(group) is str for _, group, _ in roots) and not any(
-        holds_objects(part) for _, _, part in parts if not isinstance(part, Pytree)
-    )
-    found = find(roots) if roots and may_keep else None
+    may_keep = len(roots) == sum(holds) > 0 and all(type(group) is str for _, group, _ in roots)
+    found = find(roots) if may_keep else None
     if found is not None:
-        left = iter(found[1])
-        encoded = [next(left) if isinstance(part, Pytree) else part for _, _, part in parts]
-        return found[0], encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
-    walk = Walk(unknown)
-    encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
-    if roots and may_keep:
-        keep(walk, roots, [one for one in encoded if type(one) is Ref])
+        walk, refs = found[0], iter(found[1])
+        encoded = [
+            next(refs) if held else as_it_is(groups, part, group, what)
+            for held, (_, group, part) in zip(holds, parts, strict=True)
+        ]
+    else:
+        walk = new = Walk(unknown)
+        encoded = [
+            encode_part(new, groups, part, group, base, what) if held else as_it_is(groups, part, group, what)
+            for held, (base, group, part) in zip(holds, parts, strict=True)
+        ]
+        if may_keep:
+            keep(new, roots, [one for one in encoded if type(one) is Ref])
     return walk, encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
@@ -308,12 +313,11 @@ def _decoded(builder: Builder, result: Any) -> Any:
     return jax.tree.map(one, result, is_leaf=_is_ref)
 
 
-def _is_ref(value: Any) -> bool:
-    return type(value) is Ref
+_is_ref: Callable[[Any], bool] = Ref.__instancecheck__  # no Python is run for each leaf
 
 
 def _holds_ref(tree: Any) -> bool:
-    return type(tree) is Ref or any(type(leaf) is Ref for leaf in jax.tree.leaves(tree, is_leaf=_is_ref))
+    return any(map(_is_ref, jax.tree.leaves(tree, is_leaf=_is_ref)))
 
 
 def still(value: Any, where: str) -> Still:

@@ -13,6 +13,7 @@ import jax
 from liftcore import trace_state
 
 from ..errors import StructureError, TraceContextError
+from ..variablelib.node import Node
 from . import flattening, printing
 from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
 
@@ -27,7 +28,7 @@ class PytreeMeta(abc.ABCMeta):
     __subclasscheck__ = type.__subclasscheck__
 
 
-class Pytree(metaclass=PytreeMeta):
+class Pytree(Node, metaclass=PytreeMeta):
     """An object whose attributes are state: changed in place, shared by reference, and taken along by transformations.
 
     An attribute may be a `Variable`, another object, an array, any Python value, or a list, tuple, dict or other pytree

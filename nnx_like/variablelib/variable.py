@@ -17,6 +17,7 @@ from liftcore.errors import LiftArgumentError
 from .described import Described, put_metadata, put_trace
 from .items import with_item, without_item
 from .metadata import HOOKS, VariableMetadata, called, merged, named
+from .node import Node
 from .operators import Operators
 from .printing import block, size_of, size_text
 from .static import StaticMetadata
@@ -33,7 +34,7 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
-class Variable(Operators, Described, Generic[A]):
+class Variable(Operators, Described, Node, Generic[A]):
     """A value with a kind and metadata, held by reference.
 
     The kind is the class: transformations and filters tell variables apart by it. The value may be anything: an array,
