@@ -225,6 +225,7 @@ def crossed(
     roots = [one for one in parts if isinstance(one[2], Pytree)]
     may_keep = len(roots) == sum(holds) > 0 and all(type(group) is str for _, group, _ in roots)
     found = find(roots) if may_keep else None
+    walk: Walk | Used
     if found is not None:
         walk, refs = found[0], iter(found[1])
         encoded = [
