@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import jax
@@ -73,7 +74,7 @@ def _owner(node: Any, path: Path) -> Any:
 def _put(owner: Any, name: Any, leaf: Any) -> None:
     if isinstance(owner, Pytree):
         setattr(owner, str(name), leaf)
-    elif isinstance(owner, (list, dict)):
+    elif isinstance(owner, (list, MutableMapping)):
         owner[name] = leaf
     else:
         raise _unchangeable("update", owner, repr(name))

@@ -12,6 +12,7 @@ from liftcore.errors import LiftArgumentError
 
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter
+from ..graph.changing import update
 from ..graph.functions import state
 from ..graph.held import Held
 from ..objects.pytree import Pytree
@@ -152,7 +153,8 @@ class Optimizer(Pytree, Generic[M]):
         gradients = _gradients(grads, self.wrt, params)
         updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
         new_params = added(params, updates)
-        _write((variables, self.opt_state, self.step), (new_params, new_state, self.step.get_raw_value() + 1))
+        steps = self.step.get_raw_value() + 1
+        _write(model, (variables, self.opt_state, self.step), (new_params, new_state, steps))
         return updates
 
 
@@ -264,11 +266,23 @@ def _paths(values: State) -> set[str]:
     return {".".join(map(str, path)) for path, _ in values.flat_state()}
 
 
-def _write(variables: Any, values: Any) -> None:
-    """Writes values into variables: into all, or where one belongs to another trace, into none."""
-    pairs: list[tuple[Variable[Any], Any]] = []
+def _write(model: Any, variables: Any, values: Any) -> None:
+    """Writes values into variables, and arrays that are attributes of the model: all, or in another trace none."""
+    pairs: list[tuple[Any, Any]] = []
     _map(lambda variable, value: pairs.append((variable, value)), variables, values)
+    pairs = [pair for pair in pairs if isinstance(pair[0], Variable)]
     for variable, _ in pairs:
         variable.check_live()
+    # An array has no identity: the object that holds it is changed, which checks first that it may be.
+    if arrays := _plain_leaves(variables[0], values[0]):
+        update(model, State.from_flat_path(arrays))
     for variable, value in pairs:
         variable.set_raw_value(value)
+
+
+def _plain_leaves(params: Any, values: Any) -> dict[tuple[Any, ...], Any]:
+    """The values of the leaves of a state that are no variables, by path."""
+    if not isinstance(params, State):
+        return {}
+    leaves = zip(params.flat_state(), values.flat_state(), strict=True)
+    return {path: value for (path, leaf), (_, value) in leaves if not isinstance(leaf, Variable)}

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -242,3 +243,26 @@ def test_an_abstract_object_is_one_in_all_its_arrays():
     assert nnx.merge(nnx.graphdef(abstract), nnx.state(model))(2.0).tolist() == [2, 4, 6]
     nnx.update(abstract, nnx.state(model))
     assert abstract(2.0).tolist() == [2, 4, 6]
+
+
+# --- programs written for NNX
+
+
+def test_an_optimizer_trains_arrays_that_are_attributes():
+    model = nnx.Dict(w=jnp.ones(2), blocks=nnx.List([jnp.ones(2), nnx.Param(jnp.ones(2))]), n=jnp.array(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.5), wrt=lambda path, leaf: "n" not in path)
+
+    @nnx.jit
+    def step(model, optimizer):
+        wrt = nnx.DiffState(0, optimizer.wrt)
+        grads = nnx.grad(lambda model: jnp.sum(model.w + model.blocks[0] + 2 * model.blocks[1]), argnums=wrt)(model)
+        optimizer.update(model, grads)
+
+    step(model, optimizer)
+    assert [float(leaf[0]) for leaf in (model.w, model.blocks[0], model.blocks[1].value)] == [0.5, 0.5, 0]
+
+
+def test_update_changes_arrays_of_a_state():
+    state = nnx.State({"a": {"b": jnp.ones(2)}})
+    nnx.update(state, {"a": {"b": 5, "c": 6}, "d": 7})
+    assert nnx.to_pure_dict(state) == {"a": {"b": 5, "c": 6}, "d": 7}
