@@ -10,6 +10,7 @@ from .compiling import compiled, recompiles
 from .filtering import filtering
 from .importing import importing
 from .nesting import levels, nested, nested_scans, runs
+from .objects import called, stepped
 from .saving import restoring, saving
 from .scanning import scanned
 from .selecting import selecting
@@ -30,6 +31,8 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "jit": compiled,
     "recompiles": recompiles,
     "filtered": filtering,
+    "objects": called,
+    "steps": stepped,
     "scan": scanned,
     "select": selecting,
     "save": saving,

@@ -52,10 +52,15 @@ def _reword(error: LiftError) -> None:
     place = rf"""(?:variables)?(?:\[\d+\])?\[["'](?:{names})["']\]\[(?:"([^"]*)"|'([^']*)')\]"""
     key = rf"""["'](?:{names})/([^"']*)["']"""
     error.where, error.what = (
-        re.sub(key, r"\1", re.sub(place, lambda found: found[1] or found[2], text))
+        re.sub(key, _path, re.sub(place, _path, text))
         for text in (error.where, error.what)
     )
     error.where = error.where.removesuffix(" at /")
     error.what = error.what.replace("carried variable ", "").replace(" (variable_broadcast)", "")
     for pattern, instead in _FIXES:
         error.fix = re.sub(pattern, instead, error.fix)
+
+
+def _path(found: re.Match[str]) -> str:
+    """The path that a key is; the key of a variable that is an argument itself ends with a dot."""
+    return next(filter(None, found.groups()), "").removesuffix(".")

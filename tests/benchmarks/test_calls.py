@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import optax
 import pytest
 
 import equinox_like
 import liftcore
+import nnx_like
+from benchmarks.items.objects import called_on
 from benchmarks.measure import without_collection
+from benchmarks.models import objects
 
-OURS = tuple(str(Path(package.__file__ or "").parent) for package in (liftcore, equinox_like))
+OURS = tuple(str(Path(package.__file__ or "").parent) for package in (liftcore, equinox_like, nnx_like))
 
 
 def calls(fn: Callable[[], Any], files: tuple[str, ...] = ("",)) -> Counter[str]:
@@ -81,3 +85,28 @@ def test_a_call_that_only_reads_goes_through_no_stage_of_a_lift(make: Callable[[
     stages = ("dedupe", "filter_", "Use.__init__", "commit")
     assert not [name for name in calls(functools.partial(run, x)) if name in stages]
     assert jnp.array_equal(run(x), jnp.full(3, 2.0))
+
+
+class Listed(nnx_like.Module):
+    """Layers in a list of Python, with an optimizer for them."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = [objects.models(nnx_like).Pair() for _ in range(layers)]
+        self.optimizer = nnx_like.Optimizer(self.layers[0], optax.adam(0.1), wrt=nnx_like.Param)
+
+
+@pytest.mark.parametrize("make", [objects.models(nnx_like).Wide, Listed])
+@pytest.mark.parametrize("what", ["reads one", "writes all"])
+def test_a_call_over_objects_runs_no_python_for_each_of_them(what: str, make: Callable[[int], Any]) -> None:
+    few, many = (calls(called_on(nnx_like, make(layers))[what], OURS) for layers in (1, 150))
+    assert few == many
+    assert few.total() < 120
+
+
+def test_a_call_runs_no_python_for_each_leaf_of_a_plain_argument_or_result() -> None:
+    model, run = nnx_like.Dict(w=nnx_like.Param(jnp.ones(2))), nnx_like.jit(lambda model, arrays: arrays)
+    few, many = (
+        calls(functools.partial(run, model, {f"w{number}": jnp.ones(2) for number in range(count)}), OURS)
+        for count in (2, 300)
+    )
+    assert few == many
