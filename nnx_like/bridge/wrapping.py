@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import liftcore
@@ -126,14 +127,17 @@ class Wrapped(Module):
         keys = self._keys(rngs)
         if is_initializing():
             return self._applied(steps, args, kwargs, keys, _INITIAL if mutable is None else mutable, True)
-        mutable = _STATE if mutable is None else mutable
-        try:
-            return self._applied(steps, args, kwargs, keys, mutable, False)
-        except _MISSING:
-            if "params" not in keys:
-                raise
+        if "params" not in keys:
+            with _asking_for_streams():
+                return self._applied(steps, args, kwargs, keys, _STATE if mutable is None else mutable, False)
+        has_some = bool(nnx_attrs_to_linen_vars(self))
+        # A call that may make variables makes them as it goes. Where the caller says what may change, new variables may
+        # not change beyond that: they are made first.
+        for filter in [*[_STATE] * has_some, _INITIAL] if mutable is None else [mutable] * has_some:
+            with contextlib.suppress(*_MISSING):
+                return self._applied(steps, args, kwargs, keys, filter, False)
         self._initialize(steps, args, kwargs, keys)
-        return self._applied(steps, args, kwargs, self._keys(rngs), mutable, False)
+        return self._applied(steps, args, kwargs, self._keys(rngs), _STATE if mutable is None else mutable, False)
 
     def _applied(
         self, steps: Callable[[Any], Any], args: Any, kwargs: Any, keys: Mapping[str, Any], mutable: Any, initial: bool
@@ -317,6 +321,17 @@ def _steps(method: Callable[..., Any] | str | None) -> Callable[[Any], Any]:
     if method is None:
         return Steps()
     return Steps().attribute(method) if isinstance(method, str) else _Method(getattr(method, "__func__", method))
+
+
+@contextlib.contextmanager
+def _asking_for_streams() -> Iterator[None]:
+    """A `with` block whose errors of missing variables say how an object is given the keys to make them."""
+    try:
+        yield
+    except _MISSING as error:
+        error.fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or the call, `rngs=nnx.Rngs(0)`."
+        error.args = (error.where, error.what, error.fix)
+        raise
 
 
 def _only_variables(path: tuple[str, ...]) -> LiftArgumentError:

@@ -340,6 +340,25 @@ def test_variables_are_made_where_they_are_wanted_first(how: str) -> None:
     assert RUNS == {"linen": 2}
 
 
+@pytest.mark.parametrize("lift", [lambda call: call, nnx.jit])
+def test_a_first_call_runs_the_body_once(lift: Any) -> None:
+    wrapped = bridge.ToNNX(Inner(), rngs=nnx.Rngs(0))
+    y = lift(lambda model, x: model(x))(wrapped, X)
+    assert RUNS == {"linen": 1}
+    variables = bridge.nnx_attrs_to_linen_vars(wrapped)
+    assert equal(variables, Inner().init(nnx.Rngs(0).fork()(), X))
+    assert jnp.allclose(y, Inner().apply(variables, X), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("variables", "mutable", "runs"), [({}, False, 2), ({"count": {"n": 1}}, None, 2)])
+def test_a_call_that_makes_a_part_runs_twice(variables: Any, mutable: Any, runs: int) -> None:
+    wrapped = bridge.ToNNX(Inner(), rngs=nnx.Rngs(0), variables=variables)
+    wrapped(X, mutable=mutable)
+    assert RUNS["linen"] == runs
+    wrapped(X)
+    assert RUNS["linen"] == runs + 1
+
+
 def test_methods_submodules_fields_and_variables_are_reached_by_name(auto: Any) -> None:
     variables = bridge.nnx_attrs_to_linen_vars(auto)
     bound = Auto().bind(variables)
@@ -372,7 +391,7 @@ def test_methods_make_what_they_need() -> None:
 def test_without_streams_nothing_is_made() -> None:
     variables = Auto().init(KEY, X)
     wrapped = bridge.ToNNX(Auto(), variables={"params": {"encoder": variables["params"]["encoder"]}})
-    with pytest.raises(ScopeParamNotFoundError, match="shift"):
+    with pytest.raises(ScopeParamNotFoundError, match=r"shift.*`ToNNX\(module, rngs=nnx.Rngs\(0\)\)`"):
         wrapped(X)
     assert bridge.ToNNX(Auto(), variables=variables)(X).shape == (2, 3)
     assert bridge.ToNNX(Auto().bind(variables)).encoder.kernel.get_value() is variables["params"]["encoder"]["kernel"]
