@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+import liftcore
 import nnx_like as nnx
 
 Body = Callable[[Any, Any], Any]
@@ -90,3 +91,63 @@ ONCE = {
     "linearize": lambda body: lambda model, x: nnx.linearize(body, model, x)[0],
     "custom_vjp": by_rule,
 }
+
+
+def with_aux(derivative: Any) -> Callable[[Body], Body]:
+    """A derivative as a way to call: what it gives beside itself."""
+
+    def lift(body: Body) -> Body:
+        def both(model: Any, x: Any) -> Any:
+            y = body(model, x)
+            return y, y
+
+        return lambda model, x: derivative(both, has_aux=True)(model, x)[1]
+
+    return lift
+
+
+def pushed(body: Body) -> Body:
+    def call(model: Any, x: Any) -> Any:
+        tangent = jax.tree.map(jnp.zeros_like, nnx.clone(nnx.state(model)))
+        return nnx.jvp(body, (model, x), (tangent, jnp.zeros_like(x)))[0]
+
+    return call
+
+
+def mapped_one_by_one(body: Body) -> Body:
+    def call(model: Any, x: Any) -> Any:
+        return nnx.batched_map(lambda model, _: body(model, x), in_axes=(None, 0))(model, jnp.zeros(2))[1]
+
+    return call
+
+
+def looped_twice(body: Body) -> Body:
+    return nnx.remat_scan(body, lengths=(1, 1), in_axes=(nnx.StateAxes({...: nnx.Carry}), nnx.Carry))
+
+
+def by_rule_for_tangents(body: Body) -> Body:
+    rule = nnx.custom_jvp(body)
+    rule.defjvp(lambda primals, tangents: (body(*primals), jnp.zeros_like(primals[1])))
+    return rule
+
+
+def by_rule_for_batches(body: Body) -> Body:
+    rule = nnx.custom_vmap(body)
+    rule.def_vmap(lambda size, in_batched, model, x: (body(model, x), False))
+    return rule
+
+
+ALSO = {
+    "grad": with_aux(nnx.grad),
+    "jacfwd": with_aux(nnx.jacfwd),
+    "jacrev": with_aux(nnx.jacrev),
+    "hessian": with_aux(nnx.hessian),
+    "jvp": pushed,
+    "batched_map": mapped_one_by_one,
+    "remat_scan": looped_twice,
+    "custom_jvp": by_rule_for_tangents,
+    "custom_vmap": by_rule_for_batches,
+    "split_rngs": nnx.split_rngs(splits=2),
+    "lift": lambda body: nnx.lift(liftcore.remat, body),
+}
+"""Those that are built of the ones above, or near to one: the first laws hold of them too."""

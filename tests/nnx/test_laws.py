@@ -10,8 +10,9 @@ import pytest
 
 import nnx_like as nnx
 from nnx_like.errors import TraceContextError
-from tests.nnx.lifts import ONCE
+from tests.nnx.lifts import ALSO, ONCE
 
+ALL = pytest.mark.parametrize("lift", [*ONCE.values(), *ALSO.values()], ids=[*ONCE, *ALSO])
 LIFTS = pytest.mark.parametrize("lift", ONCE.values(), ids=ONCE)
 
 
@@ -64,10 +65,10 @@ def check(lift: Callable[[Any], Any]) -> int:
     return body.runs
 
 
-@LIFTS
+@ALL
 def test_it_gives_what_the_call_gives_and_the_body_runs_once(lift: Any) -> None:
     # A rule is the Python of the function once more: both must do the same to the objects.
-    assert check(lift) == (2 if lift is ONCE["custom_vjp"] else 1)
+    assert check(lift) == (2 if lift in (ONCE["custom_vjp"], ALSO["custom_jvp"]) else 1)
 
 
 @LIFTS
@@ -81,7 +82,7 @@ def test_three_deep_the_body_runs_once(outer: str) -> None:
     assert check(lambda body: ONCE[outer](ONCE["scan"](ONCE["remat"](body)))) == (2 if outer == "custom_vjp" else 1)
 
 
-@LIFTS
+@pytest.mark.parametrize("lift", [lift for name, lift in (ONCE | ALSO).items() if name != "split_rngs"])  # no trace
 def test_nothing_changes_where_the_body_raises(lift: Any) -> None:
     model = Model()
     before, attributes = state(model), dict(vars(model))
@@ -140,18 +141,41 @@ def test_a_change_between_calls_is_seen(lift: Any) -> None:
     assert jnp.allclose(results(lift(function(Counted()))), results(Counted()))
 
 
-def test_constructors_run_once_at_any_depth() -> None:
+@pytest.mark.parametrize("fn", [nnx.eval_shape, lambda body, model, x: nnx.make_jaxpr(body)(model, x)])
+def test_what_computes_nothing_runs_the_body_once_and_changes_nothing(fn: Any) -> None:
+    model, body = Model(), Counted()
+    before = state(model)
+    fn(function(body), model, X)
+    assert body.runs == 1
+    assert all(state(model)[path] is value for path, value in before.items())
+
+
+def test_constructors_calls_and_gradients_run_once_at_any_depth() -> None:
     runs = []
 
     class Block(nnx.Module):
         def __init__(self, rngs: nnx.Rngs) -> None:
-            runs.append(1)
+            runs.append("make")
             self.linear = nnx.Linear(2, 2, rngs=rngs)
+            self.calls = nnx.BatchStat(jnp.zeros(()))
+
+    def call(block: Any, x: Any) -> Any:
+        runs.append("call")
+        block.calls += 1
+        return block.linear(x).sum()
 
     make: Any = Block
+    forward: Any = call
+    gradients: Any = nnx.grad(call)
     for depth in range(1, 5):
-        make = nnx.vmap(make)
-        runs.clear()
+        make, forward, gradients = nnx.vmap(make), nnx.vmap(forward), nnx.vmap(gradients)
         made = make(nnx.Rngs(0).split((2,) * depth))
-        assert len(runs) == 1
+        assert runs == ["make"] * depth
         assert made.linear.kernel.shape == (2,) * depth + (2, 2)
+
+    y, inner = forward(made, X * jnp.ones((2,) * 5)), gradients(made, X * jnp.ones((2,) * 5))
+    outer = nnx.grad(lambda block, x: forward(block, x).sum())(made, X * jnp.ones((2,) * 5))
+    assert runs[4:] == ["call"] * 3
+    assert (y.shape, outer.linear.kernel.shape) == ((2,) * 4, (2,) * 6)
+    assert jnp.array_equal(inner.linear.kernel, outer.linear.kernel)
+    assert (made.calls[...] == 3).all()
