@@ -1,7 +1,7 @@
 """Prefixes and groups: which variables a transformation treats alike.
 
 A group is a collection of the scope that the values of objects cross in. It is named after what its variables have in
-common, such as `axis 0`.
+common, in words for errors: `on axis 0`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from typing import Any
 
 import jax
 
+from liftcore import is_array
 from liftcore.errors import LiftArgumentError, UnmatchedFilterError
 
 from ..filterlib import PathIn, filters_to_predicates, to_predicate
 from ..graph.definition import path_text
 from ..graph.walk import is_object
 from ..statelib.state import State
+from ..variablelib.variable import Variable
+from .places import Name, names_of
 
-__all__ = ["ByFilter", "Choose", "Groups", "alike", "is_spec", "parts_of"]
+__all__ = ["ByFilter", "Choose", "Groups", "alike", "in_axis_words", "is_spec", "parts_of"]
 
 
 class ByFilter:
     """What the variables of an object have, filter by filter: an axis, a sharding, a spec.
 
-    It stands where one axis or one sharding for all of the object could stand. The first filter that matches counts.
+    Use it in place of a single axis, sharding or spec for an object. The first filter that matches a variable applies.
 
     Args:
-        rules: a mapping from filters to what the variables have, or pairs of these; or a state, which has it in the
-            place of each variable.
+        rules: a mapping from filters to axes, shardings or specs; or pairs of these; or a state with one of them at the
+            path of each variable, such as `get_named_sharding` returns.
     """
 
     def __init__(self, rules: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
@@ -89,7 +92,8 @@ def _by_path(state: State) -> list[tuple[Any, Any]]:
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...], Any]]:
     if not isinstance(node, Mapping):
-        return [(path, node)]
+        # `get_named_sharding` and the like return a state of variables, which hold the specs.
+        return [(path, node.get_raw_value() if isinstance(node, Variable) else node)]
     return [pair for name in node for pair in _leaves(node[name], (*path, name))]
 
 
@@ -143,19 +147,21 @@ class Groups:
 
     Args:
         where: what errors call the transformation, such as `vmap(block)`.
-        label: what the names of groups begin with.
+        label: what errors call a spec, such as `axis`.
+        phrase: from a spec to what errors say of its variables, after "is": `on axis 0`.
 
     Attributes:
         specs: what the variables of each group have in common.
     """
 
-    def __init__(self, where: str, label: str) -> None:
+    def __init__(self, where: str, label: str, phrase: Callable[[Any], str] | None = None) -> None:
         self.where, self.label = where, label
+        self._phrase = phrase or f"with {label} {{}}".format
         self.specs: dict[str, Any] = {}
 
     def name(self, spec: Any) -> str:
-        """The group of variables that have something in common."""
-        name = f"{self.label} {spec}"
+        """The group of variables that have something in common: what errors say of these."""
+        name = self._phrase(spec)
         while name in self.specs and not alike(self.specs[name], spec):  # unlike things may look alike
             name += "'"
         self.specs.setdefault(name, spec)
@@ -176,7 +182,7 @@ class Groups:
         if is_object(spec):
             raise LiftArgumentError(
                 self.where,
-                f"a {type(spec).__name__} is where an {self.label} belongs; objects are no prefixes of others.",
+                f"a {type(spec).__name__} is where an {self.label} belongs; an object is no prefix of another one.",
                 f"Give one {self.label} for all of an object, or one for each filter, as `StateAxes` does.",
             )
         if isinstance(spec, ByFilter):
@@ -184,9 +190,25 @@ class Groups:
             return Choose(tuple(zip(filters_to_predicates(spec.filters), names, strict=True)))
         return self.name(spec)
 
+    def shown(self, group: Any) -> str:
+        """What the variables of a group, or of a `Choose`, have in common, as it was given; `…` where it is not one."""
+        specs = dict.fromkeys([str(self.specs[name]) if name in self.specs else "…" for name in _names(group)])
+        return next(iter(specs)) if len(specs) == 1 else "…"
+
+    def may_be(self, spec: Any, group: Any) -> bool:
+        """Whether variables of a group, or some of a `Choose`, have a spec."""
+        return any(alike(self.specs[name], spec) for name in _names(group))
+
     def plain(self, prefix: Any, instead: Any = None) -> Any:
         """The prefix as JAX takes it: what is said filter by filter says nothing of arrays."""
         return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
+
+
+def in_axis_words(axis: Any) -> str:
+    """What errors say of variables with an axis, after "is"."""
+    if axis is None:
+        return "on no axis"
+    return f"on axis {axis}" if type(axis) is int else "in the carry"
 
 
 def alike(first: Any, second: Any) -> bool:
@@ -194,18 +216,22 @@ def alike(first: Any, second: Any) -> bool:
     return type(first) is type(second) and bool(first == second)
 
 
+def _names(group: Any) -> list[str]:
+    return [name for _, name in group.rules] if type(group) is Choose else [group]
+
+
 def _is_group(prefix: Any) -> bool:
     return type(prefix) is str or type(prefix) is Choose
 
 
-def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tuple[list[tuple[str, Any, Any]], Any]:
+def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
     """The parts of a pytree that have one group each, and how to put them together again.
 
     Args:
         groups: says where in errors.
         tree: the pytree.
         prefix: what `Groups.encode` gave for a prefix of it.
-        name: what the names of the parts begin with.
+        name: what errors call the pytree, or its parts.
         what: what errors call the prefix, such as `in_axes`.
 
     Returns:
@@ -224,31 +250,34 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> tu
     except ValueError:
         raise LiftArgumentError(
             groups.where,
-            f"`{what}`{_misfit(groups.label, prefix, tree)}.",
+            f"`{what}`{_misfit(groups, prefix, tree)}.",
             "Give one for each of these, or one for all of them.",
         ) from None
-    return [(f"{name}[{i}]", group, part) for i, (group, part) in enumerate(zip(found, parts, strict=True))], structure
+    return list(zip(names_of(structure, name), found, parts, strict=True)), structure
 
 
-def _misfit(label: str, prefix: Any, tree: Any, place: str = "") -> str:
+def _misfit(groups: Groups, prefix: Any, tree: Any, place: str = "") -> str:
     """Where a prefix is none first."""
-    specs = _outline(prefix, lambda one: one.removeprefix(f"{label} ") if type(one) is str else "…")
-    outlines = specs, _outline(tree, lambda one: type(one).__name__)
+    outlines = _outline(prefix, groups.shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))
         pairs = [(name, prefix[name], tree[name]) for name in names if not isinstance(tree, dict) or name in tree]
         for name, one, part in pairs:
-            if not _is_group(one) and (found := _misfit(label, one, part, f"{place}[{name!r}]")):
+            if not _is_group(one) and (found := _misfit(groups, one, part, f"{place}[{name!r}]")):
                 return found
         if not isinstance(tree, dict) or len(pairs) == len(tree):
             return ""
     return f"{place} is {outlines[0]} where the pytree is {outlines[1]}"
 
 
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
 def _outline(tree: Any, leaf: Callable[[Any], str]) -> str:
     if isinstance(tree, dict):
         return f"{{{', '.join(f'{name!r}: {leaf(one)}' for name, one in tree.items())}}}"
     if not isinstance(tree, (tuple, list)):
-        return f"a {type(tree).__name__}"
+        return f"a {_kind(tree)}"
     parts = ", ".join(map(leaf, tree))
     return f"[{parts}]" if isinstance(tree, list) else f"({parts}{',' * (len(tree) == 1)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,21 @@ from liftcore.errors import LiftArgumentError
 
 from ..errors import AliasError, TraceContextError
 from ..graph.build import Builder
-from ..graph.definition import AGAIN, Definition, metadata_definition, metadata_of, path_text, static_value
+from ..graph.definition import (
+    AGAIN,
+    STATIC,
+    Definition,
+    Fixed,
+    metadata_definition,
+    metadata_of,
+    path_text,
+    static_value,
+)
 from ..graph.walk import Place, Walk, is_object
 from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
 from .metadata import AxisNames, is_told_of_axes
+from .places import Name, named_by
 from .ref import Change, Ref, Still, is_ref
 
 __all__ = ["Inside", "Keep", "as_it_is", "encode", "encode_part", "holds_objects", "keep_all"]
@@ -62,7 +73,7 @@ class Inside:
         return made
 
     def encode(
-        self, result: Any, prefix: Any, what: str = "out_axes", keep: Keep | None = None
+        self, result: Any, prefix: Any, what: str = "out_axes", keep: Keep | None = None, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
         """What goes home: the result without objects, the values that have no other way, and what is static.
 
@@ -72,6 +83,7 @@ class Inside:
             what: what errors call that prefix.
             keep: says of a variable that came in, by its group and the one that the prefix says, whether it stays in
                 its group. Without, each must be in the group that it came in.
+            name: what errors call the result, or its parts.
 
         Returns:
             The result with a `Ref` for each object; for each group new values in a list, and values of a group that
@@ -83,7 +95,7 @@ class Inside:
         was = [known.get(id(node)) for node in walk.nodes]
         same = definitions == tuple([ref.definition for ref, _ in self.given]) and was == list(range(len(known)))
         walk.keep = keep
-        result = encode(walk, self.groups, result, prefix, "result", what)
+        result = encode(walk, self.groups, result, prefix, name, what)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         for group, values in walk.fresh.items():
             home.setdefault(group, ([], {}))[0].extend(values)
@@ -115,7 +127,7 @@ def _changed(now: Any, given: Any) -> bool:
 class _InnerBuilder(Builder):
     """A builder that notes where each value came from, and gives metadata as a body sees it."""
 
-    __slots__ = ("arrays", "described", "names", "slots")
+    __slots__ = ("arrays", "described", "names", "slots", "unknown")
 
     def __init__(self, values: Any, names: AxisNames | None) -> None:
         super().__init__(lambda group, key: values[group][key])
@@ -123,6 +135,19 @@ class _InnerBuilder(Builder):
         self.slots: dict[int, Any] = {}
         self.described: dict[int, Any] = {}
         self.arrays: dict[Place, Any] = {}
+        self.unknown: dict[int, Definition] = {}
+        """What there is no key for, by identity, as the caller met it."""
+
+    def build(self, definition: Definition, place: Place | None = None) -> Any:
+        """The value that a definition stands for."""
+        if definition[0] == STATIC:
+            self._note(definition)
+        return super().build(definition, place)
+
+    def _note(self, definition: Definition) -> None:
+        value = definition[2]
+        if type(value) is Fixed and not value.has_key:
+            self.unknown[id(value.value)] = definition
 
     def _variable(self, definition: Definition) -> Any:
         made = super()._variable(definition)
@@ -137,6 +162,8 @@ class _InnerBuilder(Builder):
         return super()._array(definition, place)
 
     def _metadata(self, kind: type[Any], definition: Definition, group: Any) -> dict[str, Any]:
+        for _, static in definition:
+            self._note(static)
         metadata = metadata_of(definition)
         return metadata if self.names is None else self.names.inside(kind, metadata, group)
 
@@ -169,11 +196,12 @@ class _InnerWalk(Walk):
 
     def _left(self, table: dict[int, Any]) -> list[Definition]:
         """The definitions of objects that came in, and that none of these holds any more: a caller may hold them."""
-        firsts = [(ref.definition[2], ref) for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
+        refs = [ref for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
+        firsts = [ref.definition[2] for ref in refs]
         found = []
         for index, node in table.items():
             if id(node) not in self.index:
-                ref = [ref for first, ref in firsts if first <= index][-1]
+                ref = refs[bisect.bisect(firsts, index) - 1]
                 self.base = ref.base
                 found.append(self.define(node, (), functools.partial(self._as_it_came, ref.prefix)))
         return found
@@ -201,7 +229,10 @@ class _InnerWalk(Walk):
         given, outside = self.inside.builder.described.get(id(value), _NOTHING)
         if given is value._metadata and not names.is_told(value):  # the name of the axis that it lost is known
             return outside
-        return metadata_definition(names.outside(type(value), value._metadata, group), path)
+        return metadata_definition(names.outside(type(value), value._metadata, group), path, self._static)
+
+    def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
+        return self.inside.builder.unknown.get(id(value)) or super()._static(value, path)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
         found = self.inside.builder.slots.get(id(value), _NEW)
@@ -216,8 +247,8 @@ class _InnerWalk(Walk):
         if found[0] != group:
             raise AliasError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                f"it came in with {found[0]!r}, at {found[1]}, and goes out with {group!r}.",
-                "Give both the same, or return a copy: `nnx.clone`.",
+                f"it is an input {found[0]}, at {found[1].removesuffix('.')}, and cannot be an output {group}.",
+                "Return a copy, `nnx.clone`, or treat it in the same way where it comes in and where it goes out.",
             )
         self.leaves.append((*found, value, parts, form, path))
         return found
@@ -238,7 +269,7 @@ class _InnerWalk(Walk):
         return group, len(values) - 1
 
 
-def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: str, what: str) -> Any:
+def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> Any:
     """A pytree with a `Ref` for each object in it.
 
     Args:
@@ -246,7 +277,7 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: str, what: 
         groups: says where in errors.
         tree: the pytree.
         prefix: the groups of what is in it, encoded; a pytree prefix.
-        name: what the keys of values begin with.
+        name: what errors call the pytree, or its parts; the keys of values begin with it.
         what: what errors call the prefix.
     """
     parts, structure = parts_of(groups, tree, prefix, name, what)
@@ -254,20 +285,20 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: str, what: 
     return encoded[0] if structure is None else jax.tree.unflatten(structure, encoded)
 
 
-def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: str, what: str) -> Any:
+def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, what: str) -> Any:
     """`encode` for a part of a pytree that has one group."""
     if not is_object(tree):
         if not holds_objects(tree):
             return as_it_is(groups, tree, group, what)
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
         _check_single(groups, tree, group, what)
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)]
         parts = [
-            encode_part(walk, groups, leaf, group, name + path, what) if is_object(leaf) else leaf
+            encode_part(walk, groups, leaf, group, named_by(name, path), what) if is_object(leaf) else leaf
             for leaf, path in zip(leaves, paths, strict=True)
         ]
         return jax.tree.unflatten(structure, parts)
-    walk.base = f"{name}."
+    walk.base = f"{named_by(name, ())}."
     return Ref(walk.define(tree, (), group), group, walk.base)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from ..graph.held import Held
 from ..graph.walk import Leaf, Walk, is_object, is_single
 from ..objects import flattening
-from ..objects.pytree import Pytree
+from ..objects.pytree import Pytree, walks_of
 from ..statelib.tree import StateTree
 from ..variablelib.variable import Variable
 from .ref import Ref
@@ -70,13 +70,15 @@ class KeptWalk:
     def __init__(self, walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
         given = {id(root) for _, _, root in roots}
         self.refs = refs
-        # The roots are held weakly: what is kept with the first of them is not to keep it, or another one, alive.
-        self.others = [weakref.ref(root) for _, _, root in roots[1:]]
+        # The roots are held weakly, and when one dies, the walk is dropped, which holds what is below it: what is kept
+        # with the first of them is not to keep any of them alive.
+        walks, key = weakref.ref(roots[0][2]), _key(roots)
+        self.others = [weakref.ref(root, lambda _: _drop(walks, key)) for _, _, root in roots[1:]]
         self.nodes = [None if id(node) in given else node for node in walk.nodes]
         self.places = [walk.index[id(root)] for _, _, root in roots]
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
         dicts = [*[vars(root) for _, _, root in roots], *map(vars, self.inner)]
-        containers = [one for attributes in dicts for value in attributes.values() for one in _containers(value)]
+        containers = [*_containers([list(attributes.values()) for attributes in dicts])]
         self.dicts = [one for one in containers if type(one) is dict]
         self.lists = [one for one in containers if type(one) is list]
         dicts += self.dicts
@@ -177,11 +179,9 @@ def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
         return
     if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
         return
-    first = roots[0][2]
-    walks = getattr(first, "_walks", None)
-    if walks is None or len(walks) >= _MANY:
-        walks = {}
-        object.__setattr__(first, "_walks", walks)
+    walks = walks_of(roots[0][2])
+    if len(walks) >= _MANY:
+        walks.clear()
     walks[_key(roots)] = KeptWalk(walk, roots, refs)
 
 
@@ -203,12 +203,20 @@ def _distinct(traces: Iterable[Any]) -> list[Any]:
     return found
 
 
+def _drop(first: weakref.ref[Pytree], key: Any) -> None:
+    root = first()
+    if root is not None:
+        root._walks.pop(key, None)
+
+
 def _key(roots: Sequence[Root]) -> Any:
     return tuple([(base, group) for base, group, _ in roots])
 
 
 def _can_be_kept(node: Any) -> bool:
     """Whether nothing of a node can change unseen."""
+    if isinstance(node, (list, dict)):
+        return all(map(_is_seen, node.values() if isinstance(node, dict) else node))
     if isinstance(node, Variable):
         return is_single(type(node._value)) and all(map(_is_fixed, node._metadata.values()))
     return all(map(_is_seen, vars(node).values()))
@@ -216,8 +224,10 @@ def _can_be_kept(node: Any) -> bool:
 
 def _is_seen(value: Any) -> bool:
     """Whether all that is in an attribute is fixed, or compared in each call."""
-    if is_object(value) or _is_fixed(value):
+    if is_object(value) or type(value) is list or _is_fixed(value):
         return True
+    if type(value) is dict and all(type(name) is str for name in value):
+        return True  # it is a node of its own, as a list is
     parts = _inside(value)
     return parts is not None and all(map(_is_seen, parts))
 
@@ -230,13 +240,18 @@ def _inside(value: Any) -> Iterable[Any] | None:
     return value if type(value) is list or _is_plain_tuple(value) else None
 
 
-def _containers(value: Any) -> Iterator[Any]:
-    """The lists and dicts in an attribute, itself included."""
-    value = value.raw_mapping if isinstance(value, StateTree) else value
-    if type(value) in (list, dict):
-        yield value
-    for part in _inside(value) or ():
-        yield from _containers(part)
+def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
+    """The lists and dicts in attributes, each once; one may hold itself."""
+    left, met = [part for some in values for part in some], set()
+    while left:
+        value = left.pop()
+        value = value.raw_mapping if isinstance(value, StateTree) else value
+        if type(value) in (list, dict):
+            if id(value) in met:
+                continue
+            met.add(id(value))
+            yield value
+        left += _inside(value) or ()
 
 
 def _is_fixed(value: Any) -> bool:

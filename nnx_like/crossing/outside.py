@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from ..variablelib.variable import Variable
 from .groups import Groups, parts_of
 from .inside import as_it_is, encode_part, holds_objects
 from .kept import Used, find, keep
+from .places import Name
 from .ref import Change, Ref, Still
 from .wording import in_terms_of
 
@@ -35,7 +38,7 @@ class Outside:
         prefix: the groups of what is in it, encoded; a pytree prefix.
         what: what errors call that prefix.
         cached: whether what is traced may be found again; an object that may change unseen is then another each time.
-        name: what errors call the pytree, where it is one value.
+        name: what errors call the pytree, or its parts.
 
     Attributes:
         args: the pytree with a `Ref` for each object.
@@ -44,7 +47,7 @@ class Outside:
     """
 
     def __init__(
-        self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True, name: str = ""
+        self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True, name: Name = ""
     ) -> None:
         self._groups = groups
         self.walk: Walk | Used
@@ -66,7 +69,7 @@ class Outside:
             mutable: a filter of the groups that may be written in it.
         """
         bound = liftcore.bind(self.values, mutable=mutable, creates=False)
-        with in_terms_of(self._groups), bound.temporary() as scope:
+        with in_terms_of(self._groups, self.walk), bound.temporary() as scope:
             yield scope
 
     def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
@@ -213,7 +216,7 @@ def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, 
 
 
 def crossed(
-    groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: str = ""
+    groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: Name = ""
 ) -> tuple[Walk | Used, Any]:
     """What is met in a pytree, and the pytree with a `Ref` for each object.
 
@@ -246,16 +249,31 @@ def crossed(
 class Rebuilder(Builder):
     """A builder that changes the objects which stand for an index already, when it is told to."""
 
-    __slots__ = ("changes",)
+    __slots__ = ("changes", "owner")
 
     def __init__(self, read: Callable[[str, Any], Any], existing: Any) -> None:
         super().__init__(read, existing)
         self.changes: list[Callable[[], None]] = []
+        self.owner: Any = None
+
+    def _object(self, definition: Any) -> Any:
+        around, self.owner = self.owner, self._existing(definition[2])
+        try:
+            return super()._object(definition)
+        finally:
+            self.owner = around
+
+    def _change_container(self, made: Any, items: Any) -> None:
+        if self.owner is not None and self.owner._trace != self.trace:
+            if not _same_items(made, items):
+                raise _other_trace(self.owner)
+            return
+        self.changes.append(functools.partial(super()._change_container, made, items))
 
     def _change_object(self, made: Any, attributes: dict[str, Any]) -> None:
         held = vars(made)
         if made._trace != self.trace:
-            if held.keys() != attributes.keys() or any(held[name] is not attributes[name] for name in held):
+            if not _same_items(held, attributes):
                 raise _other_trace(made)
             return
 
@@ -281,6 +299,12 @@ class Rebuilder(Builder):
         """Changes the objects."""
         for change in self.changes:
             change()
+
+
+def _same_items(made: Any, items: Any) -> bool:
+    if isinstance(made, dict):
+        return list(made) == list(items) and _same_items([*made.values()], [*items.values()])
+    return len(made) == len(items) and all(map(operator.is_, made, items))
 
 
 def _other_trace(owner: Pytree | Variable) -> TraceContextError:

@@ -1,7 +1,8 @@
 """Errors of the core in the terms of objects: a variable is named by its path, and the line to write is one of ours.
 
 The core speaks of collections, which are groups here, and of its own options. While a transformation runs, what it says
-of these is said again in terms of paths, axes and `StateAxes`.
+of these is said again in terms of paths, axes and `StateAxes`. Only names are looked for, those of groups and those of
+options: no sentence of the core has to stay as it is.
 """
 
 from __future__ import annotations
@@ -9,32 +10,32 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from liftcore.errors import LiftError, rewords
 
+from ..variablelib.variable import Variable
 from .groups import Groups
 
 __all__ = ["in_terms_of"]
 
-_running: contextvars.ContextVar[Groups | None] = contextvars.ContextVar("running", default=None)
+_running: contextvars.ContextVar[tuple[Groups, Any] | None] = contextvars.ContextVar("running", default=None)
 
-_FIXES = (
-    (
-        r"Give it an axis, `variable_axes=\{[^}]*\}`",
-        "Give it an axis, `nnx.StateAxes({nnx.BatchStat: 0, ...: None})`",
-    ),
-    (r"Carry it: `variable_carry=[^`]*`", "Carry it: `nnx.StateAxes({nnx.BatchStat: nnx.Carry, ...: None})`"),
-    (r"Stack it, `variable_axes=\{[^}]*\}`", "Stack it, `nnx.StateAxes({nnx.BatchStat: 0, ...: None})`"),
-    (r" The first argument is the carry; what is mapped comes after it\.", ""),
-)
-"""What the core says to write, and what to write here."""
+_OPTION = re.compile(r"`variable_(axes|carry|broadcast)=[^`]*`")
+_ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The first argument is the carry;[^.]*\.")
+"""What is of no use here, or wrong: the option that a group came from, and where the carry of the core is."""
 
 
 @contextlib.contextmanager
-def in_terms_of(groups: Groups) -> Iterator[None]:
-    """While the block runs, errors of the core speak in terms of these groups."""
-    before = _running.set(groups)
+def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
+    """While the block runs, errors of the core speak in terms of objects.
+
+    Args:
+        groups: those of the transformation.
+        walk: what was met, whose `holders` are the variables by group and key.
+    """
+    before = _running.set((groups, walk))
     try:
         yield
     finally:
@@ -43,24 +44,49 @@ def in_terms_of(groups: Groups) -> Iterator[None]:
 
 @rewords
 def _reword(error: LiftError) -> None:
-    groups = _running.get()
-    if groups is None:
+    running = _running.get()
+    if running is None or not running[0].specs:
         return
-    names = "|".join(map(re.escape, sorted(groups.specs, key=len, reverse=True)))
-    if not names:
-        return
-    place = rf"""(?:variables)?(?:\[\d+\])?\[["'](?:{names})["']\]\[(?:"([^"]*)"|'([^']*)')\]"""
-    key = rf"""["'](?:{names})/([^"']*)["']"""
-    error.where, error.what = (
-        re.sub(key, _path, re.sub(place, _path, text))
-        for text in (error.where, error.what)
-    )
-    error.where = error.where.removesuffix(" at /")
-    error.what = error.what.replace("carried variable ", "").replace(" (variable_broadcast)", "")
-    for pattern, instead in _FIXES:
-        error.fix = re.sub(pattern, instead, error.fix)
+    named = _Named(*running)
+    error.where, error.what = named.said(error.where).removesuffix(" at /"), named.said(error.what)
+    error.what = _ASIDE.sub("", error.what).replace("`broadcast`", "None")
+    error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix))
 
 
-def _path(found: re.Match[str]) -> str:
-    """The path that a key is; the key of a variable that is an argument itself ends with a dot."""
-    return next(filter(None, found.groups()), "").removesuffix(".")
+class _Named:
+    """Names of variables in texts of the core, and which of them there were."""
+
+    def __init__(self, groups: Groups, walk: Any) -> None:
+        names = "|".join(map(re.escape, sorted(groups.specs, key=len, reverse=True)))
+        key = rf"""["']({names})/([^"']*)["']"""
+        self._patterns = [
+            re.compile(rf"""(?:variables)?(?:\[\d+\])?\[["']({names})["']\]\[(?:"([^"]*)"|'([^']*)')\]"""),
+            re.compile(key),
+        ]
+        self._lists = re.compile(rf"\[((?:{key})(?:, (?:{key}))*)\]")
+        self._walk = walk
+        self._kinds: dict[str, None] = {}
+
+    def said(self, text: str) -> str:
+        """A text with paths in the place of groups and keys; a list of them without its brackets."""
+        places, keys = self._patterns
+        return keys.sub(self._path, self._lists.sub(r"\1", places.sub(self._path, text)))
+
+    def _path(self, found: re.Match[str]) -> str:
+        """The path that a key is; the key of a variable that is an argument itself ends with a dot."""
+        group, *keys = found.groups()
+        key: str = next(filter(None, keys), "")
+        holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
+        holder = holders.get(group, {}).get(key, (None,))[0]
+        if isinstance(holder, Variable):
+            ours = type(holder).__module__.startswith("nnx_like.")
+            self._kinds[f"{'nnx.' * ours}{type(holder).__name__}"] = None
+        return key.removesuffix(".")
+
+    def option(self, found: re.Match[str]) -> str:
+        """What is written here in the place of an option of the core, for the variables that were named."""
+        kinds = ", ".join(self._kinds)
+        kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
+        spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]
+        rest = ", ...: None" if spec != "None" else ", ...: 0"
+        return f"`nnx.StateAxes({{{kinds}: {spec}{rest}}})`" if kinds else f"`nnx.StateAxes({{...: {spec}}})`"

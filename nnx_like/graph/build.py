@@ -14,6 +14,7 @@ from .definition import (
     ARRAY,
     MAPPING,
     OBJECT,
+    SEQUENCE,
     STATIC,
     TREE,
     VARIABLE,
@@ -68,18 +69,38 @@ class Builder:
             return self.table[definition[1]]
         if kind == ARRAY:
             return self._array(definition, place)
+        if kind == MAPPING or (kind == SEQUENCE and definition[1] is list):
+            return self._container(definition, place)
         _, of, parts = definition
-        if kind == MAPPING:
-            return {name: self.build(part, place and (*place, name)) for name, part in zip(of, parts, strict=True)}
         built = [self.build(part, place and (*place, number)) for number, part in enumerate(parts)]
         return of.value.unflatten(built) if kind == TREE else of(built)
 
+    def _container(self, definition: Definition, place: tuple[Any, ...] | None) -> Any:
+        kind, names, parts, index = definition
+        existing = self._existing(index)
+        made: Any = existing
+        if existing is None:
+            made = {} if kind == MAPPING else []
+        self.table[index] = made  # before its items, since one of them may be the list itself
+        steps = names if kind == MAPPING else range(len(parts))
+        items = [self.build(part, place and (*place, step)) for step, part in zip(steps, parts, strict=True)]
+        now = dict(zip(names, items, strict=True)) if kind == MAPPING else items
+        if existing is not None:
+            self._change_container(made, now)
+        elif kind == MAPPING:
+            made.update(now)
+        else:
+            made.extend(now)
+        return made
+
     def _object(self, definition: Definition) -> Any:
-        _, cls, index, parts, marks = definition
+        _, cls, index, parts, marks, order = definition
         existing = self._existing(index)
         made = empty(cls, self.trace) if existing is None else existing
         self.table[index] = made  # before its attributes, since one of them may be the object itself
         attributes = {str(name): self.build(part, (made, name)) for name, part in parts}
+        if order:
+            attributes = {name: attributes[name] for name in order}
         if existing is None:
             vars(made).update(attributes)
             if marks:
@@ -112,6 +133,10 @@ class Builder:
         held = vars(made)
         held.clear()
         held.update(attributes)
+
+    def _change_container(self, made: Any, items: Any) -> None:
+        made.clear()
+        made.extend(items) if isinstance(made, list) else made.update(items)
 
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
         object.__setattr__(made, "_value", value)

@@ -2,12 +2,14 @@
 
 The first item of each tuple says what it stands for:
 
-    (OBJECT, class, index, ((attribute, definition), …), marks) an object that is met for the first time
+    (OBJECT, class, index, ((attribute, definition), …), marks, order)
+                                                                an object that is met for the first time
     (VARIABLE, class, index, metadata, form, group, key)        a variable; its value is `values[group][key]`
-    (AGAIN, index)                                              an object or a variable that was met before
+    (AGAIN, index)                                              an object, variable, list or dict that was met before
     (ARRAY, group, key)                                         an array that is an attribute itself
-    (SEQUENCE, class, definitions)                              a list or a tuple
-    (MAPPING, names, definitions)                               a dict whose keys are texts
+    (SEQUENCE, tuple, definitions)                              a tuple
+    (SEQUENCE, list, definitions, index)                        a list that is met for the first time
+    (MAPPING, names, definitions, index)                        a dict whose keys are strings, likewise
     (TREE, structure, definitions)                              any other pytree that holds objects or arrays
     (STATIC, class, value)                                      all else
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -77,12 +79,13 @@ class Fixed:
 
     Attributes:
         value: the value, with copies of what may change in place.
+        has_key: whether there is a key for it.
     """
 
-    __slots__ = ("_hash", "_key", "value")
+    __slots__ = ("_hash", "_key", "has_key", "value")
 
-    def __init__(self, value: Any, key: Hashable) -> None:
-        self.value, self._key, self._hash = value, key, hash(key)
+    def __init__(self, value: Any, key: Hashable, has_key: bool = True) -> None:
+        self.value, self._key, self._hash, self.has_key = value, key, hash(key), has_key
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Fixed) and self._hash == other._hash and self._key == other._key)
@@ -116,7 +119,7 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
             ) from None
         if unknown is not None:
             warn_not_shared(path_text(path), error)
-        return Fixed(value, (id(value), unknown))
+        return Fixed(value, (id(value), unknown), has_key=False)
 
 
 def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Definition:
@@ -133,11 +136,19 @@ def static_value(definition: Definition) -> Any:
     return snapshot(value.value) if type(value) is Fixed else value
 
 
-def metadata_definition(metadata: Mapping[str, Any], path: tuple[Any, ...]) -> Definition:
-    """The metadata of a variable, as a part of its definition."""
+def metadata_definition(
+    metadata: Mapping[str, Any], path: tuple[Any, ...], define: Callable[[Any, tuple[Any, ...]], Definition]
+) -> Definition:
+    """The metadata of a variable, as a part of its definition.
+
+    Args:
+        metadata: the metadata.
+        path: where the variable lies.
+        define: gives the definition of a static value at a path.
+    """
     if not metadata:
         return ()
-    return tuple([(name, static(metadata[name], path)) for name in sorted(metadata)])
+    return tuple([(name, define(metadata[name], path)) for name in sorted(metadata)])
 
 
 def metadata_of(definition: Definition) -> dict[str, Any]:
@@ -186,7 +197,7 @@ def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tupl
 
 def _steps(definition: Definition) -> list[tuple[Any, ...]]:
     """The ways from a sequence, a dict or another pytree to its parts."""
-    kind, of, parts = definition
+    kind, of, parts = definition[:3]
     if kind == MAPPING:
         return [(name,) for name in of]
     if kind == SEQUENCE:

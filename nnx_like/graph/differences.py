@@ -26,7 +26,8 @@ def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
         parts = tuple([(name, renumbered(part, was)) for name, part in definition[3]])
         return (*definition[:2], _before(definition[2], was), parts, *definition[4:])
     if kind in (SEQUENCE, MAPPING, TREE):
-        return (*definition[:2], tuple([renumbered(part, was) for part in definition[2]]))
+        parts = tuple([renumbered(part, was) for part in definition[2]])
+        return (*definition[:2], parts, *[_before(index, was) for index in definition[3:]])
     return definition
 
 

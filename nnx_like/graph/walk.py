@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import jax
@@ -60,13 +60,15 @@ def is_single(kind: type) -> bool:
     return kind in _SINGLE
 
 
-def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) -> tuple[Any, Any]:
+def value_parts(
+    raw: Any, path: tuple[Any, ...] = (), define: Callable[[Any, tuple[Any, ...]], Definition] = static
+) -> tuple[Any, Any]:
     """What a variable holds, as what is traced and the form of it.
 
     Args:
         raw: an array or a number, which is traced as it is; or any pytree.
         path: where the variable lies, for the texts of errors.
-        unknown: see `fixed`.
+        define: gives the definition of a static value at a path.
 
     Returns:
         The array, and None for its form; or a tuple of arrays, empty where all of the value is static, and what makes
@@ -82,7 +84,7 @@ def value_parts(raw: Any, path: tuple[Any, ...] = (), unknown: Hashable = None) 
     try:
         arrays, rest = flatten_static(raw, _is_part)
     except Undescribed:
-        return (), static(raw, path, unknown)
+        return (), define(raw, path)
     return tuple(arrays), rest
 
 
@@ -153,13 +155,30 @@ class Walk:
             return self._object(value, path, prefix)
         if _is_array(value):
             return self._array(value, path, prefix, place)
-        if kind is list or kind is tuple:
-            parts = [self.define(one, (*path, i), prefix, place and (*place, i)) for i, one in enumerate(value)]
-            return SEQUENCE, kind, tuple(parts)
-        if kind is dict and all(type(name) is str for name in value):
-            parts = [self.define(one, (*path, name), prefix, place and (*place, name)) for name, one in value.items()]
-            return MAPPING, tuple(value), tuple(parts)
+        if kind is tuple:
+            return SEQUENCE, kind, self._items(enumerate(value), path, prefix, place)
+        if kind is list or (kind is dict and all(type(name) is str for name in value)):
+            return self._container(value, path, prefix, place)
         return self._other(value, path, prefix, place)
+
+    def _container(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
+        """The definition of a list or a dict: it may be changed in place, and be in two places."""
+        index = self.index.setdefault(id(value), len(self.nodes))
+        origin = prefix if type(prefix) is str else (prefix, self.base)
+        if index < len(self.nodes):
+            if origin != self.origins[index]:
+                self._check_alike(value, path, prefix, set())
+            return AGAIN, index
+        self.nodes.append(value)
+        self.origins.append(origin)
+        if type(value) is list:
+            return SEQUENCE, list, self._items(enumerate(value), path, prefix, place), index
+        return MAPPING, tuple(value), self._items(value.items(), path, prefix, place), index
+
+    def _items(
+        self, items: Iterable[tuple[Any, Any]], path: tuple[Any, ...], prefix: Prefix, place: Place | None
+    ) -> tuple[Definition, ...]:
+        return tuple([self.define(one, (*path, name), prefix, place and (*place, name)) for name, one in items])
 
     def _object(self, value: Pytree, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
@@ -182,7 +201,9 @@ class Walk:
                 parts.append((name, self._variable(part, (*path, name), prefix)))
             else:
                 parts.append((name, self.define(part, (*path, name), prefix, (value, name))))
-        return OBJECT, type(value), index, tuple(parts), tuple(sorted(marks.items())) if marks else ()
+        # A body may go through the attributes, so their order is a part of what it sees.
+        order = () if type(value)._numbered else tuple(vars(value))
+        return OBJECT, type(value), index, tuple(parts), tuple(sorted(marks.items())) if marks else (), order
 
     def _variable(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> Definition:
         index = self.index.setdefault(id(value), len(self.nodes))
@@ -213,10 +234,10 @@ class Walk:
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
         """The definition of a value that JAX may know as a pytree."""
         if jax.tree_util.all_leaves((value,)):
-            return static(value, path, self.unknown)
+            return self._static(value, path)
         pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
         if not any(is_object(leaf) or _is_array(leaf) for _, leaf in pairs):
-            return static(value, path, self.unknown)
+            return self._static(value, path)
         parts = []
         for number, (keys, leaf) in enumerate(pairs):
             below = (*path, *[step_of(key) for key in keys])
@@ -227,11 +248,15 @@ class Walk:
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         """What the definition says of the metadata of a variable."""
-        return metadata_definition(value._metadata, path) if value._metadata else ()
+        return metadata_definition(value._metadata, path, self._static) if value._metadata else ()
+
+    def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
+        """The definition of a static value."""
+        return static(value, path, self.unknown)
 
     def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
         """What a variable holds: see `value_parts`."""
-        return value_parts(value._value, path, self.unknown)
+        return value_parts(value._value, path, self._static)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
         """The group of a variable."""
@@ -264,7 +289,7 @@ class Walk:
         if id(value) in seen:
             return
         seen.add(id(value))
-        for name, part in attributes_of(value):
+        for name, part in _parts(value):
             known = self.placed.get((id(value), name))
             if known is not None:
                 now = prefix if isinstance(prefix, str) else prefix((*path, name), part)
@@ -290,3 +315,10 @@ class Walk:
             f"it is also at {first}, where it has {before!r}; here it has {now!r}. One variable has one of them.",
             "Give both places the same, or pass two variables: `nnx.clone` makes a copy.",
         )
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The attributes of an object, the items of a list or a dict."""
+    if isinstance(value, Pytree):
+        return attributes_of(value)
+    return value.items() if isinstance(value, dict) else enumerate(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -14,10 +15,21 @@ from liftcore import trace_state
 
 from ..errors import StructureError, TraceContextError
 from ..variablelib.node import Node
+from ..variablelib.variable import Variable
 from . import flattening, printing
 from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
 
-__all__ = ["Object", "Pytree", "PytreeMeta", "attributes_of", "check_live", "check_pytree", "renewed"]
+__all__ = [
+    "Object",
+    "Pytree",
+    "PytreeMeta",
+    "attributes_of",
+    "check_live",
+    "check_pytree",
+    "forget_walks",
+    "renewed",
+    "walks_of",
+]
 
 
 class PytreeMeta(abc.ABCMeta):
@@ -87,6 +99,8 @@ class Pytree(Node, metaclass=PytreeMeta):
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_live(self, name)
+        if isinstance(vars(self).get(name), (Pytree, Variable)):
+            forget_walks()
         if is_marked(value):
             value, is_static = unmarked(type(self).__name__, name, value)
             flattening.mark(self, {name: is_static})
@@ -96,6 +110,7 @@ class Pytree(Node, metaclass=PytreeMeta):
 
     def __delattr__(self, name: str) -> None:
         check_live(self, name)
+        forget_walks()
         object.__delattr__(self, name)
 
     def __repr__(self) -> str:
@@ -122,6 +137,30 @@ class Pytree(Node, metaclass=PytreeMeta):
         vars(self).update(attributes)
         if marks:
             flattening.mark(self, marks)
+
+
+_with_walks: dict[int, weakref.ref[Pytree]] = {}
+"""The objects that walks are kept with, by identity."""
+
+
+def walks_of(root: Pytree) -> dict[Any, Any]:
+    """What is kept of walks that began at an object; it lives as long as the object, or until one loses another."""
+    walks: dict[Any, Any] | None = getattr(root, "_walks", None)
+    if walks is None:
+        walks = {}
+        object.__setattr__(root, "_walks", walks)
+    if walks is not None and id(root) not in _with_walks:
+        key = id(root)
+        _with_walks[key] = weakref.ref(root, lambda _: _with_walks.pop(key, None))
+    return walks
+
+
+def forget_walks() -> None:
+    """Drops all walks that are kept, since an object may have lost one that they would keep alive."""
+    while _with_walks:
+        root = _with_walks.popitem()[1]()
+        if root is not None:
+            root._walks.clear()
 
 
 def _marks_in(cls: type) -> dict[str, bool]:

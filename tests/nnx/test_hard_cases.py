@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import warnings
 import weakref
 from typing import Any
 
@@ -373,3 +374,99 @@ def test_a_kept_walk_is_never_stale(change: Any) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(compiled(model), body(plain))
     assert (model.inner.b is model.w) == (plain.inner.b is plain.w)
+
+
+def test_native_lists_and_dicts_keep_their_identity() -> None:
+    model = nnx.Dict(x=[], named={"k": nnx.Param(jnp.zeros(1))}, n=nnx.Param(jnp.zeros(())))
+    model.y, model.same = model.x, model.named
+    x, named = model.x, model.named
+
+    @nnx.jit
+    def run(model: Any) -> Any:
+        model.x.append(nnx.Param(jnp.ones(2)))
+        model.named["new"] = model.x[-1]
+        return len(model.y) + len(model.same)
+
+    assert [int(run(model)), int(run(model))] == [3, 4]
+    assert model.x is model.y is x
+    assert model.named is model.same is named
+    assert len(x) == 2
+    assert named["new"] is x[1]
+
+
+def test_a_list_may_hold_itself() -> None:
+    model = nnx.Dict(items=[nnx.Param(jnp.ones(()))])
+    model.items.append(model.items)
+    graphdef, state = nnx.split(model)
+    assert len(state.flat_state()) == 1
+    made = nnx.merge(graphdef, state, copy=True)
+    assert made.items[1] is made.items
+    assert nnx.jit(lambda model: model.items[1][1][0] * 3)(model) == 3
+
+
+def test_a_list_of_an_object_that_was_not_passed_cannot_be_changed() -> None:
+    captured = nnx.Dict(items=[1])
+
+    def through(x: Any) -> Any:
+        nnx.jit(lambda captured: captured.items.append(2))(captured)
+        return x
+
+    with pytest.raises(TraceContextError, match="Pass it"):
+        nnx.jit(through)(1.0)
+    assert captured.items == [1]
+
+
+def test_attributes_keep_their_order() -> None:
+    layers = nnx.Dict(b=nnx.Param(jnp.float32(2)), a=nnx.Param(jnp.float32(3)))
+
+    def run(layers: Any, x: Any) -> Any:
+        for name in layers:
+            x = (x + layers[name]) * layers[name]
+        return x
+
+    expected = run(layers, 1.0)
+    assert (
+        nnx.jit(run)(layers, 1.0) == run(nnx.clone(layers), 1.0) == run(nnx.merge(*nnx.split(layers)), 1.0) == expected
+    )
+    nnx.jit(lambda layers: setattr(layers, "c", 1))(layers)
+    assert list(vars(layers)) == ["b", "a", "c"]
+
+
+def test_metadata_that_may_change_unseen_is_traced_each_time() -> None:
+    class Config:
+        rate = 1.0
+
+    model = nnx.Dict(w=nnx.Param(jnp.ones(()), config=Config()))
+    run = nnx.jit(lambda model: model.w * model.w.config.rate)
+    with pytest.warns(NotSharedWarning, match="w"):
+        assert run(model) == 1
+    model.w.config.rate = 5.0
+    assert run(model) == 5
+
+
+def test_what_may_change_unseen_is_no_change_of_structure() -> None:
+    class Config: ...
+
+    def step(i: Any, model: Any) -> Any:
+        model.w += 1
+        return model
+
+    model = nnx.Dict(w=nnx.Param(jnp.zeros(()), config=Config()), config=Config())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotSharedWarning)
+        assert nnx.fori_loop(0, 3, step, model).w.get_value() == 3
+
+
+def test_kept_walks_keep_nothing_alive() -> None:
+    @nnx.jit
+    def step(model: Any, other: Any) -> None:
+        model.w += other.inner.w
+
+    model = nnx.Dict(w=nnx.Param(jnp.ones(2)), part=nnx.Dict(v=nnx.Param(jnp.ones(2))))
+    other = nnx.Dict(inner=nnx.Dict(w=nnx.Param(jnp.ones(2))))
+    for _ in range(2):
+        step(model, other)
+    gone = [weakref.ref(one) for one in (other, other.inner, other.inner.w, model.part, model.part.v)]
+    del other
+    model.part = None
+    assert [one() for one in gone] == [None] * 5
