@@ -1,7 +1,7 @@
 """Writes the table of NNX's public names into `from-nnx.md`: `python docs/nnx_names.py`. It needs flax.
 
-A name that is here under the same name is found by looking. Of the others this file says where they are, or why they
-are left out and what to use instead; the script fails where it says too little, or speaks of a name that NNX has not.
+The script finds names that are the same in both packages. For the others, this file lists where they are, or why they
+are left out and what to use instead. The script fails if a name is missing here, or if NNX has no such name.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ BEGIN, END = "<!-- made by nnx_names.py: begin -->", "<!-- made by nnx_names.py:
 THERE, HERE = "flax.nnx", "nnx_like"
 
 _MODE = (
-    "one mode does all: objects are shared and change, and calls are fast",
-    "there is nothing to set; leave `graph=` out",
+    "there is one mode: objects may be shared and may change, and calls are fast",
+    "remove the call, and the argument `graph=`",
 )
 _CONTEXT = (
-    "plumbing: it carries identities through functions of JAX that NNX has no transformation for",
-    "use the transformation of `nnx_like`; in `jax.jit` and others `split` outside and `merge` inside",
+    "internal to NNX: it keeps track of objects in JAX functions for which NNX has no transformation",
+    "use the transformation of `nnx_like`; around plain JAX functions, call `split` outside and `merge` inside",
 )
-_TREES = "plumbing of NNX's own transformations", "use `StateAxes`, `StateSharding`, `DiffState` as prefixes; `split`"
+_TREES = "internal to NNX's transformations", "use `StateAxes`, `StateSharding` and `DiffState` as prefixes, or `split`"
 _PARTIAL = (
-    "a remedy for slow calls: here the walk over an object is kept, see [speed](objects.md#speed)",
+    "it makes slow calls faster; here calls are fast, since the walk over an object is kept: see "
+    "[speed](objects.md#speed)",
     "use `jit`, with the objects as arguments",
 )
-_REFS = "another model of state: references of JAX in place of variables", "use a `Variable`"
+_REFS = "another model of state, with JAX references in place of variables", "use a `Variable`"
 _EAGER = (
-    "a global option that moves arrays when a variable is made",
-    "use `jax.device_put` with `get_named_sharding`, or `jit` with `out_shardings`",
+    "a global option that places arrays on devices when a variable is created",
+    "use `jit` with `out_shardings`, see [sharding](objects.md#sharding-large-models)",
 )
-_OWN_FILE = "a file of NNX for itself"
+_OWN_FILE = "internal to NNX"
 
 ELSEWHERE = {
     "abstract_with_sharding": "`as_abstract`",
     "graphlib": "`nnx_like.graph`, which has `flatten` and `unflatten`; the functions themselves in `nnx_like`",
     "helpers": "`Dict`, `List`, `Sequential` and `TrainState` in `nnx_like`",
     "module": "`Module`, `capture`, `iter_modules`, `view`, `view_info` and `with_attributes` in `nnx_like`",
-    "nn": "`nnx_like.layers`; each layer in `nnx_like` too",
+    "nn": "`nnx_like.layers`; each layer is also in `nnx_like`",
     "object": "`Object`, `Pytree` and the marks in `nnx_like`",
     "pytreelib": "`Pytree`, `data`, `static`, `dataclass` and others in `nnx_like`",
     "summary": "`tabulate` in `nnx_like`",
@@ -53,16 +54,16 @@ ELSEWHERE = {
 """Names that are here in another place, or under another name."""
 
 LEFT_OUT = {
-    "A": ("a variable for types", "use `typing.TypeVar`"),
-    "M": ("a variable for types", "use `typing.TypeVar`"),
+    "A": ("a type variable", "use `typing.TypeVar`"),
+    "M": ("a type variable", "use `typing.TypeVar`"),
     "MergeContext": _CONTEXT,
     "NodeStates": _TREES,
     "SplitContext": _CONTEXT,
     "UpdateContext": _CONTEXT,
     "cached_partial": _PARTIAL,
-    "compat": ("the functions of NNX with its older mode as their default", "use those of `nnx_like`, which do both"),
+    "compat": ("the functions of NNX with its older mode as the default", "use the functions of `nnx_like`"),
     "current_update_context": _CONTEXT,
-    "deprecations": (_OWN_FILE, "use `warnings.deprecated`, or that of `typing_extensions`"),
+    "deprecations": (_OWN_FILE, "use `warnings.deprecated` or `typing_extensions.deprecated`"),
     "extract": _TREES,
     "from_tree": _TREES,
     "ids": (_OWN_FILE, "use `id`"),
@@ -77,13 +78,13 @@ LEFT_OUT = {
     "to_tree": _TREES,
     "tracers": (_OWN_FILE, "use `liftcore.trace_state`"),
     "transform_metadata": (
-        "each transformation that adds an axis does it by itself",
+        "each transformation that adds an axis changes the metadata",
         "use the argument `transform_metadata` of `vmap`, `scan` and `pmap`",
     ),
     "update_context": _CONTEXT,
     "use_eager_sharding": _EAGER,
     "using_eager_sharding": _EAGER,
-    "var_defaults": ("global options of the other models of state", "use metadata of each variable"),
+    "var_defaults": ("global options of other models of state", "use the metadata of each variable"),
     "vars_as": _REFS,
     "with_vars": _REFS,
 }
@@ -103,7 +104,7 @@ def offered() -> set[str]:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Names, where they are or what to use instead, and why; those of which the same is said share a row."""
+    """Yields names, where they are or what to use instead, and why. Names with the same answer share a row."""
     names, here = public(), offered()
     said = {**ELSEWHERE, **LEFT_OUT}
     if missing := sorted(set(names) - here - said.keys()):
