@@ -22,6 +22,7 @@ from liftcore.errors import LiftArgumentError
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside, keep_all
 from ..crossing.outside import Outside
+from ..crossing.places import in_call
 from ..crossing.ref import Still
 from ..filterlib import Everything, Filter, OfType, to_predicate
 from ..graph.definition import static, static_value
@@ -47,12 +48,12 @@ __all__ = [
     "veiled",
 ]
 
-DIFFERENTIATED, REST = "differentiated", "rest"
+DIFFERENTIATED, REST = "differentiated", "not differentiated"
 
 
 @dataclasses.dataclass(frozen=True)
 class DiffState:
-    """Which variables of an argument are differentiated: where the number of the argument could stand.
+    """Selects the variables of an argument that are differentiated. Use it in place of an argument number.
 
     Example:
         >>> import nnx_like as nnx
@@ -63,7 +64,8 @@ class DiffState:
 
     Args:
         argnum: the number of the argument; a negative one counts from the end.
-        filter: a filter of variables, and of arrays that are attributes. Values that are not floating are left out.
+        filter: a filter for variables, and for arrays that are attributes. Values that are not floating are never
+            differentiated.
     """
 
     argnum: int
@@ -305,7 +307,8 @@ def differentiated(
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bound(f, args, kwargs)
-        outside = Outside(groups, (args, kwargs), (arguments.prefix(len(args)), REST), "argnums", cached=False)
+        prefix = arguments.prefix(len(args)), dict.fromkeys(kwargs, REST)
+        outside = Outside(groups, (args, kwargs), prefix, "argnums", cached=False, name=in_call)
         given, named = outside.args
         with outside.scope() as scope:
             run = lifted[DIFFERENTIATED in outside.walk.values]

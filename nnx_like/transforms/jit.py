@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from liftcore.errors import LiftArgumentError, shown
 from ..crossing.groups import ByFilter, Groups, alike, is_spec
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
+from ..crossing.places import PositionNames
 from ..graph.walk import is_object, is_traceable
 from .decorating import MISSING, checked, named, numbered, title
 
@@ -22,7 +24,7 @@ __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding"
 
 
 class StateSharding(ByFilter):
-    """The shardings of an object's variables, filter by filter, where one for all of it could stand.
+    """The shardings of an object's variables by filter. Use it in place of a single sharding or spec.
 
     Example:
         >>> import jax
@@ -32,7 +34,8 @@ class StateSharding(ByFilter):
         (P('model',), None)
 
     Args:
-        filter_sharding: a mapping from filters to shardings, or pairs of these; the first filter that matches counts.
+        filter_sharding: a mapping from filters to shardings, or pairs of a filter and a sharding, or a state with a
+            sharding at the path of each variable. The first filter that matches a variable applies.
     """
 
     def __init__(self, filter_sharding: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
@@ -60,8 +63,8 @@ def jit(
 ) -> Any:
     """`jax.jit` for functions of objects.
 
-    What the function does to the objects is done to those that were given, their structure included. Calls with objects
-    of equal structure share what is compiled; another structure compiles anew, and `liftcore.retraces` says why.
+    If the function changes an object, or its structure, the caller's object changes. Calls with objects of equal
+    structure share one compiled program. A new structure is compiled anew, and `liftcore.retraces` reports why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -79,26 +82,26 @@ def jit(
 
     Args:
         fun: the function; without it the result is a decorator. Methods may be decorated.
-        in_shardings: for each argument how it lies on devices; a pytree prefix of the tuple of arguments that are not
-            static. For an object it is the sharding of all its variables, or a `StateSharding`. None leaves it to JAX.
-        out_shardings: likewise for the result.
-        static_argnums: the numbers of arguments that are part of what is compiled, such as flags: any Python values,
+        in_shardings: the sharding of each argument; a pytree prefix of the tuple of arguments that are not static. For
+            an object, give one sharding for all its variables, or a `StateSharding`. With None, JAX decides.
+        out_shardings: the same for the result.
+        static_argnums: the numbers of arguments that are compile-time constants, such as flags: any Python values,
             compared by type and value.
         static_argnames: the same, by name.
-        donate_argnums: the numbers of arguments whose memory the results may take. Of an object these are its
-            variables, which hold new arrays afterwards.
+        donate_argnums: the numbers of arguments whose memory the results may reuse. For an object, the memory of all
+            its variables may be reused; afterwards they hold new arrays.
         donate_argnames: the same, by name.
-        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
+        keep_unused: whether the compiled function also receives arguments that it does not use.
         device: the device to run on; by default that of the arguments.
         backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
-        inline: whether the body becomes part of the program around it, rather than a function that this calls.
+        inline: whether the body is inlined into the surrounding program.
 
     Returns:
         A `JitFunction`, to be called as `fun`.
 
     Raises:
         LiftArgumentError: where `fun` is a bound method, or shardings do not fit the arguments.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options: dict[str, Any] = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     static: dict[str, Any] = {"static_argnums": static_argnums, "static_argnames": static_argnames}
@@ -135,7 +138,14 @@ class _Donated:
         return hash(self.sharding)
 
     def __repr__(self) -> str:
-        return f"{self.sharding}, donated"
+        return "donated" if self.sharding is None else f"donated, with sharding {self.sharding}"
+
+
+def _phrase(kept: str, spec: Any) -> str:
+    """What errors say of a variable with some sharding."""
+    if type(spec) is _Donated:
+        return repr(spec)
+    return kept if spec is None else f"with sharding {spec}"
 
 
 class JitFunction:
@@ -161,7 +171,8 @@ class JitFunction:
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
-        self._groups = Groups(checked("jit", fun), "sharding")
+        kept = "not donated" if any(donated) else "without a sharding"
+        self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_phrase, kept))
         Groups(self._groups.where, "sharding").encode(in_shardings)  # what is wrong with them is said at once
         self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
         self._out_shardings = out_shardings
@@ -226,7 +237,7 @@ class JitFunction:
         form = self._forms.get((len(args), *kwargs))
         if form is None:
             form = self._forms[len(args), *kwargs] = _Form(self, len(args), list(kwargs))
-        return form, Outside(self._groups, form.parted(args, kwargs), form.prefix, "in_shardings")
+        return form, Outside(self._groups, (*args, *kwargs.values()), form.prefix, "in_shardings", name=form.place)
 
     def _still(self, value: Any, name: Any) -> Any:
         return still(value, f"{self._groups.where}, the static argument {name}")
@@ -235,32 +246,41 @@ class JitFunction:
 class _Form:
     """A function under `jit`, for calls with some number of arguments and some keyword arguments.
 
-    The body gets the arguments in two parts: those that are donated, and all others.
+    The body gets the scope and then each argument by position, those that were given by name last.
 
     Attributes:
-        lifted: called as `lifted(scope, donated, others)`.
-        prefix: the groups of what is in these parts.
+        lifted: called as `lifted(scope, *arguments)`.
+        prefix: the groups of what is in the arguments.
+        place: what errors call a part of an argument.
         donated: a filter of the groups of donated variables, which have to be mutable.
         placed: by group, the shardings of other variables, which are to lie so afterwards too.
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
-        self._numbers, self._names = jitted._donated
+        self.place = PositionNames([*[f"[{number}]" for number in range(count)], *names])
         groups, out_shardings, fun = jitted._groups, jitted._out_shardings, jitted._fun
-        shardings = self.parted(_shardings(jitted, count), dict.fromkeys(names))
-        donated, others = shardings
-        self.prefix = (groups.encode(jax.tree.map(_Donated, donated, is_leaf=is_spec)), groups.encode(others))
+        shardings = (*_shardings(jitted, count), *[None] * len(names))
+        numbers, known = jitted._donated
+        gone = [number for number, key in enumerate([*range(count), *names]) if key in numbers or key in known]
+        self.prefix = tuple(
+            [
+                groups.encode(jax.tree.map(_Donated, sharding, is_leaf=is_spec) if number in gone else sharding)
+                for number, sharding in enumerate(shardings)
+            ]
+        )
         self.donated = [name for name, spec in groups.specs.items() if type(spec) is _Donated] or False
         self.placed = {
             name: spec for name, spec in groups.specs.items() if spec is not None and type(spec) is not _Donated
         }
 
         @named(fun)
-        def body(scope: liftcore.Scope, donated: Any, others: Any) -> Any:
+        def body(scope: liftcore.Scope, *arguments: Any) -> Any:
             inside = Inside(scope, groups)
-            args, kwargs = self.joined(*inside.decode((donated, others)))
-            return inside.encode(fun(*args, **kwargs), jitted._out_prefix, "out_shardings", self._stays)
+            arguments = inside.decode(arguments)
+            result = fun(*arguments[:count], **dict(zip(names, arguments[count:], strict=True)))
+            return inside.encode(result, jitted._out_prefix, "out_shardings", self._stays)
 
+        body.__signature__ = _signature(fun, count, names)  # type: ignore[attr-defined]
         self._specs = specs = {
             name: spec.sharding if type(spec) is _Donated else spec for name, spec in groups.specs.items()
         }
@@ -269,7 +289,7 @@ class _Form:
             body,
             in_shardings=None if jitted._in_shardings is None else groups.plain(shardings),
             out_shardings=(groups.plain(out_shardings), specs, None) if placed else None,
-            donate_argnums=1 if donated else (),
+            donate_argnums=[number + 1 for number in gone],  # number 0 is the scope
             donate_variables=self.donated,
             variable_shardings=placed,
             **jitted._options,
@@ -279,23 +299,21 @@ class _Form:
         """Whether a variable that is returned is placed as it came in: it is, where nothing else is asked for."""
         return self._specs[group] is None or alike(self._specs[known], self._specs[group])
 
-    def parted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The donated arguments, and all others, by position and by name; None stands for those of the other part."""
-        numbers, names = self._numbers, self._names
-        if not numbers and not names:
-            return (), (args, kwargs)
-        donated = tuple([arg if number in numbers else None for number, arg in enumerate(args)])
-        others = tuple([None if number in numbers else arg for number, arg in enumerate(args)])
-        named = {name: arg for name, arg in kwargs.items() if name in names}
-        return (donated, named), (others, {name: arg for name, arg in kwargs.items() if name not in names})
 
-    def joined(self, donated: Any, others: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All arguments: the inverse of `parted`."""
-        if not donated:
-            return others
-        pairs = enumerate(zip(donated[0], others[0], strict=True))
-        args = tuple([given if number in self._numbers else other for number, (given, other) in pairs])
-        return args, {**donated[1], **others[1]}
+def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> inspect.Signature:
+    """That of a body, whose arguments are called as those of the function; `liftcore.retraces` tells these names."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    single = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [one.name for one in parameters if one.kind in single][:count]
+    rest = next((one.name for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL), "argument")
+    known += [f"{rest}_{number}" for number in range(count - len(known))]
+    each = [name for name in ("_liftcore_scope", *known, *names) if name.isidentifier()]
+    return inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in dict.fromkeys(each)]
+    )
 
 
 def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
@@ -339,11 +357,11 @@ class LoweredFunction:
         self.stage = lowered.stage
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The program as text; see `jax.stages.Lowered.as_text`."""
+        """The program as a string, in the dialect that JAX chooses."""
         return self._lowered.as_text(dialect, debug_info=debug_info)
 
     def cost_analysis(self) -> Any:
-        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Lowered`."""
+        """The estimated cost of the program, such as its number of operations; None if the backend gives none."""
         return self._lowered.cost_analysis()
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledFunction:
@@ -362,7 +380,8 @@ class CompiledFunction:
         stage: JAX's own, a `jax.stages.Compiled`.
 
     Raises:
-        LiftArgumentError: when called, where the types, the static arguments or the structure of objects are others.
+        LiftArgumentError: when called, if types, static arguments or the structure of objects differ from those that
+            were lowered.
     """
 
     def __init__(self, jitted: JitFunction, compiled: liftcore.CompiledJit) -> None:
@@ -375,13 +394,13 @@ class CompiledFunction:
         return outside.call(self._compiled, *outside.args, mutable=form.donated)
 
     def as_text(self) -> str:
-        """The program as text, as the compiler left it."""
+        """The compiled program as a string."""
         return self._compiled.as_text()
 
     def cost_analysis(self) -> Any:
-        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Compiled`."""
+        """The estimated cost of the program, such as its number of operations; None if the backend gives none."""
         return self._compiled.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """How many bytes it takes, as far as the backend tells; see `jax.stages.Compiled`."""
+        """The memory that the program needs, in bytes; None if the backend gives none."""
         return self._compiled.memory_analysis()

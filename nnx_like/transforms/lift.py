@@ -14,6 +14,7 @@ from liftcore.errors import LiftArgumentError, check_function, name_of
 from ..crossing.groups import Choose, Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
+from ..crossing.places import in_call
 from ..errors import StructureError
 from ..graph.differences import difference
 from ..graph.walk import is_object
@@ -42,11 +43,11 @@ _PREFIX = _ByCollection((), many=True)
 
 
 def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Callable[..., Any]:
-    """A lifted transformation of liftcore for functions of objects: one of your own, or one that is not here.
+    """Applies a lifted transformation of `liftcore`, or one of your own, to functions of objects.
 
     Inside, each variable is in the collection of its kind: `Param` in "params", `BatchStat` in "batch_stats", a kind of
-    your own under its registered name. Options of the transformation speak of these. What the functions do to variables
-    is done to the objects that were given; their structure stays as it is.
+    your own under its registered name. Options of the transformation name these collections. If a function changes a
+    variable, the caller's variable changes. The structure of objects cannot change.
 
     Example:
         >>> import liftcore, nnx_like as nnx
@@ -65,17 +66,17 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         transformation: one of `liftcore`, or your own, made with `liftcore.pack` or `liftcore.transformation`; called
             as `transformation(*fns, **options)`.
         *fns: the functions, called with the arguments; objects may be anywhere in these. Most transformations take one
-            function; `liftcore.switch` takes a list. Results hold no objects but those that were given.
+            function; `liftcore.switch` takes a list. A result may only hold objects that were arguments.
         **options: those of the transformation.
 
     Returns:
-        The function, called as the transformation has it, without the scope.
+        The transformed function. Call it as the transformation defines, without the scope.
 
     Raises:
         LiftArgumentError: where a function cannot be called, or is a method of one object.
         StructureError: when called, where a function makes, deletes or swaps attributes, or returns a new object.
-        TraceContextError: when called, where an object is changed that is no argument.
-        LiftError: as the transformation raises them.
+        TraceContextError: when called, if a function changes an object that is not an argument.
+        LiftError: if the transformation raises one.
     """
     where = f"lift({name_of(transformation)})"
     check_function(where, transformation)
@@ -90,7 +91,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
     @functools.wraps(each[0])
     def call(*args: Any, **kwargs: Any) -> Any:
-        outside = Outside(groups, (args, kwargs), _PREFIX)
+        outside = Outside(groups, (args, kwargs), _PREFIX, name=in_call)
         args, kwargs = outside.args
         with liftcore.bind(outside.values, mutable=True, creates=False).temporary() as scope:
             return outside.finish(scope, lifted(scope, *args, **kwargs))

@@ -11,10 +11,11 @@ import jax
 import liftcore
 from liftcore.errors import LiftArgumentError
 
-from ..crossing.groups import Choose, Groups
+from ..crossing.groups import Choose, Groups, in_axis_words
 from ..crossing.inside import Inside
 from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside
+from ..crossing.places import Name, PositionNames
 from ..errors import StructureError
 from ..filterlib import All, Everything
 from ..variablelib.kinds import RngState
@@ -49,9 +50,9 @@ def scan(
 ) -> Any:
     """`jax.lax.scan` for functions of objects.
 
-    An object may be the carry: its variables go from one iteration to the next, and hold the last values afterwards.
-    Or it is scanned: each iteration sees objects with its slice of their variables. A `StateAxes` decides filter by
-    filter.
+    An object can be the carry: each iteration gets the values that the iteration before wrote, and afterwards its
+    variables hold the last values. Or it can be scanned: each iteration gets its slice of the variables. To mix both in
+    one object, use `StateAxes`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,24 +66,24 @@ def scan(
 
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
-        length: how many iterations there are; needed only where nothing is sliced.
-        reverse: whether to begin with the last slices.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them.
-        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
-            for the rest; experimental in JAX.
-        in_axes: for each argument the axis to slice, None for the whole of it in each iteration, or `Carry` for one of
-            them; a pytree prefix. For an object it is the axis of all its variables, or a `StateAxes`.
-        out_axes: likewise for the result; the axis is the one that values gain. None is for a value that is the same in
-            all iterations. It has `Carry` where `in_axes` has.
-        transform_metadata: the name that sharding metadata gains for the axis, `{nnx.PARTITION_NAME: "layers"}`.
+        length: the number of iterations; required only if no argument is sliced.
+        reverse: whether to start with the last slice.
+        unroll: the number of iterations in one step of the compiled loop; True unrolls all of them.
+        _split_transpose: whether to split the backward pass into two loops, of which only one depends on the order of
+            iterations; experimental in JAX.
+        in_axes: the axis to slice, or None to pass the whole argument to each iteration, or `Carry` for the carry; a
+            pytree prefix of the arguments. For an object, give one axis for all its variables, or a `StateAxes`.
+        out_axes: the axis along which results are stacked, or None for a value that is the same in all iterations, or
+            `Carry` for the carry, if `in_axes` has it; a pytree prefix of the result.
+        transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
 
     Returns:
-        The function, with the last carry and what was stacked in the places that `out_axes` says.
+        A function that returns the last carry and the stacked results, in the places that `out_axes` gives.
 
     Raises:
         LiftArgumentError: where `f` is a bound method, or axes do not fit the arguments.
-        StructureError: when called, where the carry is not made of the objects that came in, or has another structure.
-        CarryTypeError: when called, where the type of something carried changed.
+        StructureError: when called, if the carry does not hold the objects that came in, or its structure changed.
+        CarryTypeError: when called, if the type of a carried value changed.
         LoopInvarianceError: when called, where a variable without an axis gets a value that depends on the iteration.
         AliasError: when called, where one variable is given with two axes.
     """
@@ -104,12 +105,13 @@ def scan(
             f"`Carry` must be in both of in_axes={in_axes} and out_axes={out_axes}, or in neither.",
             "Give `Carry` in both, in the places of the carry.",
         )
-    groups = Groups(where, "axis")
+    groups = Groups(where, "axis", in_axis_words)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
     out_prefix = groups.encode(_without(out_axes, given_back))
     check_axes(where, groups.specs, Carry)
     names = AxisNames(groups.specs, transform_metadata or {})
+    places = _places(out_axes, given_back)
 
     @named(f)
     def body(scope: liftcore.Scope, carry: Any, *xs: Any) -> Any:
@@ -117,7 +119,7 @@ def scan(
         args = inside.decode(_with(xs, taken, carry))
         following, ys = _parted(where, f(*args), out_axes, given_back)
         encoded = () if taken is None else carried(where, args[taken], carry, following)
-        ys, home, change = inside.encode(ys, out_prefix, keep=lambda known, group: known == streams)
+        ys, home, change = inside.encode(ys, out_prefix, keep=lambda known, group: known == streams, name=places)
         check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
@@ -154,7 +156,7 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
     All iterations draw the same keys of such a stream, so its count goes on as in one of them; each iteration reads
     what it was before the loop. Another variable that is read and then written has to be carried.
     """
-    streams = f"{groups.label} None, RNG streams"
+    streams = "on no axis, as RNG streams are"
     groups.specs[streams] = None
 
     def apart(group: Any) -> Any:
@@ -181,6 +183,13 @@ def _place(where: str, what: str, axes: Any) -> int | None:
             where, f"{what}={axes} has {len(places)} carries.", "Carry one argument; it may be a tuple."
         )
     return places[0] if places else None
+
+
+def _places(out_axes: Any, carry: int | None) -> Name:
+    """What errors call the parts of the result, without the carry."""
+    if carry is None or out_axes is Carry:
+        return "result"
+    return PositionNames([f"result[{number}]" for number in range(len(out_axes)) if number != carry])
 
 
 def _without(axes: Any, place: int | None) -> Any:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
+import jax
+
 import liftcore
 from liftcore.errors import LoopInvarianceError
 
-from ..crossing.groups import ByFilter, Groups
-from ..crossing.inside import Inside
+from ..crossing.groups import ByFilter, Groups, in_axis_words, is_spec, parts_of
+from ..crossing.inside import Inside, holds_objects
 from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside, still
 from .decorating import MISSING, check_axes, checked, named, positional
@@ -19,7 +21,7 @@ __all__ = ["StateAxes", "mapped", "vmap"]
 
 
 class StateAxes(ByFilter):
-    """The axes of an object's variables, filter by filter, where one axis for all of it could stand.
+    """The axes of an object's variables by filter. Use it in place of a single axis.
 
     Example:
         >>> import nnx_like as nnx
@@ -27,8 +29,8 @@ class StateAxes(ByFilter):
         (0, None)
 
     Args:
-        filter_axes: a mapping from filters to axes, or pairs of these; the first filter that matches counts. An axis is
-            an int; None for one value in all elements; in a `scan` also `Carry`.
+        filter_axes: a mapping from filters to axes, or pairs of a filter and an axis. The first filter that matches a
+            variable applies. An axis is an int, or None for a value that all elements share, or, in `scan`, `Carry`.
     """
 
     def __init__(self, filter_axes: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
@@ -50,10 +52,10 @@ def vmap(
     spmd_axis_name: Any = None,
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`jax.vmap` for functions of objects: each element sees objects with its part of their variables.
+    """`jax.vmap` for functions of objects: each element sees its slice of the variables of objects.
 
-    What the function does to the objects is done to those that were given: variables get stacked values, new variables
-    an axis, attributes and references change as they did inside.
+    If the function changes an object, the caller's object changes: its variables hold stacked values, new variables
+    gain the mapped axis, and attributes and references change as they did inside.
 
     Example:
         >>> import jax
@@ -69,13 +71,13 @@ def vmap(
 
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
-        in_axes: for each argument the axis to map over, or None for the same in all elements; a pytree prefix. For an
-            object it is the axis of all its variables, or a `StateAxes`.
-        out_axes: likewise for the result; there it is the axis that values gain.
+        in_axes: the axis to map over, or None for a value that all elements share; a pytree prefix of the arguments.
+            For an object, give one axis for all its variables, or a `StateAxes`.
+        out_axes: the axis that values of the result gain; a pytree prefix of the result.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        axis_size: how many elements there are; needed only where nothing is mapped.
-        spmd_axis_name: the axes of a mesh that the mapped axis lies on.
-        transform_metadata: the name that sharding metadata gains for the axis, `{nnx.PARTITION_NAME: "layers"}`.
+        axis_size: the number of elements; required only if no argument is mapped.
+        spmd_axis_name: the mesh axes over which the mapped axis is sharded.
+        transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
 
     Returns:
         The function, which takes keyword arguments too, mapped as if they were given by position.
@@ -85,7 +87,7 @@ def vmap(
         AliasError: when called, where one variable is given with two axes.
         AxisSizeError: when called, where sizes disagree or there is none.
         LoopInvarianceError: when called, where a variable without an axis gets a value that differs between elements.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
     if f is MISSING:
@@ -117,7 +119,7 @@ def mapped(
         options: passed to the lift.
         static: the numbers of arguments that are static.
     """
-    groups = Groups(checked(name, f), "axis")
+    groups = Groups(checked(name, f), "axis", in_axis_words)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, out_prefix = groups.encode(in_axes), groups.encode(out_axes)
     check_axes(groups.where, groups.specs)
@@ -147,10 +149,32 @@ def mapped(
         except ValueError as error:
             if "axis spec None but output was batched" not in str(error):
                 raise
-            raise LoopInvarianceError(
-                groups.where,
-                f"out_axes={out_axes} has None for a result, or for a new variable, that differs between elements.",
-                "Give it an axis.",
-            ) from error
+            raise _differing(groups, out_axes, parts_of(groups, args, in_prefix, "", "in_axes")[0]) from error
 
     return wrapped
+
+
+def _differing(groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, Any]]) -> LoopInvarianceError:
+    """The error about something new that has no axis, and differs between elements.
+
+    Args:
+        groups: those of the lift.
+        out_axes: its option.
+        parts: the arguments, as `parts_of` gives them.
+    """
+    specs = [each for spec in jax.tree.leaves(out_axes, is_leaf=is_spec) for each in _each(spec)]
+    objects = [
+        name or "the arguments" for name, group, part in parts if groups.may_be(None, group) and holds_objects(part)
+    ]
+    found = ["a result with None in `out_axes`"] if None in specs else []
+    if objects:
+        found.append(f"a new variable of {', '.join(objects)}, with None in `in_axes`,")
+    return LoopInvarianceError(
+        groups.where,
+        f"{' or '.join(found)} differs between elements.",
+        "Give it an axis there, such as 0.",
+    )
+
+
+def _each(spec: Any) -> tuple[Any, ...]:
+    return spec.specs if isinstance(spec, ByFilter) else (spec,)

@@ -14,6 +14,7 @@ import liftcore
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside, still
+from ..crossing.places import in_call
 from .decorating import MISSING, checked, named, numbered, title
 
 __all__ = ["checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "remat"]
@@ -49,7 +50,7 @@ class _Whole:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
         if names:
             kwargs = {name: still(arg, name) if name in names else arg for name, arg in kwargs.items()}
-        return Outside(self.groups, (args, kwargs), self.prefix, cached=False)
+        return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """The function of objects for a lifted body."""
@@ -70,7 +71,7 @@ def remat(
     static_argnums: int | Iterable[int] = (),
     policy: Callable[..., bool] | None = None,
 ) -> Any:
-    """`jax.checkpoint` for functions of objects: computed again in the backward pass, to save memory.
+    """`jax.checkpoint` for functions of objects: the backward pass recomputes intermediate values to save memory.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,8 +89,8 @@ def remat(
         f: the function; without it the result is a decorator. Methods may be decorated.
         prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
             a `scan` False is enough, and faster.
-        static_argnums: the numbers of arguments that Python has to see, such as flags.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        static_argnums: the numbers of arguments that stay Python values, such as flags.
+        policy: which intermediate values are saved: one of `jax.checkpoint_policies`; by default none.
 
     Returns:
         The function.
@@ -121,7 +122,7 @@ def checkify(
 
     Args:
         f: the function.
-        errors: which checks are made; by default those that the function asks for by `check`.
+        errors: which checks are made; by default those that the function makes with `checkify.check`.
 
     Returns:
         The function, which returns an error that may be thrown, and the result.
@@ -141,7 +142,7 @@ def checkify(
 
 
 def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> Any:
-    """`jax.named_call` for functions of objects: their operations have a name in profiles.
+    """`jax.named_call` for functions of objects: their operations appear under a name in profiles.
 
     Example:
         >>> import jax.numpy as jnp
@@ -152,7 +153,7 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
 
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
-        name: what the operations are called; by default as the function.
+        name: the name of the operations; by default the name of the function.
 
     Returns:
         The function.
@@ -164,9 +165,9 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`jax.eval_shape` for functions of objects: what they return, with shapes in the place of arrays.
+    """`jax.eval_shape` for functions of objects: what they return, with shapes in place of arrays.
 
-    Nothing is computed, and the objects that are given stay as they are.
+    Nothing is computed, and the objects passed in do not change.
 
     Example:
         >>> import nnx_like as nnx
@@ -180,7 +181,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         **kwargs: likewise.
 
     Returns:
-        The result. Objects in it are new, those that were given too.
+        The result. All objects in it are new, even if the function returns an argument.
     """
     whole = _Whole("eval_shape", f)
     outside = whole.outside(args, kwargs)
@@ -201,7 +202,7 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
 
     Args:
         f: the function; without it the result is a decorator.
-        static_argnums: the numbers of arguments that Python has to see, such as flags.
+        static_argnums: the numbers of arguments that stay Python values, such as flags.
 
     Returns:
         A function of the same arguments. Its inputs are the values of variables, then the arguments; its outputs are
