@@ -171,4 +171,6 @@ def with_partitioning(
     Returns:
         A function with the arguments of the initializer that gives a `VariableMetadata`.
     """
-    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)
+    if mesh is not None:
+        metadata["mesh"] = mesh
+    return with_metadata(initializer, out_sharding=sharding, **metadata)

@@ -373,7 +373,7 @@ def test_an_initializer_tells_metadata():
     assert (variable.sharding, variable.a, variable.b) == (("x",), 1, 3)
     assert Param(init(), on_create_value=lambda _, value: value).value == 1
     nested = Param(with_partitioning(with_metadata(lambda: 1, a=1, b=1), ("x",), a=2)())
-    assert nested.get_metadata() == {"a": 2, "b": 1, "mesh": None, "out_sharding": ("x",)}
+    assert nested.get_metadata() == {"a": 2, "b": 1, "out_sharding": ("x",)}
     assert nested.value == 1
     assert with_metadata(jax.nn.initializers.zeros, a=1).__name__ == jax.nn.initializers.zeros.__name__
 
