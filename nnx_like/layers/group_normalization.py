@@ -82,26 +82,13 @@ class GroupNorm(Norm):
         scale_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.feature_axis = -1
-        self.num_features = num_features
-        self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
-        self._learn(
-            rngs,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            scale_metadata,
-            bias_metadata,
-            param_dtype,
+        self._begin(
+            num_features, epsilon, dtype, param_dtype, axis_name, axis_index_groups, use_fast_variance, promote_dtype
         )
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
+        self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
+        self._learn("scale", rngs, use_scale, scale_init, scale_metadata)
+        self._learn("bias", rngs, use_bias, bias_init, bias_metadata)
         self.reduction_axes = reduction_axes
-        self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Normalises an array.
@@ -208,25 +195,12 @@ class InstanceNorm(Norm):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
         scale_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.num_features = num_features
-        self._learn(
-            rngs,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            scale_metadata,
-            bias_metadata,
-            param_dtype,
+        self._begin(
+            num_features, epsilon, dtype, param_dtype, axis_name, axis_index_groups, use_fast_variance, promote_dtype
         )
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
+        self._learn("scale", rngs, use_scale, scale_init, scale_metadata)
+        self._learn("bias", rngs, use_bias, bias_init, bias_metadata)
         self.feature_axes = feature_axes
-        self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Normalises an array.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 from jax.nn import initializers
@@ -28,13 +28,44 @@ from .dtypes import PromoteDtypeFn, promote_dtype
 
 __all__ = ["LSTMCell", "OptimizedLSTMCell"]
 
+_Told: TypeAlias = tuple[Initializer, Mapping[str, Any]]
+
 
 class _LSTM(Cell):
     """What both forms of the cell share."""
 
     _states = 2
-    gate_fn: Activation
-    activation_fn: Activation
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        gate_fn: Activation = default_gate_fn,
+        activation_fn: Activation = default_activation_fn,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_kernel_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        carry_init: Initializer | None = None,
+        promote_dtype: PromoteDtypeFn = promote_dtype,
+        keep_rngs: bool = False,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        recurrent_kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        stream = rngs if keep_rngs else None
+        self._begin(in_features, hidden_features, dtype, param_dtype, promote_dtype, carry_init, stream)
+        self.gate_fn = gate_fn
+        self.activation_fn = activation_fn
+        kernel, recurrent = (kernel_init, kernel_metadata), (recurrent_kernel_init, recurrent_kernel_metadata)
+        self._make(rngs, kernel, recurrent, (bias_init, bias_metadata))
+
+    def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
+        """Makes the products, each of these with its initializer and metadata."""
+        raise NotImplementedError
 
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
         """Runs one step.
@@ -97,36 +128,13 @@ class LSTMCell(_LSTM):
         bias_metadata: that of the biases.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Activation = default_gate_fn,
-        activation_fn: Activation = default_activation_fn,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = modified_orthogonal,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        carry_init: Initializer | None = None,
-        promote_dtype: PromoteDtypeFn = promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
-        recurrent_kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
-        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        stream = rngs if keep_rngs else None
-        self._begin(in_features, hidden_features, dtype, param_dtype, promote_dtype, carry_init, stream)
-        self.gate_fn = gate_fn
-        self.activation_fn = activation_fn
-        bias = (bias_init, bias_metadata)
+    def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
+        if recurrent[0] is default_recurrent_init:  # of this cell it is computed in the default dtype, as in NNX
+            recurrent = (modified_orthogonal, recurrent[1])
         for name in ("ii", "if_", "ig", "io"):  # sums need one bias, which the products of the output have
-            setattr(self, name, self._dense(in_features, 1, rngs, kernel_init, kernel_metadata, None))
+            setattr(self, name, self._dense(self.in_features, 1, rngs, *kernel, None))
         for name in ("hi", "hf", "hg", "ho"):
-            dense = self._dense(hidden_features, 1, rngs, recurrent_kernel_init, recurrent_kernel_metadata, bias)
-            setattr(self, name, dense)
+            setattr(self, name, self._dense(self.hidden_features, 1, rngs, *recurrent, bias))
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
         pairs = (("ii", "hi"), ("if_", "hf"), ("ig", "hg"), ("io", "ho"))
@@ -165,33 +173,9 @@ class OptimizedLSTMCell(_LSTM):
         bias_metadata: that of the bias.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Activation = default_gate_fn,
-        activation_fn: Activation = default_activation_fn,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = default_recurrent_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        carry_init: Initializer | None = None,
-        promote_dtype: PromoteDtypeFn = promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
-        recurrent_kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
-        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        stream = rngs if keep_rngs else None
-        self._begin(in_features, hidden_features, dtype, param_dtype, promote_dtype, carry_init, stream)
-        self.gate_fn = gate_fn
-        self.activation_fn = activation_fn
-        bias = (bias_init, bias_metadata)
-        self.dense_i = self._dense(in_features, 4, rngs, kernel_init, kernel_metadata, None)
-        self.dense_h = self._dense(hidden_features, 4, rngs, recurrent_kernel_init, recurrent_kernel_metadata, bias)
+    def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
+        self.dense_i = self._dense(self.in_features, 4, rngs, *kernel, None)
+        self.dense_h = self._dense(self.hidden_features, 4, rngs, *recurrent, bias)
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
         return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)

@@ -83,29 +83,16 @@ class BatchNorm(Norm):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
         scale_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.num_features = num_features
+        self._begin(
+            num_features, epsilon, dtype, param_dtype, axis_name, axis_index_groups, use_fast_variance, promote_dtype
+        )
         self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
-        self._learn(
-            rngs,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            scale_metadata,
-            bias_metadata,
-            param_dtype,
-        )
+        self._learn("scale", rngs, use_scale, scale_init, scale_metadata)
+        self._learn("bias", rngs, use_bias, bias_init, bias_metadata)
         self.use_running_average = use_running_average
         self.axis = axis
         self.momentum = momentum
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
         """Normalises an array.
@@ -204,26 +191,13 @@ class LayerNorm(Norm):
         bias_metadata: Mapping[str, Any] = MappingProxyType({}),
         scale_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.num_features = num_features
-        self._learn(
-            rngs,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            scale_metadata,
-            bias_metadata,
-            param_dtype,
+        self._begin(
+            num_features, epsilon, dtype, param_dtype, axis_name, axis_index_groups, use_fast_variance, promote_dtype
         )
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
+        self._learn("scale", rngs, use_scale, scale_init, scale_metadata)
+        self._learn("bias", rngs, use_bias, bias_init, bias_metadata)
         self.reduction_axes = reduction_axes
         self.feature_axes = feature_axes
-        self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
         """Normalises an array.
@@ -294,18 +268,12 @@ class RMSNorm(Norm):
         rngs: Rngs,
         scale_metadata: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.num_features = num_features
-        self._learn(rngs, scale_init if use_scale else None, None, scale_metadata, {}, param_dtype)
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_scale = use_scale
+        self._begin(
+            num_features, epsilon, dtype, param_dtype, axis_name, axis_index_groups, use_fast_variance, promote_dtype
+        )
+        self._learn("scale", rngs, use_scale, scale_init, scale_metadata)
         self.reduction_axes = reduction_axes
         self.feature_axes = feature_axes
-        self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
 
     def __call__(self, x: Array, mask: ArrayLike | None = None) -> Array:
         """Normalises an array.

@@ -24,29 +24,36 @@ class Norm(Module):
     """Base of the normalisation layers, which say what to average over; `_standardized` does the rest."""
 
     num_features: int
-    epsilon: float
-    dtype: Dtype | None
-    axis_name: Any
-    axis_index_groups: Sequence[Sequence[int]] | None
-    promote_dtype: PromoteDtypeFn
     _learned: ClassVar[tuple[str, ...]] = ("scale", "bias")
 
-    def _learn(
+    def _begin(
         self,
-        rngs: Rngs,
-        scale_init: Initializer | None,
-        bias_init: Initializer | None,
-        scale_metadata: Mapping[str, Any],
-        bias_metadata: Mapping[str, Any],
+        num_features: int,
+        epsilon: float,
+        dtype: Dtype | None,
         param_dtype: Dtype,
+        axis_name: Any,
+        axis_index_groups: Sequence[Sequence[int]] | None,
+        use_fast_variance: bool,
+        promote_dtype: PromoteDtypeFn,
     ) -> None:
-        """Makes the parameters, each of which draws a key; None where there is no initializer."""
-        told = {"scale": (scale_init, scale_metadata), "bias": (bias_init, bias_metadata)}
-        for name in self._learned:
-            init_fn, metadata, made = *told[name], None
-            if init_fn is not None:
-                made = new_param(type(self).__name__, rngs, init_fn, (self.num_features,), param_dtype, metadata)
-            setattr(self, name, made)
+        """Takes the options that all of them have."""
+        self.num_features = num_features
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.axis_name = axis_name
+        self.axis_index_groups = axis_index_groups
+        self.use_fast_variance = use_fast_variance
+        self.promote_dtype = promote_dtype
+
+    def _learn(self, name: str, rngs: Rngs, used: bool, init_fn: Initializer, metadata: Mapping[str, Any]) -> None:
+        """Makes the scale or the bias, which draws a key; None where it is not used."""
+        made = None
+        if used:
+            made = new_param(type(self).__name__, rngs, init_fn, (self.num_features,), self.param_dtype, metadata)
+        setattr(self, name, made)
+        setattr(self, f"use_{name}", used)
 
     def _promoted(self, *arrays: ArrayLike | None) -> list[Any]:
         """These arrays, then scale and bias, in the dtype to compute in; None for those that there are not."""
