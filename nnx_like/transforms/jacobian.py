@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,9 +26,9 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Any:
-    """`jax.jacfwd` for functions of objects: with respect to the `Param`s of an object, or those that a filter takes.
+    """`jax.jacfwd` for functions of objects: with respect to their `Param`s, or to variables that a filter selects.
 
-    What the function does to the objects is done to those that were given, their structure included.
+    If the function changes an object, or its structure, the caller's object changes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,25 +42,22 @@ def jacfwd(
         fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
-            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
-            that are not floating are left out.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
         has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
 
     Returns:
-        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. It has the
-        structure of the result, and in the place of each array of it that of the argument, with a `State` in the place
-        of an object: variables of the same kinds, without metadata.
+        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. The Jacobian
+        has the structure of the result. In place of each array it has the structure of the argument, with a `State` in
+        place of each object: variables of the same kinds, without metadata.
 
     Raises:
         LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
         AliasError: when called, where a variable is differentiated in one argument, and not in another.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    options: dict[str, Any] = {"holomorphic": holomorphic}
-    if fun is MISSING:
-        return functools.partial(jacfwd, argnums=argnums, has_aux=has_aux, **options)
-    return _jacobian("jacfwd", liftcore.jacfwd, fun, argnums, has_aux, options)
+    return _jacobian(liftcore.jacfwd, fun, argnums, has_aux, holomorphic=holomorphic)
 
 
 def jacrev(
@@ -84,26 +81,23 @@ def jacrev(
         fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
-            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
-            that are not floating are left out.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
         has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
         allow_int: whether integers may be differentiated with respect to; their derivative has the dtype `float0`.
 
     Returns:
-        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. It has the
-        structure of the result, and in the place of each array of it that of the argument, with a `State` in the place
-        of an object: variables of the same kinds, without metadata.
+        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. The Jacobian
+        has the structure of the result. In place of each array it has the structure of the argument, with a `State` in
+        place of each object: variables of the same kinds, without metadata.
 
     Raises:
         LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
         AliasError: when called, where a variable is differentiated in one argument, and not in another.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
-    if fun is MISSING:
-        return functools.partial(jacrev, argnums=argnums, has_aux=has_aux, **options)
-    return _jacobian("jacrev", liftcore.jacrev, fun, argnums, has_aux, options)
+    return _jacobian(liftcore.jacrev, fun, argnums, has_aux, holomorphic=holomorphic, allow_int=allow_int)
 
 
 def hessian(
@@ -114,7 +108,7 @@ def hessian(
 ) -> Any:
     """`jax.hessian` for functions of objects: `jacfwd` of `jacrev`.
 
-    What the function does to the objects is done to those that were given, their structure included.
+    If the function changes an object, or its structure, the caller's object changes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -128,36 +122,31 @@ def hessian(
         fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
-            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
-            that are not floating are left out.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
         has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
 
     Returns:
-        A function of the same arguments that returns the Hessian, or with `has_aux` that and the rest. It has the
-        structure of a Jacobian of a Jacobian: of an object it is a `State`, and at each path in that another one.
+        A function of the same arguments that returns the Hessian, or with `has_aux` that and the rest. The Hessian has
+        the structure of a Jacobian of a Jacobian: for an object it is a `State` that holds another `State` at each
+        path.
 
     Raises:
         LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
         AliasError: when called, where a variable is differentiated in one argument, and not in another.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
-    options: dict[str, Any] = {"holomorphic": holomorphic}
+    return _jacobian(liftcore.hessian, fun, argnums, has_aux, holomorphic=holomorphic)
+
+
+def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool, **options: Any) -> Any:
+    """A derivative of liftcore for functions of objects; without a function, a decorator."""
     if fun is MISSING:
-        return functools.partial(hessian, argnums=argnums, has_aux=has_aux, **options)
-    return _jacobian("hessian", liftcore.hessian, fun, argnums, has_aux, options)
-
-
-def _jacobian(
-    name: str,
-    lift_of: Callable[..., Any],
-    fun: Callable[..., Any],
-    argnums: Any,
-    has_aux: bool,
-    options: Mapping[str, Any],
-) -> Callable[..., Any]:
+        return functools.partial(_jacobian, lift_of, argnums=argnums, has_aux=has_aux, **options)
+    name = lift_of.__name__
     arguments = ChosenArguments(checked(name, fun), argnums, options.get("allow_int", False))
-    second = name == "hessian"
+    second = lift_of is liftcore.hessian
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:
         lifted = lift_of(body, argnums=numbers, has_aux=True, wrt=DIFFERENTIATED, **options)
