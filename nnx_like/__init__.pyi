@@ -102,9 +102,9 @@ from .transforms.pmap import pmap
 from .transforms.remat_scan import remat_scan
 from .transforms.scan import Carry, scan
 from .transforms.shard_map import shard_map
+from .transforms.uniform import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
 from .transforms.vjp import vjp
 from .transforms.vmap import StateAxes, vmap
-from .transforms.whole import checkify, checkpoint, eval_shape, make_jaxpr, named_call, remat
 from .variablelib.kinds import (
     BatchStat,
     Cache,

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .crossing.metadata import PARTITION_NAME
 from .graph.functions import split
-from .transforms.whole import eval_shape
+from .transforms.uniform import eval_shape
 from .variablelib.variable import Variable
 
 __all__ = [

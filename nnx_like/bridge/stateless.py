@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph.calling import Caller
 from ..graph.functions import GraphDef, graphdef, merge, split, state
-from ..transforms.whole import eval_shape
+from ..transforms.uniform import eval_shape
 
 __all__ = ["Functional", "functional"]
 

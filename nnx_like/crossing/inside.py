@@ -31,15 +31,15 @@ from .metadata import AxisNames, is_told_of_axes
 from .places import Name, named_by
 from .ref import Change, Ref, Still, is_ref
 
-__all__ = ["Inside", "Keep", "as_it_is", "encode", "encode_part", "holds_objects", "keep_all"]
+__all__ = ["Inside", "Stays", "as_it_is", "encode", "encode_part", "holds_objects", "stay"]
 
-Keep = Callable[[str, str], bool]
+Stays = Callable[[str, str], bool]
 
 _NEW = object()
 _NOTHING: Any = (None, None)
 
 
-def keep_all(known: str, group: str) -> bool:
+def stay(known: str, group: str) -> bool:
     """Lets variables that came in stay in their groups, wherever they are found: no prefix speaks of what comes out."""
     return True
 
@@ -73,7 +73,7 @@ class Inside:
         return made
 
     def encode(
-        self, result: Any, prefix: Any, what: str = "out_axes", keep: Keep | None = None, name: Name = "result"
+        self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays | None = None, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
         """What goes home: the result without objects, the values that have no other way, and what is static.
 
@@ -81,7 +81,7 @@ class Inside:
             result: a pytree that may hold objects.
             prefix: the groups of new variables in it, encoded; a pytree prefix.
             what: what errors call that prefix.
-            keep: says of a variable that came in, by its group and the one that the prefix says, whether it stays in
+            stays: says of a variable that came in, by its group and the one that the prefix says, whether it stays in
                 its group. Without, each must be in the group that it came in.
             name: what errors call the result, or its parts.
 
@@ -89,12 +89,12 @@ class Inside:
             The result with a `Ref` for each object; for each group new values in a list, and values of a group that
             may not be written in the scope, by key; and the change of the structure.
         """
-        walk = _InnerWalk(self, keep_all if keep is keep_all else None)
+        walk = _InnerWalk(self, stay if stays is stay else None)
         definitions = walk.again()
         known = {id(node): index for index, node in self.builder.table.items()}
         was = [known.get(id(node)) for node in walk.nodes]
         same = definitions == tuple([ref.definition for ref, _ in self.given]) and was == list(range(len(known)))
-        walk.keep = keep
+        walk.stays = stays
         result = encode(walk, self.groups, result, prefix, name, what)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         for group, values in walk.fresh.items():
@@ -173,14 +173,14 @@ class _InnerWalk(Walk):
 
     Attributes:
         fresh: the new values by group; the key of one is its number.
-        keep: see `Inside.encode`.
+        stays: see `Inside.encode`.
     """
 
-    __slots__ = ("fresh", "inside", "keep", "trace")
+    __slots__ = ("fresh", "inside", "stays", "trace")
 
-    def __init__(self, inside: Inside, keep: Keep | None) -> None:
+    def __init__(self, inside: Inside, stays: Stays | None) -> None:
         super().__init__()
-        self.inside, self.trace, self.keep = inside, trace_state(), keep
+        self.inside, self.trace, self.stays = inside, trace_state(), stays
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
@@ -214,13 +214,13 @@ class _InnerWalk(Walk):
         return group
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Any) -> str:
-        if self.keep is None:
+        if self.stays is None:
             return super()._group(value, path, prefix)
         known = self.groups.get(self.index[id(value)]) or self.inside.group_of(value)
-        if known is not None and self.keep is keep_all:
+        if known is not None and self.stays is stay:
             return known
         group = super()._group(value, path, prefix)
-        return known if known is not None and self.keep(known, group) else group
+        return known if known is not None and self.stays(known, group) else group
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
         names = self.inside.names
@@ -261,7 +261,7 @@ class _InnerWalk(Walk):
         return found
 
     def _may_go(self, known: str, group: str) -> bool:
-        return known == group or (self.keep is not None and self.keep(known, group))
+        return known == group or (self.stays is not None and self.stays(known, group))
 
     def _new(self, group: str, parts: Any) -> tuple[str, int]:
         values = self.fresh.setdefault(group, [])

@@ -8,8 +8,8 @@ from typing import Any
 
 import liftcore
 
+from .caching import is_steady
 from .decorating import MISSING
-from .keeping import is_steady
 from .vmap import mapped
 
 __all__ = ["batched_map"]

@@ -19,8 +19,8 @@ from ..errors import StructureError
 from ..graph.definition import AGAIN
 from ..graph.differences import difference
 from ..graph.walk import is_traceable
+from .caching import kept
 from .decorating import Plain, checked, named, title
-from .keeping import kept
 
 __all__ = ["cond", "switch"]
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, check_function
 
-from ..crossing.inside import Inside, keep_all
+from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
 from .decorating import MISSING, named
 from .differentiation import DIFFERENTIATED, REST, DiffState
@@ -97,7 +97,7 @@ class CustomJvp(RuledFunction):
             seen = [[one for number, one in enumerate(each) if number not in numbers] for each in (given, tangents)]
             both = jvp(*[given[number] for number in numbers], *map(tuple, seen))
             result, tangent = checked_pair(self.where, jvp, both, "result, tangent")
-            home = inside.encode(result, REST, keep=keep_all)
+            home = inside.encode(result, REST, stays=stay)
             self.check_alike(jvp, expected, home)
             return home, _tangents(self.where, *home, tangent)
 

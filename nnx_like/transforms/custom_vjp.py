@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, check_function, name_of
 
-from ..crossing.inside import Inside, keep_all
+from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, Still, is_ref
 from .decorating import MISSING, named
 from .differentiation import DIFFERENTIATED, REST, DiffState
@@ -119,7 +119,7 @@ class CustomVjp(RuledFunction):
             inside, expected = Inside(scope, self._groups), self.expected()
             given = inside.decode(args)
             result, residuals = checked_pair(self.where, fwd, fwd(*given), "result, residuals")
-            home = inside.encode(result, REST, keep=keep_all)
+            home = inside.encode(result, REST, stays=stay)
             self.check_alike(fwd, expected, home)
             kept = tuple([held(given[number]) for number in self.held_numbers(len(args))]), residuals
             return home, _Residuals(*by_value(self._groups, kept), outline(args), _kinds(inside.values))

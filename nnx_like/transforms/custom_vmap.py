@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import liftcore
 from liftcore.errors import LiftArgumentError, check_function
 
-from ..crossing.inside import Inside, keep_all
+from ..crossing.inside import Inside, stay
 from ..crossing.ref import Ref, is_ref
 from ..graph.definition import entries
 from ..statelib.state import State
@@ -89,7 +89,7 @@ class CustomVmap(RuledFunction):
             seen = with_states(tuple(others), lambda group, key: flags[group][key], make=_flag, only=None)
             given = rule(axis_size, seen, *inside.decode(args))
             result, is_batched = checked_pair(self.where, rule, given, "result, is_batched")
-            home = inside.encode(result, REST, keep=keep_all)
+            home = inside.encode(result, REST, stays=stay)
             return home, _batched(self.where, *home, is_batched, inside.values, flags)
 
         self._lifted.def_vmap(batched)

@@ -20,7 +20,7 @@ from liftcore import is_array
 from liftcore.errors import LiftArgumentError
 
 from ..crossing.groups import Choose, Groups
-from ..crossing.inside import Inside, keep_all
+from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
 from ..crossing.places import in_call
 from ..crossing.ref import Still
@@ -299,7 +299,7 @@ def differentiated(
         inside = Inside(scope, groups)
         args, kwargs = inside.decode((args, kwargs))
         result, aux = plain_result(groups.where, f(*args, **kwargs), has_aux)
-        return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, keep=keep_all))
+        return result, (jax.tree.map(lambda _: 0, result), inside.encode(veiled(aux), REST, stays=stay))
 
     numbers = tuple([number + 1 if number >= 0 else number for number in arguments.numbers])  # number 0 is the scope
     lifted = {True: lift(body, (0, *numbers)), False: lift(body, numbers)}

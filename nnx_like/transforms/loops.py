@@ -10,9 +10,9 @@ import liftcore
 from ..crossing.groups import Groups
 from ..crossing.inside import Inside
 from ..crossing.outside import Outside
+from .caching import kept
 from .carrying import carried, check_same_structure
 from .decorating import checked, named
-from .keeping import kept
 
 __all__ = ["fori_loop", "while_loop"]
 

@@ -10,7 +10,7 @@ from liftcore.errors import LiftArgumentError
 
 from .decorating import MISSING, checked
 from .scan import Carry, scan
-from .whole import remat
+from .uniform import remat
 
 __all__ = ["remat_scan"]
 

@@ -19,7 +19,7 @@ from liftcore import is_array
 from liftcore.errors import LiftArgumentError, name_of
 
 from ..crossing.groups import Groups
-from ..crossing.inside import Inside, encode, keep_all
+from ..crossing.inside import Inside, encode, stay
 from ..crossing.outside import Outside
 from ..crossing.ref import Ref, Still, is_ref
 from ..graph.build import Builder
@@ -64,7 +64,7 @@ class RuledFunction:
         @named(fun)
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
-            home = inside.encode(fun(*inside.decode(args)), REST, keep=keep_all)
+            home = inside.encode(fun(*inside.decode(args)), REST, stays=stay)
             _called.get()[-1].append(home)  # it is traced while the function is called
             return home
 

@@ -19,9 +19,9 @@ from ..crossing.places import Name, PositionNames
 from ..errors import StructureError
 from ..filterlib import All, Everything
 from ..variablelib.kinds import RngState
+from .caching import another, is_steady
 from .carrying import carried, check_same_structure
 from .decorating import MISSING, check_axes, checked, named, positional
-from .keeping import another, is_steady
 
 __all__ = ["Carry", "scan"]
 
@@ -119,7 +119,7 @@ def scan(
         args = inside.decode(_with(xs, taken, carry))
         following, ys = _parted(where, f(*args), out_axes, given_back)
         encoded = () if taken is None else carried(where, args[taken], carry, following)
-        ys, home, change = inside.encode(ys, out_prefix, keep=lambda known, group: known == streams, name=places)
+        ys, home, change = inside.encode(ys, out_prefix, stays=lambda known, group: known == streams, name=places)
         check_same_structure(where, inside, change, carry)
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)

@@ -11,7 +11,7 @@ import jax
 import liftcore
 from liftcore.errors import LiftArgumentError
 
-from ..crossing.inside import Inside, keep_all
+from ..crossing.inside import Inside, stay
 from ..crossing.outside import Outside
 from .decorating import MISSING, named, positional
 from .differentiation import DIFFERENTIATED, EVERYTHING, REST, in_two_groups, plain_result, unveiled, veiled
@@ -93,7 +93,7 @@ def differentiable(
     def body(scope: liftcore.Scope, *args: Any) -> Any:
         inside = Inside(scope, groups)
         y, aux = plain_result(groups.where, f(*inside.decode(args)), has_aux)
-        return y, inside.encode(veiled(aux), REST, keep=keep_all)
+        return y, inside.encode(veiled(aux), REST, stays=stay)
 
     lifted = lift(body, has_aux=True, wrt=DIFFERENTIATED)
 

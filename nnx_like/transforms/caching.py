@@ -49,11 +49,11 @@ def kept(make: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         make: called with functions, tuples of them, and options.
     """
-    keeping = functools.lru_cache(_KEPT, typed=True)(make)
+    cached = functools.lru_cache(_KEPT, typed=True)(make)
 
     @functools.wraps(make)
     def made(*args: Any) -> Any:
-        return (keeping if is_steady(args) else make)(*args)
+        return (cached if is_steady(args) else make)(*args)
 
     return made
 

@@ -22,7 +22,7 @@ __all__ = ["checkify", "checkpoint", "eval_shape", "make_jaxpr", "named_call", "
 _ALL = "all"
 
 
-class _Whole:
+class _Uniform:
     """A function whose objects are in one group.
 
     Args:
@@ -97,8 +97,8 @@ def remat(
     """
     if f is MISSING:
         return functools.partial(remat, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy)
-    whole = _Whole("remat", f, numbered(title("remat", f), f, static_argnums, ()))
-    return whole.lifted(liftcore.remat(whole.body, prevent_cse=prevent_cse, policy=policy), f)
+    uniform = _Uniform("remat", f, numbered(title("remat", f), f, static_argnums, ()))
+    return uniform.lifted(liftcore.remat(uniform.body, prevent_cse=prevent_cse, policy=policy), f)
 
 
 checkpoint = remat
@@ -127,12 +127,12 @@ def checkify(
     Returns:
         The function, which returns an error that may be thrown, and the result.
     """
-    whole = _Whole("checkify", f)
-    lifted = liftcore.checkify(whole.body, errors)
+    uniform = _Uniform("checkify", f)
+    lifted = liftcore.checkify(uniform.body, errors)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = whole.outside(args, kwargs)
+        outside = uniform.outside(args, kwargs)
         args, kwargs = outside.args
         with outside.scope() as scope:
             error, crossed = lifted(scope, *args, **kwargs)
@@ -160,8 +160,8 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
     """
     if f is MISSING:
         return functools.partial(named_call, name=name)
-    whole = _Whole("named_call", f)
-    return whole.lifted(liftcore.named_call(whole.body, name), f)
+    uniform = _Uniform("named_call", f)
+    return uniform.lifted(liftcore.named_call(uniform.body, name), f)
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -183,11 +183,11 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Returns:
         The result. All objects in it are new, even if the function returns an argument.
     """
-    whole = _Whole("eval_shape", f)
-    outside = whole.outside(args, kwargs)
+    uniform = _Uniform("eval_shape", f)
+    outside = uniform.outside(args, kwargs)
     args, kwargs = outside.args
     with outside.scope() as scope:
-        return outside.abstract(*liftcore.eval_shape(whole.body)(scope, *args, **kwargs))
+        return outside.abstract(*liftcore.eval_shape(uniform.body)(scope, *args, **kwargs))
 
 
 def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterable[int] = ()) -> Any:
@@ -210,15 +210,15 @@ def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterabl
     """
     if f is MISSING:
         return functools.partial(make_jaxpr, static_argnums=static_argnums)
-    whole = _Whole("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
+    uniform = _Uniform("make_jaxpr", f, numbered(title("make_jaxpr", f), f, static_argnums, ()))
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = whole.outside(args, kwargs)
+        outside = uniform.outside(args, kwargs)
 
         def pure(values: Any, args: Any, kwargs: Any) -> Any:
             with liftcore.bind(values, creates=False).temporary() as scope:
-                return whole.body(scope, *args, **kwargs)
+                return uniform.body(scope, *args, **kwargs)
 
         return jax.make_jaxpr(pure)(outside.walk.values, *outside.args)
 
