@@ -1,4 +1,4 @@
-"""What a variable says of itself: static metadata by name, and the trace in which it may be changed."""
+"""Static metadata of a variable, and the trace in which it may be changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Described:
     required_metadata: frozenset[str] = frozenset()
 
     def check_live(self) -> None:
-        """Checks that the variable may be changed here.
+        """Checks that the variable may be changed in the current trace.
 
         Raises:
-            TraceContextError: where the variable was made under another JAX trace.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         if self._trace != trace_state():
             kind = type(self).__name__
@@ -46,10 +46,10 @@ class Described:
 
         Args:
             name: the name, or None for all.
-            default: what is given where there is no such metadata.
+            default: the value to return if there is no such metadata.
 
         Raises:
-            KeyError: where there is no such metadata and no default.
+            KeyError: if there is no such metadata and no default.
         """
         if name is None:
             return dict(self._metadata)
@@ -76,8 +76,8 @@ class Described:
             **kwargs: names and values.
 
         Raises:
-            TypeError: where the arguments have another form.
-            TraceContextError: where the variable was made under another JAX trace.
+            TypeError: if the arguments have another form.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         self.check_live()
         if args and kwargs:
@@ -107,8 +107,8 @@ class Described:
             name: the name.
 
         Raises:
-            KeyError: where there is none of this name.
-            TraceContextError: where the variable was made under another JAX trace.
+            KeyError: if there is no metadata of this name.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         self.check_live()
         metadata = dict(self._metadata)
@@ -126,7 +126,7 @@ class Described:
 
     @property
     def sharding(self) -> Any:
-        """The names of the mesh axes, where the metadata has them; else how the value is sharded."""
+        """The names of the mesh axes if the metadata has them; otherwise the sharding of the value."""
         metadata = self._metadata
         return metadata["out_sharding"] if "out_sharding" in metadata else self.get_value().sharding
 

@@ -1,4 +1,4 @@
-"""The kinds of variables: each class says what its variables are for."""
+"""The kinds of variables: each class states the purpose of its variables."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _AsState(type):
 
 
 class VariableState(metaclass=_AsState):
-    """The name of variables in a state in older code: `VariableState(type=Param, value=x)` is a `Param`.
+    """An older name for variables in a state: `VariableState(type=Param, value=x)` returns a `Param`.
 
     Example:
         >>> state = VariableState(type=Param, value=3, tag="x")

@@ -1,4 +1,4 @@
-"""Metadata of variables: hooks, the names of sharding, and what an initializer tells of the variable it is for."""
+"""Metadata of variables: hooks, names of mesh axes, and metadata that an initializer gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["AXIS_HOOKS", "HOOKS", "VariableMetadata", "called", "merged", "named", "with_metadata", "with_partitioning"]
+from liftcore.errors import LiftArgumentError
+
+__all__ = [
+    "AXIS_HOOKS",
+    "HOOKS",
+    "VariableMetadata",
+    "called",
+    "merged",
+    "named",
+    "with_metadata",
+    "with_partitioning",
+    "without_models",
+]
 
 AXIS_HOOKS = ("on_add_axis", "on_remove_axis")
 HOOKS = ("on_get_value", "on_set_value", "on_create_value", *AXIS_HOOKS)
@@ -31,6 +43,33 @@ def named(metadata: dict[str, Any]) -> dict[str, Any]:
         if name in metadata:
             metadata["out_sharding"] = metadata.pop(name)
     return metadata
+
+
+_MODELS = {
+    "hijax": "Use the variable as it is: it is changed by reference in every transformation.",
+    "ref": "Use the variable as it is: it is changed by reference in every transformation.",
+    "eager_sharding": "Place the value by `jax.device_put`, or make the object in a `jit` with `out_shardings`.",
+}
+"""Options of other models of state, each with what to do here."""
+
+
+def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata without the options that choose another model of state, which have to be off.
+
+    Args:
+        kind: the kind of the variable, for errors.
+        metadata: as the user gave it. It is not changed.
+
+    Raises:
+        LiftArgumentError: where one is on.
+    """
+    chosen = _MODELS.keys() & metadata.keys()
+    for name in chosen:
+        if metadata[name]:
+            raise LiftArgumentError(
+                f"{kind.__name__}({name}={metadata[name]!r})", "there is no such option.", _MODELS[name]
+            )
+    return {name: value for name, value in metadata.items() if name not in chosen} if chosen else metadata
 
 
 def called(hooks: Any, variable: Any, value: Any) -> Any:
@@ -106,7 +145,7 @@ def with_metadata(
     on_remove_axis: _Hooks = (),
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """An initializer that also tells the metadata of the variable that its value is for.
+    """An initializer that also gives metadata for the variable that will hold its value.
 
     Example:
         >>> import jax
@@ -153,7 +192,7 @@ def with_partitioning(
     mesh: Any = None,
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """An initializer that also tells how its value is sharded.
+    """An initializer that also names the mesh axes of its value.
 
     Example:
         >>> import jax
@@ -164,9 +203,9 @@ def with_partitioning(
 
     Args:
         initializer: the initializer, such as `(key, shape, dtype) -> array`.
-        sharding: for each axis of the value, the axis of the mesh, a tuple of them, or None.
-        mesh: the mesh whose axes these are. Without one it is the mesh at the time of use.
-        **metadata: all other metadata, hooks also.
+        sharding: for each axis of the value, a mesh axis, a tuple of mesh axes, or None.
+        mesh: the mesh of these axes; by default the mesh at the time of use.
+        **metadata: all other metadata, including hooks.
 
     Returns:
         A function with the arguments of the initializer that gives a `VariableMetadata`.

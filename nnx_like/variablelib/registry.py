@@ -21,7 +21,7 @@ def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: 
 @overload
 def register_variable_name(name: str, typ: None = None, *, overwrite: bool = False) -> Callable[[K], K]: ...
 def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = False) -> Any:
-    """Gives a kind a name; also a decorator of the class.
+    """Names a kind of variables. It is also a decorator of the class.
 
     Example:
         >>> @register_variable_name("statistics")
@@ -32,13 +32,13 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
     Args:
         name: the name.
         typ: the kind. Without it, the result is a decorator.
-        overwrite: allows a name that another kind has.
+        overwrite: whether to allow a name that another kind has.
 
     Returns:
         The kind.
 
     Raises:
-        LiftArgumentError: where the name is taken.
+        LiftArgumentError: if the name is taken.
     """
     if typ is None:
         return lambda kind: register_variable_name(name, kind, overwrite=overwrite)
@@ -64,11 +64,11 @@ def variable_type_from_name(
 
     Args:
         name: the name.
-        base: what a new kind derives from.
-        allow_register: makes and registers a new kind where the name is unknown.
+        base: the base class of a new kind.
+        allow_register: whether to make and register a new kind if the name is unknown.
 
     Raises:
-        LiftArgumentError: where the name is unknown, and no kind may be made.
+        LiftArgumentError: if the name is unknown and `allow_register` is False.
     """
     if name in _kinds:
         return _kinds[name]
@@ -86,10 +86,10 @@ def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool
 
     Args:
         typ: the kind.
-        allow_register: registers the name of the class where the kind has no name.
+        allow_register: whether to register the name of the class if the kind has no name.
 
     Raises:
-        LiftArgumentError: where the kind has no name and may not get one, or the name of its class is taken.
+        LiftArgumentError: if the kind has no name and `allow_register` is False, or the name of its class is taken.
     """
     for name, kind in _kinds.items():
         if kind is typ:

@@ -16,7 +16,7 @@ from liftcore.errors import LiftArgumentError
 
 from .described import Described, put_metadata, put_trace
 from .items import with_item, without_item
-from .metadata import HOOKS, VariableMetadata, called, merged, named
+from .metadata import HOOKS, VariableMetadata, called, merged, named, without_models
 from .node import Node
 from .operators import Operators
 from .printing import block, size_of, size_text
@@ -37,11 +37,11 @@ _MISSING: Any = _Missing()
 class Variable(Operators, Described, Node, Generic[A]):
     """A value with a kind and metadata, held by reference.
 
-    The kind is the class: transformations and filters tell variables apart by it. The value may be anything: an array,
-    a number, a string, None, a pytree; it counts as one value. Each operator of a variable is that of its value.
+    The kind is the class; transformations and filters select variables by it. The value may be an array, a number, a
+    string, None or a pytree; it is one value. A variable supports the operators of its value.
 
-    A value is *written* where another object is assigned. What changes inside of it, such as a dict that is the value,
-    is not seen: assign a new one, or assign an item by `variable[key] = item`.
+    To write a value, assign it. A change inside the value, such as in a dict, is not noticed: assign a new dict, or
+    assign an item by `variable[key] = item`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ class Variable(Operators, Described, Node, Generic[A]):
 
     Args:
         value: the value, or a `VariableMetadata`, which an initializer with metadata returns.
-        **metadata: metadata by name, which is static and can be read as attributes. The names `sharding`,
+        **metadata: static metadata by name, readable as attributes. The names `sharding`,
             `sharding_names` and `out_sharding` mean the same. The names `on_get_value`, `on_set_value`,
             `on_create_value`, `on_add_axis` and `on_remove_axis` are hooks, one function or a sequence of them. A
             subclass may have hooks as methods.
@@ -71,7 +71,7 @@ class Variable(Operators, Described, Node, Generic[A]):
             value, metadata = merged(value, metadata)
         if isinstance(value, Variable):
             value = value.get_value()
-        metadata = named(metadata)
+        metadata = named(without_models(type(self), metadata))
         kind = type(self)
         for hook in HOOKS:
             if hook not in metadata and hasattr(kind, hook):
@@ -114,10 +114,10 @@ class Variable(Operators, Described, Node, Generic[A]):
     # --- the value
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
-        """The value, as `on_get_value` gives it.
+        """The value, after the hook `on_get_value`.
 
         Args:
-            index: reads an item of the value, if given.
+            index: the index of an item to read instead, if given.
         """
         value, metadata = self._value, self._metadata
         if index is not _MISSING and index is not ...:
@@ -127,14 +127,14 @@ class Variable(Operators, Described, Node, Generic[A]):
         return value
 
     def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
-        """Assigns the value, as `on_set_value` gives it.
+        """Assigns the value, after the hook `on_set_value`.
 
         Args:
-            value: the new value; of a variable, its value. The very object is kept.
-            index: assigns an item of the value, if given.
+            value: the new value; for a variable, its value. It is not copied.
+            index: the index of an item to assign instead, if given.
 
         Raises:
-            TraceContextError: where the variable was made under another JAX trace.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         self.check_live()
         if isinstance(value, Variable):
@@ -162,7 +162,7 @@ class Variable(Operators, Described, Node, Generic[A]):
             value: the new value, kept as it is.
 
         Raises:
-            TraceContextError: where the variable was made under another JAX trace.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         self.check_live()
         _put_value(self, value)
@@ -170,10 +170,10 @@ class Variable(Operators, Described, Node, Generic[A]):
     raw_value = property(get_raw_value, set_raw_value, doc="The value, read and written without hooks.")
 
     def create_value(self, value: Any) -> Any:
-        """The first value, after hooks: the value itself. A subclass may override this.
+        """Returns the initial value. A subclass may override this.
 
         Args:
-            value: the value that the constructor got, as `on_create_value` gives it.
+            value: the value that the constructor got, after the hook `on_create_value`.
         """
         return value
 
@@ -195,10 +195,10 @@ class Variable(Operators, Described, Node, Generic[A]):
         return type(self)
 
     def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """Another variable of the same kind, with the same raw value and metadata.
+        """A copy: a new variable of the same kind, raw value and metadata.
 
         Args:
-            value: another raw value, if given; of a variable, its value. Containers are copied, arrays are not.
+            value: another raw value, if given; for a variable, its value. Containers are copied, arrays are not.
             **updates: other metadata, by name.
         """
         if value is _MISSING:
@@ -209,16 +209,16 @@ class Variable(Operators, Described, Node, Generic[A]):
         return self.made(value, metadata, trace_state())
 
     def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """Another variable of the same kind, with another raw value or other metadata.
+        """A new variable of the same kind with another raw value or other metadata.
 
         Args:
-            value: the raw value, if it is another one; of a variable, its value.
+            value: another raw value, if given; for a variable, its value.
             **updates: other metadata, by name.
         """
         return self.copy(value, **updates)
 
     def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """The variable as it stands in a state: a copy.
+        """A copy of the variable, for a state.
 
         Args:
             value: another raw value, if given.
@@ -233,8 +233,8 @@ class Variable(Operators, Described, Node, Generic[A]):
             other: the other variable.
 
         Raises:
-            LiftArgumentError: where the other one is of another kind.
-            TraceContextError: where the variable was made under another JAX trace.
+            LiftArgumentError: if the other variable has another kind.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         if type(other) is not type(self):
             raise LiftArgumentError(
@@ -251,7 +251,7 @@ class Variable(Operators, Described, Node, Generic[A]):
             variable_state: the other variable.
 
         Raises:
-            TraceContextError: where the variable was made under another JAX trace.
+            TraceContextError: if the variable was created under another JAX trace.
         """
         self.check_live()
         _put_value(self, variable_state._value)

@@ -582,3 +582,10 @@ def test_a_variable_is_shown_with_its_size_value_and_metadata():
 def test_treescope_shows_a_variable():
     treescope = pytest.importorskip("treescope")
     assert "Param" in treescope.render_to_text(Param(1, tag="x"))
+
+
+@pytest.mark.parametrize("option", ["hijax", "ref", "eager_sharding"])
+def test_options_of_other_models_of_state_have_to_be_off(option: str) -> None:
+    assert Param(1, **{option: False}).get_metadata() == {}
+    with pytest.raises(LiftArgumentError, match=rf"Param\({option}=True\): there is no such option"):
+        Param(1, **{option: True})
