@@ -26,7 +26,8 @@ from ..objects import flattening
 from ..objects.pytree import Pytree, walks_of
 from ..statelib.tree import StateTree
 from ..variablelib.variable import Variable
-from .ref import Ref
+from .ref import Ref, Still
+from .values import Values
 
 __all__ = ["KeptWalk", "Used", "find", "keep"]
 
@@ -87,10 +88,10 @@ class KeptWalk:
         self.sizes = list(map(len, [*dicts, *self.lists]))
         self.marks = flattening.marks_made()
         self.holders = walk.holders
-        self.slots = {
-            group: (list(found), [holder for holder, _ in found.values()]) for group, found in self.holders.items()
+        self.by_key = {
+            group: {key: holder for key, (holder, _) in found.items()} for group, found in self.holders.items()
         }
-        self.by_key = {group: dict(zip(*pair, strict=True)) for group, pair in self.slots.items()}
+        self.slots = {group: (Still(tuple(found)), list(found.values())) for group, found in self.by_key.items()}
         self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.traces = _distinct([variable._trace for variable in self.variables])
         self.metadata = list(map(_metadata, self.variables))
@@ -116,11 +117,11 @@ class KeptWalk:
         if not same:
             return None
         values = {}
-        for group, (keys, variables) in self.slots.items():
+        for group, (names, variables) in self.slots.items():
             held = list(map(_value, variables))
             if not all(map(is_single, set(map(type, held)))):
                 return None
-            values[group] = dict(zip(keys, held, strict=True))
+            values[group] = Values(names, held)
         return Used(self, objects, values)
 
 
@@ -128,14 +129,19 @@ class Used:
     """A kept walk in a call: it offers what a `Walk` does afterwards.
 
     Attributes:
-        values: the values by group and key.
+        packed: the values by group and key, as `Values`.
         holders: the variables by group and key, see `Walk`.
     """
 
-    __slots__ = ("_kept", "_objects", "holders", "values")
+    __slots__ = ("_kept", "_objects", "holders", "packed")
 
-    def __init__(self, kept: KeptWalk, objects: Sequence[Pytree], values: dict[str, dict[str, Any]]) -> None:
-        self._kept, self._objects, self.values, self.holders = kept, objects, values, kept.holders
+    def __init__(self, kept: KeptWalk, objects: Sequence[Pytree], values: dict[str, Values]) -> None:
+        self._kept, self._objects, self.packed, self.holders = kept, objects, values, kept.holders
+
+    @property
+    def values(self) -> dict[str, dict[str, Any]]:
+        """The values by group and key."""
+        return {group: dict(found) for group, found in self.packed.items()}
 
     @property
     def nodes(self) -> list[Any]:
@@ -163,7 +169,7 @@ class Used:
     def leaves(self) -> Iterator[Leaf]:
         """The values, in the order in which they were met."""
         for group, key, holder, path in self._kept.leaves:
-            yield group, key, holder, self.values[group][key], None, path
+            yield group, key, holder, self.packed[group][key], None, path
 
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:

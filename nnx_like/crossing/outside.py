@@ -24,6 +24,7 @@ from .inside import as_it_is, encode_part, holds_objects
 from .kept import Used, find, keep
 from .places import Name
 from .ref import Change, Ref, Still
+from .values import packed
 from .wording import in_terms_of
 
 __all__ = ["Outside", "still"]
@@ -39,6 +40,7 @@ class Outside:
         what: what errors call that prefix.
         cached: whether what is traced may be found again; an object that may change unseen is then another each time.
         name: what errors call the pytree, or its parts.
+        packs: whether the values are `Values`, which can be read only.
 
     Attributes:
         args: the pytree with a `Ref` for each object.
@@ -47,9 +49,16 @@ class Outside:
     """
 
     def __init__(
-        self, groups: Groups, args: Any, prefix: Any, what: str = "in_axes", cached: bool = True, name: Name = ""
+        self,
+        groups: Groups,
+        args: Any,
+        prefix: Any,
+        what: str = "in_axes",
+        cached: bool = True,
+        name: Name = "",
+        packs: bool = False,
     ) -> None:
-        self._groups = groups
+        self._groups, self._packs = groups, packs
         self.walk: Walk | Used
         try:
             self.walk, self.args = crossed(groups, args, prefix, what, object() if cached else None, name)
@@ -59,7 +68,11 @@ class Outside:
                 "a list or a dict holds itself, or objects are nested deeper than Python calls can be.",
                 "Hold what refers to itself in an object, such as `nnx.List`; or see `sys.setrecursionlimit`.",
             ) from None
-        self.values: Mapping[str, Mapping[str, Any]] = self.walk.values
+        self.values: Mapping[str, Mapping[str, Any]]
+        if packs:
+            self.values = self.walk.packed if isinstance(self.walk, Used) else packed(self.walk.values)
+        else:
+            self.values = self.walk.values
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
@@ -183,7 +196,7 @@ class Outside:
 
     def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
         """Writes the values that changed into the variables, and in the places, that they came from."""
-        news = _news(self.walk.values, now, home)
+        news = _news(self.values if self._packs else self.walk.values, now, home)
         trace = trace_state()
         if not news or (isinstance(self.walk, Used) and self.walk.write(news, trace)):
             return

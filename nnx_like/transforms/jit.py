@@ -237,7 +237,8 @@ class JitFunction:
         form = self._forms.get((len(args), *kwargs))
         if form is None:
             form = self._forms[len(args), *kwargs] = _Form(self, len(args), list(kwargs))
-        return form, Outside(self._groups, (*args, *kwargs.values()), form.prefix, "in_shardings", name=form.place)
+        given, packs = (*args, *kwargs.values()), not form.donated and not form.placed
+        return form, Outside(self._groups, given, form.prefix, "in_shardings", name=form.place, packs=packs)
 
     def _still(self, value: Any, name: Any) -> Any:
         return still(value, f"{self._groups.where}, the static argument {name}")
