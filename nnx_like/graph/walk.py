@@ -13,7 +13,7 @@ from liftcore.statics import Undescribed
 from ..errors import AliasError
 from ..objects.flattening import marks_of
 from ..objects.pytree import Pytree, attributes_of
-from ..variablelib.node import Node
+from ..variablelib.by_reference import ByReference
 from ..variablelib.variable import Variable
 from .definition import (
     AGAIN,
@@ -51,7 +51,7 @@ _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(la
 """The commonest types of attributes that are static; looked up before anything is asked of the value."""
 
 
-is_object: Callable[[Any], bool] = Node.__instancecheck__
+is_object: Callable[[Any], bool] = ByReference.__instancecheck__
 """Whether a value is a variable or an object with attributes. JAX asks it of each leaf, so no Python is run for it."""
 
 

@@ -14,7 +14,7 @@ import jax
 from liftcore import trace_state
 
 from ..errors import StructureError, TraceContextError
-from ..variablelib.node import Node
+from ..variablelib.by_reference import ByReference
 from ..variablelib.variable import Variable
 from . import flattening, printing
 from .markers import MARK, annotation_mark, has_data, is_marked, register_data_type, unmarked
@@ -40,12 +40,12 @@ class PytreeMeta(abc.ABCMeta):
     __subclasscheck__ = type.__subclasscheck__
 
 
-class Pytree(Node, metaclass=PytreeMeta):
-    """An object whose attributes are state: changed in place, shared by reference, and taken along by transformations.
+class Pytree(ByReference, metaclass=PytreeMeta):
+    """An object whose attributes are state: changed in place, shared by reference, and handled by transformations.
 
     An attribute may be a `Variable`, another object, an array, any Python value, or a list, tuple, dict or other pytree
-    of those. Each subclass is a pytree of JAX by being defined, and needs no call of `super().__init__()`. As a pytree,
-    what is data (see `data`) is in the leaves, sorted by name, and all else in the structure.
+    of those. Each subclass is registered as a JAX pytree, and need not call `super().__init__()`. The leaves of the
+    pytree are the data (see `data`), sorted by name; everything else is in the structure.
 
     Example:
         >>> import jax
@@ -61,11 +61,11 @@ class Pytree(Node, metaclass=PytreeMeta):
         (6.0, ['x', 'y'], 3.0)
 
     Args:
-        pytree: given to the class statement; with `pytree=False` JAX takes an object of the class for a leaf.
-            Transformations of this package treat it like any other object.
+        pytree: an argument of the class statement. With `pytree=False`, an instance is a leaf for JAX. Transformations
+            of this package treat it like any other object.
 
     Raises:
-        TraceContextError: where an object is changed inside a transformation that it was not passed to.
+        TraceContextError: if an object is changed inside a transformation to which it was not passed.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_marks", "_trace", "_walks")
@@ -218,9 +218,9 @@ def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
 
 
 def check_pytree(pytree: Any, /) -> None:
-    """Checks that attributes of objects which are marked static hold no data.
+    """Checks that attributes that are marked static hold no data.
 
-    An assignment checks it; a list that was assigned may have changed since.
+    Assignments check this already, but a list may have changed after it was assigned.
 
     Example:
         >>> import nnx_like as nnx
@@ -230,7 +230,7 @@ def check_pytree(pytree: Any, /) -> None:
         pytree: an object, or a pytree of objects.
 
     Raises:
-        StructureError: where one does.
+        StructureError: if one does.
     """
     for node in jax.tree.leaves(pytree, is_leaf=lambda one: isinstance(one, Pytree)):
         if isinstance(node, Pytree):
@@ -258,5 +258,5 @@ def _static_data(node: Pytree, name: str, value: Any) -> StructureError:
     return StructureError(
         f"{type(node).__name__}.{name}",
         f"it is marked static, and was assigned a value that holds data ({', '.join(kinds)}).",
-        "Remove the mark: what is data is seen from the value.",
+        "Remove the mark: a value that holds data is data without one.",
     )

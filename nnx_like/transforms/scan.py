@@ -34,7 +34,15 @@ class _Name(type):
 
 
 class Carry(metaclass=_Name):
-    """Stands in `in_axes` and `out_axes` of `scan` for what goes from one iteration to the next."""
+    """Marks the carry of `scan` in `in_axes` and `out_axes`: the value that goes from one iteration to the next.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> add = nnx.scan(lambda total, x: total + x, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        >>> float(add(0.0, jnp.arange(4.0)))
+        6.0
+    """
 
 
 def scan(
@@ -81,11 +89,11 @@ def scan(
         A function that returns the last carry and the stacked results, in the places that `out_axes` gives.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or axes do not fit the arguments.
+        LiftArgumentError: if `f` is a bound method, or axes do not fit the arguments.
         StructureError: when called, if the carry does not hold the objects that came in, or its structure changed.
         CarryTypeError: when called, if the type of a carried value changed.
-        LoopInvarianceError: when called, where a variable without an axis gets a value that depends on the iteration.
-        AliasError: when called, where one variable is given with two axes.
+        LoopInvarianceError: when called, if a variable without an axis gets a value that depends on the iteration.
+        AliasError: when called, if one variable is given with two axes.
     """
     options: dict[str, Any] = {
         "length": length,
@@ -98,13 +106,7 @@ def scan(
             scan, in_axes=in_axes, out_axes=out_axes, transform_metadata=transform_metadata, **options
         )
     where = checked("scan", f)
-    taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
-    if (taken is None) != (given_back is None):
-        raise LiftArgumentError(
-            where,
-            f"`Carry` must be in both of in_axes={in_axes} and out_axes={out_axes}, or in neither.",
-            "Give `Carry` in both, in the places of the carry.",
-        )
+    taken, given_back = _places_of_carry(where, in_axes, out_axes)
     groups = Groups(where, "axis", in_axis_words)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     in_prefix, streams = _streams_apart(groups, groups.encode(in_axes))
@@ -133,12 +135,11 @@ def scan(
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
         **options,
     )
-
     lifted = lift(body)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = Outside(groups, positional(f, args, kwargs), in_prefix)
+        outside = Outside(groups, positional("scan", f, args, kwargs), in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
         with outside.scope([name for name in groups.specs if name != streams]) as scope:
@@ -169,6 +170,18 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
         return Choose(tuple(found), many=not isinstance(group, Choose) or group.many)
 
     return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
+
+
+def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
+    """The numbers of the carry among the arguments and the results."""
+    taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
+    if (taken is None) != (given_back is None):
+        raise LiftArgumentError(
+            where,
+            f"`Carry` must be in both of in_axes={in_axes} and out_axes={out_axes}, or in neither.",
+            "Give `Carry` in both, in the places of the carry.",
+        )
+    return taken, given_back
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:
@@ -239,6 +252,6 @@ def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
         if new and groups.specs.get(group) is Carry:
             raise StructureError(
                 where,
-                "a variable was made in the loop that its filter would carry from one iteration to the next.",
-                "Make it before the loop, or give variables of its kind an axis.",
+                "a variable was created in the loop, but its filter makes it part of the carry.",
+                "Create it before the loop, or give variables of its kind an axis.",
             )

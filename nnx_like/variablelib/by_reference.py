@@ -1,11 +1,11 @@
-"""`Node`: what objects and variables have in common."""
+"""`ByReference`: what objects and variables have in common."""
 
 from __future__ import annotations
 
-__all__ = ["Node"]
+__all__ = ["ByReference"]
 
 
-class Node:
+class ByReference:
     """What is known by reference: the base of objects and of variables, by which both are told from all else."""
 
     __slots__ = ()

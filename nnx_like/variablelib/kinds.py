@@ -25,43 +25,147 @@ __all__ = [
 
 @register_variable_name("params")
 class Param(Variable[A]):
-    """A parameter that is learnt."""
+    """A trainable parameter.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import nnx_like as nnx
+        >>> model = nnx.Dict(w=nnx.Param(jnp.ones(2), sharding=("model",)), steps=nnx.Variable(3))
+        >>> list(nnx.state(model, nnx.Param)), model.w.sharding
+        (['w'], ('model',))
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 @register_variable_name("batch_stats")
 class BatchStat(Variable[A]):
-    """A statistic over batches, such as the running mean of batch normalization."""
+    """A statistic over batches, such as the running mean of batch normalization.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+        >>> list(nnx.state(norm, nnx.BatchStat))
+        ['mean', 'var']
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 @register_variable_name("cache")
 class Cache(Variable[A]):
-    """What is kept from one call to the next, such as the keys and values of attention while text is generated."""
+    """A value that one call keeps for the next, such as the keys and values of attention during decoding.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> cache = nnx.Cache(0)
+        >>> cache += 1
+        >>> cache.value
+        1
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 @register_variable_name("intermediates")
 class Intermediate(Variable[A]):
-    """A value from inside a call, which `Module.sow` keeps."""
+    """An intermediate value of a call, stored by `Module.sow`.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> model = nnx.Module()
+        >>> model.sow(nnx.Intermediate, "hidden", 2.0)
+        True
+        >>> nnx.pop(model, nnx.Intermediate).hidden.value
+        (2.0,)
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 @register_variable_name("perturbations")
 class Perturbation(Intermediate[A]):
-    """A zero that `Module.perturb` adds to a value: its gradient is that of the value."""
+    """A zero that `Module.perturb` adds to an intermediate value: its gradient is the gradient of that value.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> model = nnx.Module()
+        >>> float(model.perturb("hidden", 2.0)), float(model.hidden.value), type(model.hidden).__name__
+        (2.0, 0.0, 'Perturbation')
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class LoRAParam(Param[A]):
-    """A parameter of a low-rank adaptation (Hu et al., 2021: "LoRA: Low-Rank Adaptation of Large Language Models")."""
+    """A parameter of a low-rank adaptation (Hu et al., https://arxiv.org/abs/2106.09685).
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> layer = nnx.LoRALinear(3, 4, lora_rank=2, rngs=nnx.Rngs(0))
+        >>> list(nnx.state(layer, nnx.LoRAParam).lora)
+        ['lora_a', 'lora_b']
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class RngState(Variable[A]):
-    """The state of a random stream: its key or its count. Its metadata `tag` is the name of the stream."""
+    """The state of an RNG stream: its key or its count. The metadata `tag` is the name of the stream.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(dropout=0)
+        >>> list(nnx.state(rngs, nnx.RngState).dropout), rngs.dropout.key.tag
+        (['count', 'key'], 'dropout')
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class RngCount(RngState[A]):
-    """How many keys a random stream has given."""
+    """The number of keys that were drawn from an RNG stream.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(0)
+        >>> key = rngs.params()
+        >>> type(rngs.default.count).__name__, int(rngs.default.count)
+        ('RngCount', 1)
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class RngKey(RngState[A]):
-    """The key that a random stream derives its keys from."""
+    """The key from which an RNG stream derives its keys.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> rngs = nnx.Rngs(0)
+        >>> type(rngs.default.key).__name__, rngs.default.key.shape
+        ('RngKey', ())
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class _AsState(type):

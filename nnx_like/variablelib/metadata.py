@@ -61,7 +61,7 @@ def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
         metadata: as the user gave it. It is not changed.
 
     Raises:
-        LiftArgumentError: where one is on.
+        LiftArgumentError: if one is on.
     """
     chosen = _MODELS.keys() & metadata.keys()
     for name in chosen:

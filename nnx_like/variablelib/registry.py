@@ -84,6 +84,11 @@ def variable_type_from_name(
 def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
     """The name of a kind.
 
+    Example:
+        >>> import nnx_like as nnx
+        >>> nnx.variable_name_from_type(nnx.BatchStat)
+        'batch_stats'
+
     Args:
         typ: the kind.
         allow_register: whether to register the name of the class if the kind has no name.

@@ -14,10 +14,10 @@ import numpy as np
 from liftcore import trace_state
 from liftcore.errors import LiftArgumentError
 
+from .by_reference import ByReference
 from .described import Described, put_metadata, put_trace
 from .items import with_item, without_item
 from .metadata import HOOKS, VariableMetadata, called, merged, named, without_models
-from .node import Node
 from .operators import Operators
 from .printing import block, size_of, size_text
 from .static import StaticMetadata
@@ -34,7 +34,7 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
-class Variable(Operators, Described, Node, Generic[A]):
+class Variable(Operators, Described, ByReference, Generic[A]):
     """A value with a kind and metadata, held by reference.
 
     The kind is the class; transformations and filters select variables by it. The value may be an array, a number, a
