@@ -182,8 +182,8 @@ class Groups:
         if is_object(spec):
             raise LiftArgumentError(
                 self.where,
-                f"a {type(spec).__name__} is where an {self.label} belongs; an object is no prefix of another one.",
-                f"Give one {self.label} for all of an object, or one for each filter, as `StateAxes` does.",
+                f"a {type(spec).__name__} was given as an axis or a sharding; an object cannot be a prefix.",
+                f"Give one {self.label} for the whole object, or one for each filter, as in `StateAxes`.",
             )
         if isinstance(spec, ByFilter):
             names = [self.name(each) for each in spec.specs]
@@ -192,6 +192,8 @@ class Groups:
 
     def shown(self, group: Any) -> str:
         """What the variables of a group, or of a `Choose`, have in common, as it was given; `…` where it is not one."""
+        if not _is_group(group):
+            return "…"
         specs = dict.fromkeys([str(self.specs[name]) if name in self.specs else "…" for name in _names(group)])
         return next(iter(specs)) if len(specs) == 1 else "…"
 

@@ -282,7 +282,7 @@ def test_check_pytree_finds_what_was_put_into_a_static_list() -> None:
 def test_a_mark_without_a_value_is_no_attribute() -> None:
     with pytest.raises(StructureError, match=r"Write `data\(value\)`"):
         nnx.Dict().x = nnx.data()
-    with pytest.raises(StructureError, match="no subclass of `Pytree`"):
+    with pytest.raises(StructureError, match="not a subclass of `Pytree`"):
         nnx.dataclass(int)
 
 
@@ -369,7 +369,7 @@ def test_dict_does_what_a_dict_does() -> None:
             run()
     with pytest.raises(AttributeError):
         ours.zz  # noqa: B018
-    with pytest.raises(StructureError, match="names are texts"):
+    with pytest.raises(StructureError, match="names must be strings"):
         ours[1] = 2  # type: ignore[index]
 
 

@@ -166,7 +166,7 @@ def _raises(scale: Any, x: Any) -> Any:
     ("make", "error", "text"),
     [
         (lambda: nnx.lift(twice, _adds), StructureError, "new was added"),
-        (lambda: nnx.lift(twice, lambda scale, x: Scale()), StructureError, "none of the arguments"),
+        (lambda: nnx.lift(twice, lambda scale, x: Scale()), StructureError, "not passed as an argument"),
         (lambda: nnx.lift(twice, Scale()), LiftArgumentError, "method of one Scale"),
         (lambda: nnx.lift(twice), LiftArgumentError, "no function"),
         (lambda: nnx.lift(3, step), LiftArgumentError, "lift"),
