@@ -192,22 +192,26 @@ def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequen
 
 def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
     """Checks that there are variables to differentiate with respect to, and that these can be."""
-    for tree in trees:
-        for path, value in leaves_of(tree):
-            wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
-            if wrong and not allow_int:
-                raise LiftArgumentError(
-                    f'"{path_text(path)}" in {body.where}',
-                    f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
-                    "Leave it out of `wrt`, or pass `allow_int=True`.",
-                )
-    if not jax.tree.leaves(trees):
+    leaves = jax.tree.leaves(trees)
+    if not leaves:
         known = sorted({name for outer in body.use.outers for name in outer.tree.variables})
         raise LiftArgumentError(
             body.where,
             f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
             'Choose others, such as `wrt="params"`, or count arguments from 1.',
         )
+    # A model has many leaves, and few dtypes: only where one is wrong is each asked, and named.
+    dtypes = {leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf) for leaf in leaves}
+    if allow_int or all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+        return
+    for path, value in (pair for tree in trees for pair in leaves_of(tree)):
+        wrong = [leaf for leaf in jax.tree.leaves(value) if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+        if wrong:
+            raise LiftArgumentError(
+                f'"{path_text(path)}" in {body.where}',
+                f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
+                "Leave it out of `wrt`, or pass `allow_int=True`.",
+            )
 
 
 def zero_tangents(values: PyTree) -> PyTree:
