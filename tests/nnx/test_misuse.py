@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import nnx_like as nnx
+from liftcore.errors import LiftError
+
+
+class Layer(nnx.Module):
+    def __init__(self) -> None:
+        self.w = nnx.Param(jnp.ones((2, 2)))
+        self.mean = nnx.BatchStat(jnp.zeros(2))
+
+    @nnx.jit
+    def __call__(self, x: Any) -> Any:
+        return x @ self.w.get_value()
+
+
+def nothing(*args: Any) -> None: ...
+
+
+def deep() -> Any:
+    first = last = nnx.Dict()
+    for _ in range(2000):
+        last.next = nnx.Dict()
+        last = last.next
+    return first
+
+
+AXES = nnx.StateAxes({...: 0})
+
+MISUSES: dict[str, tuple[Any, str]] = {
+    "too few axes": (
+        lambda: nnx.vmap(nothing, in_axes=(0,))(Layer(), 1),
+        r"vmap\(nothing\): `in_axes` is \(0,\) where the pytree is \(Layer, int\)\. Give one for each",
+    ),
+    "too few axes in a dict": (
+        lambda: nnx.vmap(nothing, in_axes=({"a": 0, "b": None},))({"a": Layer()}),
+        r"`in_axes`\[0\] is \{'a': 0, 'b': None\} where the pytree is \{'a': Layer\}",
+    ),
+    "too many axes of results": (
+        lambda: nnx.vmap(lambda layer: (1, 2), out_axes=(0, 0, 0))(Layer()),
+        r"`out_axes` is \(0, 0, 0\) where the pytree is \(int, int\)",
+    ),
+    "an axis that is a text": (lambda: nnx.vmap(nothing, in_axes="0"), r"vmap\(nothing\): '0' is where an axis"),
+    "an axis that is a number": (lambda: nnx.scan(nothing, in_axes=(nnx.Carry, 0.5)), "0.5 is where an axis belongs"),
+    "filters where an array is": (
+        lambda: nnx.vmap(nothing, in_axes=(0, AXES))(Layer(), jnp.ones(2)),
+        r"`in_axes` has filters of variables where there is no object, but an array\. Give one axis",
+    ),
+    "filters where an array comes out": (
+        lambda: nnx.vmap(lambda layer: layer.mean + 1, out_axes=AXES)(Layer()),
+        "`out_axes` has filters of variables where there is no object",
+    ),
+    "filters where several objects are": (
+        lambda: nnx.vmap(nothing, in_axes=AXES)(Layer(), Layer()),
+        "a tuple of objects is; they speak of one object",
+    ),
+    "a filter that misses": (
+        lambda: nnx.vmap(nothing, in_axes=(nnx.StateAxes({nnx.Param: 0}),))(Layer()),
+        r"the BatchStat at .*mean: no filter takes it .*Add one for the rest, `\.\.\.`",
+    ),
+    "a filter after the last": (
+        lambda: nnx.vmap(nothing, in_axes=nnx.StateAxes({...: 0, nnx.Param: None})),
+        r"Param comes after \.\.\., which takes all",
+    ),
+    "a static argument that is not there": (
+        lambda: nnx.jit(lambda layer: 1, static_argnames="train"),
+        r"there is no argument 'train'; the function takes \(layer\)",
+    ),
+    "a donated argument that is not there": (
+        lambda: nnx.jit(lambda layer: 1, donate_argnums=3),
+        r"donated arguments: there is no argument 3",
+    ),
+    "a static argument of remat": (lambda: nnx.remat(lambda x: x, static_argnums=-2), "there is no argument -2"),
+    "objects in objects in objects": (lambda: nnx.jit(nothing)(deep()), "objects are nested deeper than Python calls"),
+    "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_it_says_where_and_what(misuse: str) -> None:
+    call, text = MISUSES[misuse]
+    with pytest.raises(LiftError) as raised:
+        call()
+    assert re.search(text, str(raised.value)), str(raised.value)
+
+
+def test_what_takes_more_arguments_may_have_any_of_them() -> None:
+    assert nnx.jit(lambda *args, **flags: 2, static_argnums=5, static_argnames="train")(Layer(), train=True) == 2
+
+
+def test_a_list_may_hold_itself() -> None:
+    @nnx.jit
+    def more(layer: Any) -> None:
+        layer.items.append(layer.items[0])
+
+    layer: Any = Layer()
+    layer.items = items = []
+    items.append(items)
+    more(layer)
+    assert layer.items is items
+    assert items[0] is items[1] is items
+
+
+def test_a_compiled_method_is_a_value_like_any_function() -> None:
+    layer: Any = Layer()
+    layer.call = Layer.__call__
+    assert pickle.loads(pickle.dumps(layer)).call is Layer.__call__
+    assert copy.deepcopy(layer).call is Layer.__call__
+    assert nnx.graphdef(layer) == nnx.graphdef(nnx.clone(layer))
+    assert layer(jnp.ones(2)).tolist() == [2, 2]  # without a warning
