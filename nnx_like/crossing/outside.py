@@ -15,7 +15,8 @@ from liftcore import Scope, trace_state
 
 from ..errors import StructureError, TraceContextError
 from ..graph.build import Builder, value_of
-from ..graph.definition import AGAIN, static
+from ..graph.definition import AGAIN, path_text, static
+from ..graph.differences import path_of
 from ..graph.walk import Walk
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -65,8 +66,8 @@ class Outside:
         except RecursionError:
             raise StructureError(
                 groups.where,
-                "a list or a dict holds itself, or objects are nested deeper than Python calls can be.",
-                "Hold what refers to itself in an object, such as `nnx.List`; or see `sys.setrecursionlimit`.",
+                "objects are nested deeper than Python calls can be.",
+                "Keep objects that are linked in a chain in a list; or see `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
         if packs:
@@ -128,7 +129,8 @@ class Outside:
             builder.table = {index: nodes[place] for index, place in enumerate(change.was) if place is not None}
             return _decoded(builder, result)
         nodes = self.walk.nodes
-        rebuilder = Rebuilder(read, [None if place is None else nodes[place] for place in change.was])
+        existing = [None if place is None else nodes[place] for place in change.was]
+        rebuilder = Rebuilder(read, existing, self._other_trace)
         for definition in change.definitions:
             rebuilder.build(definition)
         result = _decoded(rebuilder, result)
@@ -205,13 +207,25 @@ class Outside:
             holder, form = holders[group][key]
             owner = holder[0] if type(holder) is tuple else holder
             if owner._trace != trace:
-                raise _other_trace(owner)
+                raise self._other_trace(owner)
             changed.append((holder, new if form is None else value_of(new, form)))
         for holder, new in changed:
             if type(holder) is tuple:
                 _replace(holder, new)
             else:
                 _put_value(holder, new)
+
+    def _other_trace(self, owner: Pytree | Variable) -> TraceContextError:
+        """The error about an object, or a variable, of another trace that would have to change."""
+        number = next((number for number, node in enumerate(self.walk.nodes) if node is owner), -1)
+        refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
+        paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs]
+        place = next((f"the {type(owner).__name__} at {path_text(path)}" for path in paths if path), None)
+        return TraceContextError(
+            place or f"a {type(owner).__name__}",
+            f"{self._groups.where} changed it, and it was made outside of the transformation that the call is in.",
+            "Pass it as an argument to the outer function too, instead of using it there by closure.",
+        )
 
 
 _put_value = Variable.__dict__["_value"].__set__
@@ -262,10 +276,11 @@ def crossed(
 class Rebuilder(Builder):
     """A builder that changes the objects which stand for an index already, when it is told to."""
 
-    __slots__ = ("changes", "owner")
+    __slots__ = ("changes", "error", "owner")
 
-    def __init__(self, read: Callable[[str, Any], Any], existing: Any) -> None:
+    def __init__(self, read: Callable[[str, Any], Any], existing: Any, error: Callable[[Any], Exception]) -> None:
         super().__init__(read, existing)
+        self.error = error
         self.changes: list[Callable[[], None]] = []
         self.owner: Any = None
 
@@ -279,7 +294,7 @@ class Rebuilder(Builder):
     def _change_container(self, made: Any, items: Any) -> None:
         if self.owner is not None and self.owner._trace != self.trace:
             if not _same_items(made, items):
-                raise _other_trace(self.owner)
+                raise self.error(self.owner)
             return
         self.changes.append(functools.partial(super()._change_container, made, items))
 
@@ -287,7 +302,7 @@ class Rebuilder(Builder):
         held = vars(made)
         if made._trace != self.trace:
             if not _same_items(held, attributes):
-                raise _other_trace(made)
+                raise self.error(made)
             return
 
         def change() -> None:
@@ -299,7 +314,7 @@ class Rebuilder(Builder):
     def _change_variable(self, made: Any, value: Any, metadata: dict[str, Any]) -> None:
         if made._trace != self.trace:
             if made._value is not value or made._metadata != metadata:
-                raise _other_trace(made)
+                raise self.error(made)
             return
 
         def change() -> None:
@@ -318,14 +333,6 @@ def _same_items(made: Any, items: Any) -> bool:
     if isinstance(made, dict):
         return list(made) == list(items) and _same_items([*made.values()], [*items.values()])
     return len(made) == len(items) and all(map(operator.is_, made, items))
-
-
-def _other_trace(owner: Pytree | Variable) -> TraceContextError:
-    return TraceContextError(
-        f"a {type(owner).__name__}",
-        "a transformed function changed it, and it was made outside of the transformation around the call.",
-        "Pass it as an argument to the outer function too, instead of using it there by closure.",
-    )
 
 
 def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:

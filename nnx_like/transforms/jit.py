@@ -100,7 +100,7 @@ def jit(
         A `JitFunction`, to be called as `fun`.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method, or shardings do not fit the arguments.
+        LiftArgumentError: if `fun` is a bound method, or shardings do not fit the arguments.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options: dict[str, Any] = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
@@ -182,7 +182,8 @@ class JitFunction:
     def __eq__(self, other: object) -> bool:  # said, so that a transformation takes it for static, as any function
         return self is other
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return id(self)
 
     def __reduce__(self) -> str:
         """It is pickled by its name, as functions are."""
@@ -358,7 +359,12 @@ class LoweredFunction:
         self.stage = lowered.stage
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The program as a string, in the dialect that JAX chooses."""
+        """The program as a string.
+
+        Args:
+            dialect: the dialect, such as `"stablehlo"`; by default the one that JAX chooses.
+            debug_info: whether to include locations in the source code.
+        """
         return self._lowered.as_text(dialect, debug_info=debug_info)
 
     def cost_analysis(self) -> Any:
