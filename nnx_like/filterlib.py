@@ -5,8 +5,8 @@ most often a `Variable`. Each of these forms is a filter:
 
     ...  True        Everything()        all
     None  False      Nothing()           none
-    a type           OfType(T)           values that are a `T`, or whose `.type` is a subclass of it
-    a string         WithTag(tag)        values whose `tag` is that, such as the streams of `Rngs`
+    a type           OfType(T)           values of that type, or whose `.type` is a subclass of it
+    a string         WithTag(tag)        values with that `tag`, such as the streams of `Rngs`
     tuple list set   Any(*filters)       what one of them matches
                      All(*filters)       what all of them match
                      Not(filter)         what the filter does not match
@@ -14,7 +14,7 @@ most often a `Variable`. Each of these forms is a filter:
                      PathIn(*paths)      the values at these paths
     a callable       itself
 
-Where several filters are given, a value goes to the first that matches it: give the narrower ones first.
+If there are several filters, a value goes to the first one that matches it, so give narrower filters first.
 
 Example:
     >>> pairs = [(("encoder", "kernel"), 1.0), (("encoder", "steps"), 2), (("head", "kernel"), 3.0)]
@@ -100,7 +100,7 @@ class OfType(core.OfType):
 
 
 class WithTag(core.WithTag):
-    """Matches values whose `tag` is that, whatever their path.
+    """Matches values with that `tag`, at any path.
 
     Example:
         >>> class Stream:
@@ -167,7 +167,7 @@ class PathIn(core.SubtreePredicate):
 
 
 class Any(core.Any):
-    """Matches what one of the filters matches; with none given, nothing.
+    """Matches values that at least one of the filters matches; without filters, no value.
 
     Example:
         >>> Any(int, "dropout")
@@ -187,7 +187,7 @@ class Any(core.Any):
 
 
 class All(core.All):
-    """Matches what all of the filters match; with none given, everything.
+    """Matches values that all of the filters match; without filters, every value.
 
     Example:
         >>> All(float, PathContains("head"))(("head", "scale"), 1.0)
@@ -207,7 +207,7 @@ class All(core.All):
 
 
 class Not(core.Not):
-    """Matches what the filter does not match.
+    """Matches values that the filter does not match.
 
     Example:
         >>> Not(float)(("steps",), 3)
@@ -243,7 +243,7 @@ def to_predicate(filter: Filter) -> Predicate:
         A callable of a path and a value.
 
     Raises:
-        InvalidFilterError: if `filter` is none of these forms.
+        InvalidFilterError: if `filter` does not have one of these forms.
     """
     if isinstance(filter, core.SubtreePredicate):
         return filter
@@ -274,8 +274,8 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
         One predicate for each.
 
     Raises:
-        LiftArgumentError: if a filter comes after `...`, which leaves nothing for it.
-        InvalidFilterError: if one is no filter.
+        LiftArgumentError: if a filter comes after `...`, which matches everything.
+        InvalidFilterError: if one of them is not a filter.
     """
     filters = tuple(filters)
     for index, filter in enumerate(filters):
@@ -303,16 +303,16 @@ def group(
     Args:
         pairs: `(path, value)`.
         filters: the filters, in order.
-        complete: whether it is an error that no filter matches a value; else such values are left out.
-        where: what asks, for the error.
+        complete: whether a value that no filter matches is an error; otherwise such values are left out.
+        where: the name of the caller, for the error.
 
     Returns:
         One list of pairs for each filter.
 
     Raises:
         LiftArgumentError: if a filter comes after `...`.
-        InvalidFilterError: if one is no filter.
-        UnmatchedFilterError: if no filter matches a value and `complete`.
+        InvalidFilterError: if one of them is not a filter.
+        UnmatchedFilterError: if no filter matches a value, and `complete` is True.
     """
     predicates = filters_to_predicates(filters)
     if predicates and isinstance(predicates[0], Everything):  # most often there is nothing to ask

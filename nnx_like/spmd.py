@@ -32,7 +32,7 @@ _rules: contextvars.ContextVar[Rules] = contextvars.ContextVar("rules", default=
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
-    """Says, in a `with` block, on which axes of the mesh the axes of variables lie that have other names.
+    """Maps logical axis names to mesh axes within a `with` block.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,8 +43,8 @@ def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
         P(None, 'model')
 
     Args:
-        rules: pairs of a name and an axis of the mesh, some of them, or None; the first that has the name counts. The
-            metadata `sharding_rules` of a variable come before them.
+        rules: a mapping, or pairs, from a logical name to a mesh axis, a tuple of mesh axes, or None. The first pair
+            with the name applies. The metadata `sharding_rules` of a variable have precedence.
     """
     before = _rules.set(tuple(rules.items() if isinstance(rules, Mapping) else rules))
     try:
@@ -54,7 +54,7 @@ def logical_axis_rules(rules: Rules | Mapping[str, Any]) -> Iterator[None]:
 
 
 def get_partition_spec(tree: Tree) -> Tree:
-    """A pytree with the `PartitionSpec` of each variable in the place of its value.
+    """Returns a pytree with the `PartitionSpec` of each variable in place of its value.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,7 +65,7 @@ def get_partition_spec(tree: Tree) -> Tree:
         (P(None, 'model'), P())
 
     Args:
-        tree: a state, an object, or any pytree that holds variables. What names no axes lies on all devices alike.
+        tree: a state, an object, or any pytree that holds variables. Variables without axis names are replicated.
 
     Returns:
         The same pytree, with new variables; other leaves become `P()`.
@@ -74,7 +74,7 @@ def get_partition_spec(tree: Tree) -> Tree:
 
 
 def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
-    """A pytree with the `NamedSharding` of each variable in the place of its value.
+    """Returns a pytree with the `NamedSharding` of each variable in place of its value.
 
     Example:
         >>> import jax, numpy as np
@@ -89,13 +89,13 @@ def get_named_sharding(tree: Tree, mesh: Mesh) -> Tree:
         mesh: the mesh.
 
     Returns:
-        The same pytree, with new variables; other leaves get the sharding on all devices alike.
+        The same pytree, with new variables; other leaves are replicated.
     """
     return _mapped(lambda leaf: NamedSharding(mesh, _spec(leaf)), tree)
 
 
 def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
-    """A pytree of shapes that say how their arrays are to be sharded, such as a checkpoint is restored into.
+    """Returns a pytree of shapes with shardings, for example to restore a checkpoint.
 
     Example:
         >>> import jax, numpy as np
@@ -107,7 +107,7 @@ def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
 
     Args:
         tree: a pytree with variables, of arrays or of their shapes.
-        mesh: the mesh; by default the one that `jax.set_mesh` set.
+        mesh: the mesh; by default the one of `jax.set_mesh`.
 
     Returns:
         The same pytree, with new variables that hold `jax.ShapeDtypeStruct`s.
@@ -123,11 +123,19 @@ def as_abstract(tree: Tree, mesh: Any = None) -> Tree:
 
 
 def get_abstract_model(init_fn: Callable[[], Any], mesh: Any) -> tuple[Any, Any]:
-    """What is static about the object that a function makes, and its state as sharded shapes. Nothing is computed.
+    """Returns the definition and the abstract state of an object, without computing anything.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> import nnx_like as nnx
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("model",))
+        >>> graphdef, state = nnx.get_abstract_model(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)), mesh)
+        >>> state.kernel.get_value().shape, state.kernel.get_value().sharding.spec
+        ((2, 3), P())
 
     Args:
-        init_fn: makes the object.
-        mesh: the mesh.
+        init_fn: a function without arguments that returns the object.
+        mesh: the mesh of the shardings.
 
     Returns:
         The `GraphDef`, and a `State` whose variables hold `jax.ShapeDtypeStruct`s with shardings.

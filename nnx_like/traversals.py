@@ -22,16 +22,16 @@ def flatten_mapping(
         {'dense/kernel': 1, 'dense/bias': 2}
 
     Args:
-        xs: nested mappings; whatever is no mapping is a leaf.
-        keep_empty_nodes: puts `empty_node` where an empty mapping is, instead of leaving it out.
-        is_leaf: `(path, mapping) -> bool`, says where to stop early.
+        xs: nested mappings; anything that is not a mapping is a leaf.
+        keep_empty_nodes: whether to keep an empty mapping as `empty_node` instead of dropping it.
+        is_leaf: `(path, mapping) -> bool`; returns True for a mapping to keep as a leaf.
         sep: joins the keys of a path, which are strings then; without it a path is a tuple.
 
     Returns:
         `{path: leaf}`, in the order of `xs`.
 
     Raises:
-        TypeError: if `xs` is no mapping.
+        TypeError: if `xs` is not a mapping.
     """
     return flatten_dict(xs, keep_empty_nodes=keep_empty_nodes, is_leaf=is_leaf, sep=sep)
 
@@ -44,14 +44,14 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
         [(('dense', 'kernel'), 1), (('dense', 'bias'), 2)]
 
     Args:
-        xs: nested mappings; whatever is no mapping is a leaf.
-        is_leaf: `(path, mapping) -> bool`, says where to stop early.
+        xs: nested mappings; anything that is not a mapping is a leaf.
+        is_leaf: `(path, mapping) -> bool`; returns True for a mapping to keep as a leaf.
 
     Returns:
         The pairs, in the order of `xs`.
 
     Raises:
-        TypeError: if `xs` is no mapping.
+        TypeError: if `xs` is not a mapping.
     """
     return list(flatten_dict(xs, is_leaf=is_leaf).items())
 
@@ -74,6 +74,6 @@ def unflatten_mapping(
 
     Raises:
         TypeError: if `xs` is neither.
-        ValueError: if a path is empty, or goes on below a leaf.
+        ValueError: if a path is empty, or continues below a leaf.
     """
     return unflatten_dict(xs if isinstance(xs, Mapping) else dict(xs), sep=sep)

@@ -19,9 +19,9 @@ __all__ = ["Adopted", "InScope", "adopt", "object_in_scope"]
 
 @dataclasses.dataclass(frozen=True)
 class Adopted:
-    """An object whose variables are those of a scope: read before each call, and written after it where they changed.
+    """An object whose variables are stored in a scope: each call reads them, and writes those that changed.
 
-    It is called as the object is. Methods and parts of the object are attributes: `adopted.encode(x)`,
+    Call it as you would call the object. Methods and parts of the object are attributes: `adopted.encode(x)`,
     `adopted.layers[0](x)`.
 
     Attributes:
@@ -37,10 +37,10 @@ class Adopted:
 
         Args:
             *args: the arguments.
-            **kwargs: those by name.
+            **kwargs: the keyword arguments.
 
         Raises:
-            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
+            ModifyScopeVariableError: if it changes a variable in an immutable collection.
         """
         return run(self.scope, self.plan, _called, (Steps(), *args), kwargs)
 
@@ -58,12 +58,12 @@ class Adopted:
             True
 
         Args:
-            fn: called as `fn(object, *args, **kwargs)`. The object ends with the call.
+            fn: called as `fn(object, *args, **kwargs)`. The object exists only during the call.
             *args: its arguments.
-            **kwargs: those by name.
+            **kwargs: the keyword arguments.
 
         Raises:
-            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
+            ModifyScopeVariableError: if it changes a variable in an immutable collection.
         """
         return run(self.scope, self.plan, fn, args, kwargs)
 
@@ -99,15 +99,15 @@ def adopt(
     *streams: str,
     metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
 ) -> Adopted:
-    """An object as a part of a model of scopes: its variables are variables of the scope, at their paths.
+    """Uses an object in a model of scopes: its variables become variables of the scope, at their paths.
 
-    The collection of a variable is named after its kind: `Param` is in "params", `BatchStat` in "batch_stats", a kind
-    of your own under the name that `nnx.register_variable_name` gave it. So an object stands in functions of scopes and
-    in Linen-style modules, under any lift, in `init` too. Where its variables exist, `make` is run for the structure
-    alone.
+    The kind of a variable decides its collection: `Param` goes into "params", `BatchStat` into "batch_stats", and a
+    kind of your own into the collection that `nnx.register_variable_name` names. An object can be used in functions of
+    scopes and in Linen-style modules, under any lift, and in `init`. If its variables exist already, `make` runs only
+    to find the structure.
 
-    Random streams of the object have keys that are drawn from the streams of the scope, anew for each call. What a call
-    changes of attributes that are no variables ends with the call; new variables are kept.
+    RNG streams of the object draw their keys from the streams of the scope, new ones in each call. Changes of
+    attributes that are not variables are lost after the call; new variables are kept.
 
     Example:
         >>> import jax, liftcore, linen_like as nn, nnx_like as nnx
@@ -122,18 +122,18 @@ def adopt(
         (4, 3, 3)
 
     Args:
-        scope: a scope of its own, such as `scope.push("encoder")`.
+        scope: a scope for this object alone, such as `scope.push("encoder")`.
         make: called with `nnx.Rngs`; returns the object, or a pytree of objects.
-        *streams: the names of the streams that it gets, each with a key of the stream of the scope with this name.
-            Without, it gets all streams of the scope, and "params". There is a "default" in any case.
-        metadata_fn: makes the value that stands in a collection, with its box, of a variable that has metadata; None
-            leaves values without boxes.
+        *streams: the names of its streams. Each gets a key from the stream of that name in the scope. By default, the
+            object gets all streams of the scope, and "params". It always gets "default".
+        metadata_fn: turns a variable with metadata into the boxed value in the collection; with None, values are not
+            boxed.
 
     Returns:
-        What is called as the object is.
+        An object to call as you would call the original one.
 
     Raises:
-        ScopeVariableNotFoundError: where a variable is missing and may not be made, or another error that says so.
+        ScopeVariableNotFoundError: if a variable is missing and cannot be created. The scope may raise a related error.
     """
     check_function("adopt", make)
     return Adopted(scope, plan_in(scope, Making(make, streams, metadata_fn, strict=True)))
@@ -162,7 +162,7 @@ class InScope:
         Args:
             scope: the scope of its variables.
             *args: the arguments.
-            **kwargs: those by name.
+            **kwargs: the keyword arguments.
         """
         return adopt(scope, self.make, *self.streams).run(_called, self.steps, *args, **kwargs)
 
@@ -176,7 +176,7 @@ class InScope:
 
 
 def object_in_scope(make: Callable[..., Any], *streams: str) -> InScope:
-    """A function of a scope that calls an object whose variables are those of the scope: `adopt`, and a call.
+    """Makes a function of a scope that adopts an object with `adopt` and calls it.
 
     Example:
         >>> import jax, liftcore, nnx_like as nnx
@@ -189,14 +189,14 @@ def object_in_scope(make: Callable[..., Any], *streams: str) -> InScope:
 
     Args:
         make: called with `nnx.Rngs`; returns the object.
-        *streams: the names of the streams that it gets; without, all that the scope has.
+        *streams: the names of the streams that it gets; by default all streams of the scope.
 
     Returns:
-        `called(scope, *args, **kwargs)`. Its attributes are such functions of methods and parts of the object:
-        `object_in_scope(make).encode(scope, x)`.
+        A function `called(scope, *args, **kwargs)`. Its attributes are functions for the methods and parts of the
+        object: `object_in_scope(make).encode(scope, x)`.
 
     Raises:
-        LiftArgumentError: where `make` cannot be called.
+        LiftArgumentError: if `make` cannot be called.
     """
     check_function("object_in_scope", make)
     return InScope(make, streams, Steps())

@@ -61,7 +61,7 @@ def part_of(module: Any, path: Sequence[str]) -> Any:
         path: names of submodules.
 
     Raises:
-        LiftArgumentError: where there is none.
+        LiftArgumentError: if there is none.
     """
     return _during_setup(module, lambda bound: _submodule(bound, path).unbind()[0]) if path else module
 

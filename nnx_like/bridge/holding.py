@@ -26,7 +26,7 @@ def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
         variable: the variable.
 
     Raises:
-        LiftArgumentError: where a variable of another kind is there.
+        LiftArgumentError: if a variable of another kind is there.
     """
     *above, name = names
     for each in above:

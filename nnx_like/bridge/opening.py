@@ -66,7 +66,7 @@ class Plan:
     Attributes:
         definition: its definition; the keys in it are names in collections.
         places: the places of its variables.
-        random: the state of its random streams, by path.
+        random: the state of its RNG streams, by path.
         boxing: see `Making`.
         strict: see `Making`.
         make: makes intermediates that the object begins with, where it has some: no collection keeps them.
@@ -118,7 +118,7 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
         plan: that of the object.
         fn: called as `fn(object, *args, **kwargs)`.
         args: the arguments.
-        kwargs: those by name.
+        kwargs: the keyword arguments.
     """
     given = dict(_values(scope, plan))
     random = drawn(scope, dict(plan.random))

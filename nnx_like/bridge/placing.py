@@ -16,14 +16,14 @@ from ..variablelib.variable import Variable
 __all__ = ["RANDOM", "Names", "Placed", "Random"]
 
 RANDOM = ""
-"""The group of the state of random streams, which no collection holds: keys come from the streams of the scope."""
+"""The group of the state of RNG streams, which no collection holds: keys come from the streams of the scope."""
 
 Names = tuple[str, ...]
 """A place in a tree of variables: `(collection, *names)`."""
 
 
 class Random(NamedTuple):
-    """The state of a random stream.
+    """The state of an RNG stream.
 
     Attributes:
         tag: the name of the stream.
@@ -42,7 +42,7 @@ class Placed(Walk):
     Attributes:
         definition: the definition; the keys in it are places without their collections.
         found: the variables and arrays by place.
-        random: the state of random streams, by path.
+        random: the state of RNG streams, by path.
     """
 
     __slots__ = ("definition", "found", "random")

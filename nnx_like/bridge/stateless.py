@@ -13,12 +13,12 @@ __all__ = ["Functional", "functional"]
 
 
 class Functional:
-    """An object that exists as states only: `init` makes them, `apply` calls methods on an object made of them.
+    """An object that exists only as states: `init` creates them, and `apply` calls methods on an object made of them.
 
     Args:
         module_type: the class of the object.
-        args: the arguments of it.
-        kwargs: those by name, without `rngs`.
+        args: its arguments.
+        kwargs: the keyword arguments, without `rngs`.
     """
 
     def __init__(self, module_type: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -29,20 +29,20 @@ class Functional:
         """The state of a new object.
 
         Args:
-            rngs: given to the class by name, where it is not None.
+            rngs: passed to the class by name, if it is not None.
         """
         made = self._made(rngs)
         self.graphdef = graphdef(made)
         return state(made)
 
     def apply(self, *states: Any) -> Caller:
-        """What is called as the object, whose methods and parts are attributes.
+        """Returns an object to call as you would call the original one; methods and parts are attributes.
 
         Args:
             *states: the values.
 
         Returns:
-            What a call of it returns is the result, and the `GraphDef` and the state afterwards.
+            A call of it returns the result, and a pair of the new `GraphDef` and state.
         """
         known = self.graphdef
         if known is None:
@@ -54,7 +54,7 @@ class Functional:
 
 
 def functional(cls: Callable[..., Any]) -> Callable[..., Functional]:
-    """A class of objects as pure functions of states.
+    """Turns a class of objects into pure functions of states.
 
     Example:
         >>> import jax.numpy as jnp

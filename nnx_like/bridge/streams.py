@@ -1,4 +1,4 @@
-"""Random streams of objects that stand in a scope: their keys are drawn from the streams of that scope."""
+"""RNG streams of objects that stand in a scope: their keys are drawn from the streams of that scope."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _has_key(stream: RngStream) -> bool:
 
 
 def drawn(scope: Scope, random: Mapping[Names, Random]) -> dict[Names, Any]:
-    """The state of random streams for one call: keys that are drawn from a scope, and counts of zero."""
+    """The state of RNG streams for one call: keys that are drawn from a scope, and counts of zero."""
     return {path: _state(scope, one) for path, one in random.items()}
 
 

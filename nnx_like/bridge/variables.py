@@ -35,7 +35,7 @@ _BOX = "linen_box"
 
 @jax.tree_util.register_pytree_with_keys_class
 class NNXMeta(AxisMetadata):
-    """The box of a variable of an object that has metadata: kind and metadata, round the value.
+    """The box of a variable with metadata: its kind and metadata, around the value.
 
     Attributes:
         var_type: the kind.
@@ -47,40 +47,40 @@ class NNXMeta(AxisMetadata):
         self.var_type, self.value, self.metadata = var_type, value, dict(metadata)
 
     def unbox(self) -> Any:
-        """The value, constrained to lie as the metadata says, where there is a mesh."""
+        """Returns the value, with a sharding constraint from the metadata if there is a mesh."""
         spec = self.get_partition_spec()
         return self.value if spec is None else constrain(self.value, spec, self.metadata.get("mesh"))
 
     def replace_boxed(self, value: Any) -> NNXMeta:
-        """The same kind and metadata round another value."""
+        """Returns a box of the same kind and metadata around another value."""
         return NNXMeta(self.var_type, value, self.metadata)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """The metadata with the name of an axis more."""
+        """Returns a box whose metadata has one more axis name."""
         return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """The metadata with the name of an axis less."""
+        """Returns a box whose metadata has one axis name less."""
         return NNXMeta(self.var_type, self.value, _names(index, params).inside(self.var_type, self.metadata, ""))
 
     def get_partition_spec(self) -> PartitionSpec | None:
-        """How the value lies on a mesh; None where the metadata does not say."""
+        """Returns the `PartitionSpec` of the value, or None if the metadata names no axes."""
         if not self.metadata.get("out_sharding"):
             return None
         spec: PartitionSpec = get_partition_spec(self.to_nnx_variable()).get_raw_value()
         return spec
 
     def to_nnx_variable(self) -> Variable[Any]:
-        """The variable that was put in the box."""
+        """Returns the variable that was boxed."""
         return self.var_type.from_metadata(self.value, self.metadata)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], Any]:
-        """The value is the child, all else is static."""
+        """Returns the value as the only child; kind and metadata are static."""
         return ((jax.tree_util.GetAttrKey("value"), self.value),), (self.var_type, StaticMetadata(self.metadata))
 
     @classmethod
     def tree_unflatten(cls, static: Any, children: Any) -> NNXMeta:
-        """The box of its parts."""
+        """Returns a box made of its parts."""
         return cls(static[0], next(iter(children)), static[1].metadata)
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ def _names(index: int, params: Mapping[Any, Any]) -> AxisNames:
 
 
 def to_linen_var(variable: Variable[Any]) -> Any:
-    """The value of a variable as it stands in a collection: in a box where there is metadata.
+    """The value of a variable as a collection holds it: boxed if there is metadata.
 
     Example:
         >>> import nnx_like as nnx
@@ -100,7 +100,7 @@ def to_linen_var(variable: Variable[Any]) -> Any:
         (1.0, NNXMeta(Param, 1.0, {'tag': 'x'}))
 
     Args:
-        variable: the variable; one that `to_nnx_var` made has its box again.
+        variable: the variable; if `to_nnx_var` made it, it gets its box back.
     """
     value, metadata = variable.get_raw_value(), variable.get_metadata()
     box = metadata.get(_BOX)
@@ -121,8 +121,8 @@ def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
         ('model',)
 
     Args:
-        collection: the name; a kind is made and registered for one that is unknown.
-        value: the value, which may be in a box.
+        collection: the name; for an unknown one, a new kind is made and registered.
+        value: the value, which may be boxed.
     """
     if isinstance(value, NNXMeta):
         return value.to_nnx_variable()
@@ -139,9 +139,9 @@ def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
 def nnx_attrs_to_linen_vars(
     nnx_attrs: Any, metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
 ) -> dict[str, Any]:
-    """The variables of an object as plain dicts, `{collection: {name: … value}}`, such as `init` returns them.
+    """The variables of an object as plain dicts, `{collection: {name: … value}}`, as `init` returns them.
 
-    A collection is named after the kind of its variables. The state of random streams is not among them.
+    A collection is named after the kind of its variables. The state of RNG streams is omitted.
 
     Example:
         >>> import nnx_like as nnx
@@ -150,7 +150,7 @@ def nnx_attrs_to_linen_vars(
 
     Args:
         nnx_attrs: an object, or nested dicts of variables.
-        metadata_fn: makes of a variable what stands in the dicts; None leaves values without boxes.
+        metadata_fn: turns a variable into the value in the dicts; with None, values are not boxed.
     """
     found: dict[str, Any] = {}
     for place, holder in Placed(nnx_attrs).found.items():
@@ -171,7 +171,7 @@ def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Plain dicts of variables as nested dicts of `Variable`, which `nnx.update` takes for an object.
 
-    Names are texts. Where the object has lists, `nnx.restore_int_paths` makes numbers of those that are.
+    Names are strings. If the object has lists, call `nnx.restore_int_paths` to turn decimal strings into integers.
 
     Example:
         >>> linen_vars_to_nnx_attrs({"params": {"dense": {"kernel": 1.0}}})["dense"]["kernel"]
@@ -183,7 +183,7 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
         variables: `{collection: {name: … value}}`.
 
     Raises:
-        LiftArgumentError: where two variables of different collections have one path.
+        LiftArgumentError: if two variables of different collections have the same path.
     """
     attributes: dict[str, Any] = {}
     for (collection, *names), value in leaves_of(variables):

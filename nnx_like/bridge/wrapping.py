@@ -78,7 +78,7 @@ class Wrapped(Module):
         return self._run(_steps(method), args, kwargs, rngs, mutable)
 
     def lazy_init(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Self:
-        """Makes the variables before a first call, and computes nothing else.
+        """Creates the variables before the first call, without computing the result.
 
         Args:
             *args: the arguments of a call; arrays may be `jax.ShapeDtypeStruct`.
@@ -207,12 +207,12 @@ class LinenPart(Wrapped):
 
 
 class ToNNX(Wrapped):
-    """A Linen-style module, or a function of a scope, as an object: its variables are attributes, by their paths.
+    """A Linen-style module, or a function of a scope, as an object: its variables are attributes at their paths.
 
-    The kind of a variable is the one that is registered for its collection: those of "params" are `Param`. What a call
-    changes of them is changed in the object. All methods and submodules of the module are reached by their names. The
-    variables are made by the first call that needs them, by `lazy_init`, or by arguments of a call given here. Fields
-    of the module, such as `deterministic`, may be set on the object; those of its submodules stay as they are.
+    The kind of a variable is the one that is registered for its collection: variables of "params" are `Param`. A call
+    changes the variables in place. All methods and submodules of the module are attributes. To create the variables,
+    make a call, call `lazy_init`, or pass the arguments of a call here. Fields of the module, such as `deterministic`,
+    can be set on the object; fields of its submodules cannot.
 
     Example:
         >>> import jax.numpy as jnp
@@ -231,15 +231,15 @@ class ToNNX(Wrapped):
         ((4, 2), (3, 2))
 
     Args:
-        module: the module; one that is bound gives its variables too. Or a function, called as `fn(scope, *args)`.
-        *args: the arguments of a call, to make the variables at once; see `lazy_init`. `Rngs` may come first.
-        rngs: the streams, of which the object holds its own, forked ones. Each call draws a key from each of them;
-            "default" is "params" where there is no such stream. Without, a call may be given keys.
-        variables: the variables, if there are some: `{collection: {name: … value}}`.
-        **kwargs: the arguments of a call by name.
+        module: the module; a bound one also gives its variables. Or a function, called as `fn(scope, *args)`.
+        *args: the arguments of a call, to create the variables at once; see `lazy_init`. The first may be `Rngs`.
+        rngs: the streams; the object forks them and holds the forks. Each call draws a key from each stream; if there
+            is no stream "params", "default" is used. Without `rngs`, pass keys to each call.
+        variables: the variables, if they exist already: `{collection: {name: … value}}`.
+        **kwargs: keyword arguments of a call.
 
     Raises:
-        LiftArgumentError: where two variables of different collections have one path.
+        LiftArgumentError: if two variables of different collections have the same path.
     """
 
     def __init__(
@@ -268,9 +268,10 @@ FromLinen = ToNNX
 
 
 def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls an object, or a method of one, to make the variables of all that is wrapped in it.
+    """Calls an object, or a method of one, to create the variables of all modules that are wrapped in it.
 
-    What is wrapped makes its variables at its first call anyway; this makes them before, as `init` would.
+    A wrapped module creates its variables at its first call anyway. This function creates them earlier, as `init`
+    would.
 
     Example:
         >>> import jax.numpy as jnp
@@ -282,7 +283,7 @@ def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
     Args:
         fn: the object, or a method of it.
         *args: the arguments of a call.
-        **kwargs: those by name.
+        **kwargs: the keyword arguments.
 
     Returns:
         The object.

@@ -9,7 +9,7 @@ __all__ = ["Caller"]
 
 
 class Caller:
-    """What stands for an object, or for what is below it: attributes and items lead on, and a call makes the object.
+    """Stands for an object, or a part of it, that is made at each call. Attributes and items select parts.
 
     Example:
         >>> class Line:
@@ -21,8 +21,8 @@ class Caller:
 
     Args:
         make: makes the object.
-        after: called with the object after each call of a method; its result comes back beside that of the method.
-        steps: what leads from the object to what this stands for.
+        after: called with the object after each method call; its result is returned beside that of the method.
+        steps: the attributes and items that lead from the object to this part.
     """
 
     __slots__ = ("_after", "_make", "_steps")

@@ -25,10 +25,10 @@ Kind = type[Variable[Any]]
 def capture(
     fn: Callable[..., Any] | Kind, *var_types: Kind, init: Any = None, method_outputs: Kind | None = None
 ) -> Any:
-    """Makes a function return also what modules store by `sow` and `perturb` while it runs.
+    """Makes a function also return the values that modules store by `sow` and `perturb` while it runs.
 
-    The modules are as they were afterwards: nothing is left in their attributes. Transformations inside take along what
-    is stored, so a value that is stored under `vmap` comes out with an axis more.
+    Nothing is left in the attributes of the modules. Transformations inside handle stored values like any others, so a
+    value that is stored under `vmap` gains the mapped axis.
 
     Example:
         >>> import nnx_like as nnx
@@ -56,15 +56,16 @@ def capture(
         fn: a module, a method of a module, or a function whose first argument is the module. A type of variables in its
             place makes a decorator for functions.
         *var_types: the types of variables that are captured. Others that are stored are dropped.
-        init: a state of perturbations, such as a captured one: what `perturb` adds.
+        init: a state of perturbations, for example a captured one, which `perturb` adds.
         method_outputs: a type of variables that the results of all public methods are stored as, under their names.
 
     Returns:
-        A function that returns `(result, state, …)`, a state for each type; where there are no types, the result. What
-        is of several types, such as a `Perturbation`, which is an `Intermediate` too, is in the state of the first.
+        A function that returns `(result, state, …)` with a state for each type; without types, only the result. A
+        variable that matches several types, such as a `Perturbation`, which is also an `Intermediate`, is in the state
+        of the first one.
 
     Raises:
-        StructureError: where `init` has a value for a module that there is not.
+        StructureError: if `init` has a value for a module that does not exist.
     """
     if isinstance(fn, type) and issubclass(fn, Variable):
         kinds = (fn, *var_types)

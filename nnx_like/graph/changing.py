@@ -32,13 +32,13 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
     Args:
         node: an object, or a pytree that holds objects.
-        state: a state or a nested mapping; it may be of a part of the graph. A leaf that is a variable brings its value
-            and its metadata, another leaf a value. A path that the graph has not becomes an attribute.
-        states: others.
+        state: a state or a nested mapping, which may cover only a part of the graph. A leaf that is a variable gives
+            value and metadata; any other leaf gives a value. If the graph lacks a path, an attribute is created there.
+        states: more states.
 
     Raises:
-        LiftArgumentError: where a path leads to what holds no variables.
-        TraceContextError: inside a transformation that the graph was not passed to.
+        LiftArgumentError: if a path leads to something that cannot hold variables.
+        TraceContextError: inside a transformation to which the graph was not passed.
     """
     here = dict(listed(node)[1])
     writes = [(path, leaf, here.get(path)) for path, leaf in pairs_of_states((state, *states))]
@@ -66,7 +66,7 @@ def _owner(node: Any, path: Path) -> Any:
             node = vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
         except (KeyError, IndexError, TypeError) as error:
             raise LiftArgumentError(
-                "update", f"nothing is at {path_text(path[: number + 1])} of the graph.", "Make it first."
+                "update", f"nothing is at {path_text(path[: number + 1])} of the graph.", "Create it first."
             ) from error
     return node
 
@@ -89,7 +89,7 @@ def _unchangeable(where: str, holder: Any, what: str) -> LiftArgumentError:
 
 
 def pop(node: Any, *filters: Filter) -> Any:
-    """Takes the variables and arrays that filters match out of a graph, wherever it refers to them.
+    """Removes the variables and arrays that filters match from a graph, at all their paths, and returns them.
 
     Example:
         >>> import nnx_like as nnx
@@ -99,14 +99,14 @@ def pop(node: Any, *filters: Filter) -> Any:
 
     Args:
         node: an object, or a list or dict that holds objects.
-        filters: for each state what it takes; at least one.
+        filters: one filter for each state; at least one.
 
     Returns:
         One `State`; for several filters a tuple of them.
 
     Raises:
-        LiftArgumentError: where there is no filter, or what is taken lies in what cannot be changed.
-        TraceContextError: inside a transformation that the graph was not passed to; nothing is taken then.
+        LiftArgumentError: if there is no filter, or a variable is inside a value that cannot be changed.
+        TraceContextError: inside a transformation to which the graph was not passed; then nothing is removed.
     """
     if not filters:
         raise LiftArgumentError("pop", "no filter says what to take.", "Write `pop(model, nnx.Intermediate)`.")
@@ -182,7 +182,7 @@ class _Removal:
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
-    """Sets metadata of all variables of a graph that a filter takes.
+    """Sets metadata of all variables of a graph that a filter matches.
 
     Example:
         >>> import nnx_like as nnx
@@ -193,11 +193,11 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> N
 
     Args:
         node: an object, or a pytree that holds objects.
-        only: which variables.
-        **metadata: the metadata by name.
+        only: a filter for the variables.
+        **metadata: names and values of the metadata.
 
     Raises:
-        TraceContextError: inside a transformation that the graph was not passed to; nothing is set then.
+        TraceContextError: inside a transformation to which the graph was not passed; then nothing is set.
     """
     [found] = group(listed(node)[1], [only], complete=False)
     chosen = [leaf for _, leaf in found if isinstance(leaf, Variable)]

@@ -1,4 +1,4 @@
-"""Other ways to take a graph apart, and back: flat, and as one mapping."""
+"""Other ways to split and merge a graph: flat, and as one mapping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], An
 
     Args:
         node: an object, or a pytree that holds objects.
-        with_paths: whether the paths are told; if not, the variables and arrays come in a list.
+        with_paths: whether to return paths; if False, the variables and arrays are returned in a list.
     """
     definition, pairs = listed(node)
     return GraphDef(definition), FlatState(pairs) if with_paths else [leaf for _, leaf in pairs]
@@ -35,9 +35,21 @@ def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], An
 def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
     """Makes a graph of its definition and its values: the inverse of `flatten`.
 
+    Example:
+        >>> import nnx_like as nnx
+        >>> graphdef, flat = nnx.graph.flatten(nnx.Dict(w=nnx.Param(2.0)))
+        >>> nnx.graph.unflatten(graphdef, flat).w.value
+        2.0
+
     Args:
-        graphdef: what is static.
+        graphdef: the static part of the graph, as `flatten` returns it.
         state: a `FlatState`, a `State`, or the values in a list, in the order of `flatten`.
+
+    Returns:
+        New objects, as the definition describes them.
+
+    Raises:
+        LiftArgumentError: if a value is missing, or the graph has no such path.
     """
     if isinstance(state, Sequence) and not isinstance(state, FlatState):
         return merge(graphdef, FlatState(list(zip(graphdef.paths, state, strict=True))))
@@ -45,7 +57,7 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 
 
 def unpack(node: Any, *filters: Filter) -> Any:
-    """`split`, with each state and the definition in one pytree, which is a mapping as the state is.
+    """Like `split`, but each state comes with the definition in one pytree, a `GraphState`.
 
     Example:
         >>> import jax
@@ -56,7 +68,8 @@ def unpack(node: Any, *filters: Filter) -> Any:
 
     Args:
         node: an object, or a pytree that holds objects.
-        filters: for each `GraphState` what it takes; the first that matches counts. Without, there is one.
+        filters: one filter for each `GraphState`; a variable goes to the first one that matches it. Without filters,
+            there is one `GraphState`.
 
     Returns:
         A `GraphState`; for several filters a tuple of them.

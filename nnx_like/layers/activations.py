@@ -74,7 +74,7 @@ __all__ = [
 
 
 class PReLU(Module):
-    """`x` where it is not negative, and `negative_slope * x` where it is, with a slope that is learned.
+    """`x` if it is not negative, otherwise `negative_slope * x`, with a trainable slope.
 
     Source: He et al., "Delving Deep into Rectifiers", https://arxiv.org/abs/1502.01852; one slope for all features.
 
@@ -86,10 +86,10 @@ class PReLU(Module):
         Array([-1.,  3.], dtype=float32)
 
     Args:
-        negative_slope_init: the first value of the slope.
+        negative_slope_init: makes the initial slope.
         dtype: the dtype of the computation; by default that of the inputs.
         param_dtype: the dtype of the slope.
-        promote_dtype: brings `(inputs, negative_slope)` to `dtype`, where that is given.
+        promote_dtype: converts `(inputs, negative_slope)` to `dtype`, if it is given.
         negative_slope_metadata: the metadata of the slope.
     """
 
@@ -111,7 +111,7 @@ class PReLU(Module):
         """Maps each element.
 
         Raises:
-            LiftArgumentError: where the inputs are integers, in which a slope has no place, and no `dtype` was given.
+            LiftArgumentError: if the inputs are integers, in which a slope has no place, and no `dtype` was given.
         """
         x, slope = jnp.asarray(inputs), value_of(self.negative_slope)
         if self.dtype is not None:

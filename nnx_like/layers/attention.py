@@ -62,14 +62,14 @@ class MultiHeadAttention(Module):
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing; where there is a dropout rate it is given here or at the call, or set
             by `train()` and `eval()`.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernels.
         out_kernel_init: makes that of `out`; by default as the others.
         bias_init: makes the biases.
         out_bias_init: makes that of `out`; by default as the others.
         use_bias: whether the projections have biases.
-        attention_fn: what attends, called with query, key and value, and with the keyword arguments `mask`,
+        attention_fn: the attention function, called with query, key and value, and with the keyword arguments `mask`,
             `dropout_rng`, `dropout_rate`, `broadcast_dropout`, `deterministic`, `dtype`, `precision`, `module` (None,
             or what sows) and `is_causal`.
         decode: whether a call takes one position and attends to those that came before, which the cache holds; here or
@@ -92,7 +92,7 @@ class MultiHeadAttention(Module):
         key_ln_scale_metadata: the metadata of the scale of `key_ln`.
 
     Raises:
-        LiftArgumentError: where features and heads do not divide.
+        LiftArgumentError: if the number of features is not divisible by the number of heads.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class MultiHeadAttention(Module):
             qkv_sharding: that of queries, keys and values.
 
         Raises:
-            LiftArgumentError: where inputs, mask and cache do not fit together, or something was not given.
+            LiftArgumentError: if inputs, mask and cache do not fit together, or something was not given.
         """
         inputs_k, inputs_v = self._inputs(inputs_q, inputs_k, inputs_v)
         query = self.query(inputs_q, out_sharding=qkv_sharding)
@@ -295,7 +295,7 @@ class MultiHeadAttention(Module):
             max_length: the number of positions of that cache.
 
         Raises:
-            LiftArgumentError: where one of the sizes of a cache is given without the other.
+            LiftArgumentError: if only one of the sizes of a cache is given.
         """
         if deterministic is not None:
             self.deterministic = deterministic

@@ -217,7 +217,7 @@ class Cell(RNNCellBase):
             carry_init: makes a state; by default that of the cell, or zeros.
 
         Raises:
-            LiftArgumentError: where there is no stream, or the shape has no axis of features.
+            LiftArgumentError: if there is no stream, or the shape has no axis of features.
         """
         stream = carry_stream(self.rngs if rngs is None else rngs)
         if stream is None:
@@ -268,7 +268,7 @@ def carry_stream(rngs: Any) -> RngStream | None:
         rngs: `Rngs`, a stream, or None.
 
     Raises:
-        LiftArgumentError: where it is something else.
+        LiftArgumentError: if it has another type.
     """
     if rngs is None or isinstance(rngs, RngStream):
         return rngs

@@ -52,11 +52,11 @@ class Conv(Module):
         mask: multiplied with the kernel, of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is.
+        conv_general_dilated: the convolution, called like `jax.lax.conv_general_dilated`.
         promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
@@ -65,7 +65,7 @@ class Conv(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: where features do not divide into groups, the mask does not fit the kernel, or `rngs` has no
+        LiftArgumentError: if features do not divide into groups, the mask does not fit the kernel, or `rngs` has no
             streams.
     """
 
@@ -126,7 +126,7 @@ class Conv(Module):
             out_sharding: the sharding of the product, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where inputs and window do not fit together.
+            LiftArgumentError: if inputs and window do not fit together.
         """
         x, kernel, bias = _promoted(self, inputs)
         return nn.convolve(
@@ -175,8 +175,8 @@ class ConvTranspose(Module):
         mask: multiplied with the kernel, of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         transpose_kernel: whether the kernel is that of the `Conv` which this layer is the transpose of.
@@ -188,7 +188,7 @@ class ConvTranspose(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: where the mask does not fit the kernel, or `rngs` has no streams.
+        LiftArgumentError: if the mask does not fit the kernel, or `rngs` has no streams.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class ConvTranspose(Module):
             inputs: `(*batch, *spatial, in_features)`.
 
         Raises:
-            LiftArgumentError: where inputs and window do not fit together.
+            LiftArgumentError: if inputs and window do not fit together.
         """
         x, kernel, bias = _promoted(self, inputs)
         return nn.convolve_transpose(

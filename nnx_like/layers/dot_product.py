@@ -46,8 +46,8 @@ def dot_product_attention_weights(
                 [0.33, 0.67]]], dtype=float32)
 
     Args:
-        query: what asks.
-        key: what is compared with it.
+        query: the queries.
+        key: the keys.
         bias: added to the products, broadcast to the weights.
         mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
         broadcast_dropout: whether all heads and examples drop the same weights.
@@ -55,14 +55,14 @@ def dot_product_attention_weights(
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
         dtype: that of the computation; by default what query and key promote to.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
         promote_dtype: brings `(query, key)` to one dtype.
         is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
 
     Raises:
-        LiftArgumentError: where shapes do not fit together, or a key is missing.
+        LiftArgumentError: if shapes do not match, or a key is missing.
     """
     query, key = promote_dtype((query, key), dtype=dtype)
     return nn.dot_product_attention_weights(
@@ -114,9 +114,9 @@ def dot_product_attention(
                [ 33.,  67.]], dtype=float32)
 
     Args:
-        query: what asks.
-        key: what is compared with it.
-        value: what is averaged.
+        query: the queries.
+        key: the keys.
+        value: the values to average.
         bias: added to the products, broadcast to the weights.
         mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
         broadcast_dropout: whether all heads and examples drop the same weights.
@@ -124,14 +124,14 @@ def dot_product_attention(
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
         dtype: that of the computation; by default what query, key and value promote to.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
         promote_dtype: brings `(query, key, value)` to one dtype.
         is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
 
     Raises:
-        LiftArgumentError: where shapes do not fit together, or a key is missing.
+        LiftArgumentError: if shapes do not match, or a key is missing.
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     fused = dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]

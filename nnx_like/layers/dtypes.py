@@ -32,7 +32,7 @@ def promote_dtype(
         inexact: whether it must be floating or complex; integers then promote with `float32`.
 
     Raises:
-        LiftArgumentError: where `dtype` is neither floating nor complex, and `inexact` is True.
+        LiftArgumentError: if `dtype` is neither floating nor complex, and `inexact` is True.
     """
     return tuple(nn.promote_dtype(*args, dtype=dtype, inexact=inexact))
 

@@ -23,11 +23,11 @@ _UNIT_VECTORS = variance_scaling(1.0, "fan_in", "normal", out_axis=0)  # of expe
 
 
 class Embed(Module):
-    """A table that turns the integers from 0 to `num_embeddings - 1` into vectors.
+    """A table that maps the integers from 0 to `num_embeddings - 1` to vectors.
 
-    Negative indices count from the end, and those past it give NaN; a table of one vector gives that one always. To
-    share the table with the last layer of a language model (Press & Wolf, https://arxiv.org/abs/1608.05859), call
-    `attend`.
+    Negative indices count from the end, and an index out of range gives NaN; a table of one vector always gives that
+    vector. To share the table with the last layer of a language model (Press & Wolf, https://arxiv.org/abs/1608.05859),
+    call `attend`.
 
     Variables: `Param` `embedding`, `(num_embeddings, features)`.
 
@@ -49,7 +49,7 @@ class Embed(Module):
         embedding_metadata: the metadata of the table.
 
     Raises:
-        LiftArgumentError: where `rngs` has no streams.
+        LiftArgumentError: if `rngs` has no streams.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Embed(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where the inputs are no integers.
+            LiftArgumentError: if the inputs are no integers.
         """
         return self._table().lookup(inputs, out_sharding)
 
@@ -92,7 +92,7 @@ class Embed(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where the vectors have another size.
+            LiftArgumentError: if the vectors have another size.
         """
         return self._table().attend(query, out_sharding)
 

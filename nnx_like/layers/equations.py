@@ -1,4 +1,4 @@
-"""`Einsum`: the product of inputs and a kernel that an equation says."""
+"""`Einsum`: the product of inputs and a kernel given by an equation."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Einsum(Module):
         ((8, 2, 4), (8, 4), (16, 11, 8, 4))
 
     Args:
-        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`; None where each call says it.
+        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`; None if each call gives it.
         kernel_shape: the shape of the kernel.
         bias_shape: the sizes of those axes of the result that the kernel has too; by default there is no bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
-        einsum_op: what multiplies, called as `jax.numpy.einsum` is.
+        einsum_op: the multiplication, called like `jax.numpy.einsum`.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
         rngs: each of kernel and bias draws a key from `params`.
@@ -55,7 +55,7 @@ class Einsum(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: where it is no such equation, or `rngs` has no streams.
+        LiftArgumentError: if the equation is not of this form, or `rngs` has no streams.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Einsum(Module):
             out_sharding: the sharding of the product, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where there is no equation, or inputs and parameters do not fit it.
+            LiftArgumentError: if there is no equation, or inputs and parameters do not fit it.
         """
         equation = self.einsum_str if einsum_str is None else einsum_str
         if equation is None:

@@ -36,7 +36,7 @@ class GroupNorm(Norm):
         num_features: the number of features, the size of the last axis.
         num_groups: the number of groups; None where their size is given.
         group_size: the number of features in a group; None where the number of groups is given.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of scale and bias.
         use_bias: whether there is a bias.
@@ -56,7 +56,7 @@ class GroupNorm(Norm):
         scale_metadata: the metadata of the scale.
 
     Raises:
-        LiftArgumentError: where the features do not divide into groups.
+        LiftArgumentError: if the number of features is not divisible into groups.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GroupNorm(Norm):
             mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
         Raises:
-            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs, or the last
+            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs, or the last
                 axis is not averaged over.
         """
         x, *params = self._promoted(x)
@@ -155,7 +155,7 @@ class InstanceNorm(Norm):
 
     Args:
         num_features: the number of features, the product of the sizes of `feature_axes`.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of scale and bias.
         use_bias: whether there is a bias.
@@ -210,7 +210,7 @@ class InstanceNorm(Norm):
             mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
         Raises:
-            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
         """
         x, *params = self._promoted(x)
         features = self._axes("feature_axes", self.feature_axes, x)

@@ -44,11 +44,11 @@ class Linear(Module):
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is.
+        dot_general: the multiplication, called like `jax.lax.dot_general`.
         promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
@@ -57,7 +57,7 @@ class Linear(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: where `rngs` has no streams.
+        LiftArgumentError: if `rngs` has no streams.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Linear(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where the inputs have another size.
+            LiftArgumentError: if the inputs have another size.
         """
         arrays = (inputs, value_of(self.kernel), value_of(self.bias))
         x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)
@@ -140,11 +140,11 @@ class LinearGeneral(Module):
         param_dtype: the dtype of the parameters.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
-        dot_general_cls: makes what multiplies, at each call; it counts in place of `dot_general`.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
+        dot_general_cls: called in each call; returns the function to use in place of `dot_general`.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
         rngs: each of kernel and bias draws a key from `params`.
@@ -152,7 +152,7 @@ class LinearGeneral(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: where `in_features` and `axis` are not as many, an axis is there twice, the axes of the batch
+        LiftArgumentError: if `in_features` and `axis` are not as many, an axis is there twice, the axes of the batch
             do not lead, or `rngs` has no streams.
     """
 
@@ -208,7 +208,7 @@ class LinearGeneral(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where the inputs have no such axes, or those have other sizes.
+            LiftArgumentError: if the inputs have no such axes, or those have other sizes.
         """
         arrays = (inputs, value_of(self.kernel), value_of(self.bias))
         x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)

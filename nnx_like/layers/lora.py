@@ -62,7 +62,7 @@ class LoRA(Module):
         b_metadata: the metadata of `lora_b`.
 
     Raises:
-        LiftArgumentError: where the rank is not positive, `base_module` cannot be called, or `rngs` has no streams.
+        LiftArgumentError: if the rank is not positive, `base_module` cannot be called, or `rngs` has no streams.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LoRA(Module):
             **kwargs: those of `base_module`.
 
         Raises:
-            LiftArgumentError: where the inputs have another size.
+            LiftArgumentError: if the inputs have another size.
         """
         arrays = (x, value_of(self.lora_a), value_of(self.lora_b))
         x, a, b = self.promote_dtype(arrays, dtype=self.dtype)
@@ -151,7 +151,7 @@ class LoRALinear(Linear):
         **kwargs: those of `Linear`.
 
     Raises:
-        LiftArgumentError: where the rank is not positive, or `rngs` has no streams.
+        LiftArgumentError: if the rank is not positive, or `rngs` has no streams.
     """
 
     def __init__(
@@ -195,6 +195,6 @@ class LoRALinear(Linear):
             out_sharding: the sharding of the result of `Linear`, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: where the inputs have another size.
+            LiftArgumentError: if the inputs have another size.
         """
         return super().__call__(inputs, out_sharding) + self.lora(inputs)

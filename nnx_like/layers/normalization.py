@@ -39,11 +39,11 @@ class BatchNorm(Norm):
 
     Args:
         num_features: the number of features, the size of `axis`.
-        use_running_average: whether to normalise with the running averages, as when the model is evaluated; None where
-            each call says it.
-        axis: the axis that is not averaged over.
-        momentum: how much of the running averages stays.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        use_running_average: whether to normalise with the running averages, as when the model is evaluated; None if
+            each call gives it.
+        axis: the axis of features, which is not averaged over.
+        momentum: the weight of the old running averages.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of scale and bias.
         use_bias: whether there is a bias.
@@ -103,7 +103,7 @@ class BatchNorm(Norm):
             mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
         Raises:
-            LiftArgumentError: where nothing says which averages to use, or shapes do not fit.
+            LiftArgumentError: if nothing says which averages to use, or shapes do not fit.
         """
         if use_running_average is None:
             use_running_average = self.use_running_average
@@ -150,14 +150,14 @@ class LayerNorm(Norm):
 
     Args:
         num_features: the number of features, the product of the sizes of `feature_axes`.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of scale and bias.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
+        reduction_axes: the axes to average over.
         feature_axes: the axes for which scale and bias have values of their own.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
         axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
@@ -207,7 +207,7 @@ class LayerNorm(Norm):
             mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
         Raises:
-            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
         """
         x, *params = self._promoted(x)
         axes = self._axes("reduction_axes", self.reduction_axes, x)
@@ -237,7 +237,7 @@ class RMSNorm(Norm):
         param_dtype: the dtype of the scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
+        reduction_axes: the axes to average over.
         feature_axes: the axes for which the scale has values of their own.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
         axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
@@ -283,7 +283,7 @@ class RMSNorm(Norm):
             mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
 
         Raises:
-            LiftArgumentError: where an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
         """
         x, *params = self._promoted(x)
         axes = self._axes("reduction_axes", self.reduction_axes, x)

@@ -46,7 +46,7 @@ def new_param(
         kind: the type of the variable.
 
     Raises:
-        LiftArgumentError: where `rngs` has no streams.
+        LiftArgumentError: if `rngs` has no streams.
     """
     if not isinstance(rngs, Rngs) and not hasattr(rngs, "params"):
         raise LiftArgumentError(
@@ -93,11 +93,11 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
     """Checks that inputs of some shape have a number of features.
 
     Raises:
-        LiftArgumentError: where they have not.
+        LiftArgumentError: if they have not.
     """
     if given[-1:] != (expected,):
         raise LiftArgumentError(
             layer,
-            f"the layer is for {expected} features, and was called with inputs of shape {given}.",
-            f"Make it for them, or pass inputs of shape (..., {expected}).",
+            f"the layer expects {expected} features, given inputs of shape {given}.",
+            f"Create it with that number of features, or pass inputs of shape (..., {expected}).",
         )

@@ -52,7 +52,8 @@ class RNN(Module):
     """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `scan`.
 
     Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`, to outputs likewise. The
-    cell says by `num_feature_axes` how many axes `features` are. Variables: those of the cell, below `cell`.
+    attribute `num_feature_axes` of the cell is the number of axes in `features`. Variables: those of the cell, below
+    `cell`.
 
     Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. What comes
     after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
@@ -70,7 +71,7 @@ class RNN(Module):
         return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
         keep_order: whether outputs are in the order of the inputs even if `reverse`.
-        unroll: how many iterations one step of the compiled loop runs.
+        unroll: the number of iterations in one step of the compiled loop.
         state_axes: for each filter what `scan` does with variables of the cell: an axis, `Carry`, or None for variables
             that no step writes; see `StateAxes`. By default all are carried: each step draws other keys.
         broadcast_rngs: a filter of streams of the cell that give the same keys in all steps, and other keys in each
@@ -79,7 +80,7 @@ class RNN(Module):
             seed 0, False for what the cell kept or the call is given.
 
     Raises:
-        LiftArgumentError: where `cell` is no cell, or `rngs` something else.
+        LiftArgumentError: if `cell` is not a cell, or `rngs` has another type.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class RNN(Module):
             rngs: where the first carry is drawn from.
 
         Raises:
-            LiftArgumentError: where inputs, carry and lengths do not fit together.
+            LiftArgumentError: if inputs, carry and lengths do not fit together.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
@@ -215,7 +216,7 @@ class Bidirectional(Module):
             forked, or a stream; True for one of seed 0, False for those that the layers have.
 
     Raises:
-        LiftArgumentError: where one of the layers cannot be called, or `rngs` is something else.
+        LiftArgumentError: if one of the layers cannot be called, or `rngs` has another type.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class Bidirectional(Module):
             keep_order: must not be False, since outputs of both directions are merged step by step.
 
         Raises:
-            LiftArgumentError: where `initial_carry` is no pair, `reverse` is True, or `keep_order` is False.
+            LiftArgumentError: if `initial_carry` is no pair, `reverse` is True, or `keep_order` is False.
         """
         self._check(initial_carry, reverse, keep_order)
         return_carry = self.return_carry if return_carry is None else return_carry

@@ -28,8 +28,8 @@ class SpectralNorm(Module):
     """Calls a layer after dividing each matrix of its parameters by its largest singular value, so that this is 1.
 
     Arrays of more dimensions count as matrices of shape `(-1, features)`; scalars and vectors stay as they are. Each
-    call goes on with the power iteration that finds the value, unless told not to store what it found. Source: Miyato
-    et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
+    call continues the power iteration that finds this value, unless `update_stats` is False. Source: Miyato et al.,
+    "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
 
     Variables: those of the layer, which are changed in place; in the dict `batch_stats`, for a parameter `kernel` of
     shape `(in, features)`, a `BatchStat` `("kernel", "u")`, `(1, features)`, and `("kernel", "sigma")`, `()`.
@@ -49,13 +49,13 @@ class SpectralNorm(Module):
         dtype: the dtype that divided matrices are rounded to; by default, what they and `u` promote to. They are
             stored in their own.
         param_dtype: the dtype of `u` and `sigma`.
-        error_on_non_matrix: whether arrays of more than two dimensions are refused.
+        error_on_non_matrix: whether arrays of more than two dimensions are an error.
         update_stats: whether a call stores the `u` and `sigma` that it found; `train()` and `eval()` set it, as the
             attribute `use_running_average`, which means the opposite.
         rngs: each `u` draws a key from `params`.
 
     Raises:
-        LiftArgumentError: where `layer_instance` is no module, or has an array that is refused.
+        LiftArgumentError: if `layer_instance` is not a module, or has an array that is not allowed.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class SpectralNorm(Module):
             update_stats: whether to store what the power iteration found; counts in place of the attribute.
 
         Raises:
-            LiftArgumentError: where nothing says whether to store it.
-            StructureError: where the layer has a parameter that it had not before.
+            LiftArgumentError: if nothing says whether to store it.
+            StructureError: if the layer has a parameter that it had not before.
         """
         if update_stats is None:
             if self.use_running_average is None:
@@ -156,7 +156,7 @@ class WeightNorm(Module):
             is folded from its next one.
 
     Raises:
-        LiftArgumentError: where `layer_instance` is no module, or a parameter that is to be scaled lacks an axis.
+        LiftArgumentError: if `layer_instance` is not a module, or a parameter to scale lacks an axis.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class WeightNorm(Module):
             **kwargs: its keyword arguments.
 
         Raises:
-            StructureError: where the layer has a parameter that it had not before.
+            StructureError: if the layer has a parameter that it had not before.
         """
         for path, param in self._chosen():
             features, value = self._features(path, param), param[...]

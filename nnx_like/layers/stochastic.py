@@ -38,15 +38,15 @@ class Dropout(Module):
     Args:
         rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
-        deterministic: whether to return the inputs as they are; None where each call says it.
+        deterministic: whether to return the inputs as they are; None if each call gives it.
         rng_collection: the name of the stream to fork, and of the one that a call's `rngs` are asked for.
-        rngs: the streams, or one, of which a fork becomes the attribute `rngs`; None where each call passes one.
+        rngs: the streams, or one, of which a fork becomes the attribute `rngs`; None if each call passes one.
 
     Attributes:
         rngs: an `RngStream`, or None.
 
     Raises:
-        LiftArgumentError: where `rngs` is something else, or has no such stream.
+        LiftArgumentError: if `rngs` has another type, or has no such stream.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Dropout(Module):
             rngs: the streams, the stream or the key to use; counts in place of the attribute.
 
         Raises:
-            LiftArgumentError: where nothing says whether to drop, or what to draw from; the rate is no probability, an
+            LiftArgumentError: if nothing says whether to drop, or what to draw from; the rate is no probability, an
                 axis does not exist or the inputs are integers.
         """
         deterministic = self.deterministic if deterministic is None else deterministic

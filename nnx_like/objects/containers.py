@@ -1,6 +1,6 @@
-"""Containers that are objects: `List`, `Dict` and `Sequential`.
+"""Containers that are modules: `List`, `Dict` and `Sequential`.
 
-Plain lists and dicts hold layers just as well. These are shared by reference, and have methods of modules.
+Plain lists and dicts can hold layers too. These containers also have the methods of modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class List(Module, MutableSequence[Item]):
-    """A list that is a module: its items are attributes, and may be anything.
+    """A list that is a module: its items are attributes of any type.
 
     Example:
         >>> import nnx_like as nnx
@@ -30,7 +30,7 @@ class List(Module, MutableSequence[Item]):
         [2, 3]
 
     Args:
-        items: what the list begins with.
+        items: the initial items.
     """
 
     # The item at index 1 is the attribute "1": a walk over attributes reaches the items with nothing else to know.
@@ -108,8 +108,8 @@ class List(Module, MutableSequence[Item]):
         """Sorts the items in place.
 
         Args:
-            key: what of an item is compared.
-            reverse: whether the largest comes first.
+            key: called with an item; returns the value that is compared.
+            reverse: whether to sort in descending order.
         """
         self._hold(sorted(self, key=key, reverse=reverse))
 
@@ -125,7 +125,7 @@ class List(Module, MutableSequence[Item]):
 
 
 class Dict(Module, MutableMapping[str, Item]):
-    """A dict that is a module: its values are attributes, and may be anything.
+    """A dict that is a module: its values are attributes of any type.
 
     Example:
         >>> import nnx_like as nnx
@@ -150,7 +150,7 @@ class Dict(Module, MutableMapping[str, Item]):
         if not isinstance(name, str):
             raise StructureError(
                 f"{type(self).__name__}[{name!r}]",
-                f"names are texts, given a {type(name).__name__}.",
+                f"names must be strings, given {type(name).__name__}.",
                 "Write `str(name)`, or use a plain dict.",
             )
         setattr(self, name, value)
@@ -172,10 +172,10 @@ class Dict(Module, MutableMapping[str, Item]):
 
 
 class Sequential(Module):
-    """Calls layers in order: each one is given what the one before it returned.
+    """Calls layers in order: each layer gets the result of the one before.
 
-    A tuple is given as positional arguments, a dict as keyword arguments. The first layer is given the arguments of
-    the call.
+    A tuple is passed as positional arguments, a dict as keyword arguments. The first layer gets the arguments of the
+    call.
 
     Example:
         >>> import jax.numpy as jnp
@@ -185,7 +185,7 @@ class Sequential(Module):
         0.0
 
     Args:
-        *fns: layers and functions.
+        *fns: the layers, or any other functions.
 
     Attributes:
         layers: a `List` of them.
@@ -199,14 +199,14 @@ class Sequential(Module):
 
         Args:
             *args: those of the first layer.
-            rngs: random streams for each layer that takes `rngs`.
+            rngs: RNG streams for each layer that takes `rngs`.
             **kwargs: keyword arguments of the first layer.
 
         Returns:
             What the last layer returns; without layers, the arguments, those by position if there are any.
 
         Raises:
-            TypeError: where a layer cannot be called.
+            TypeError: if a layer cannot be called.
         """
         result: Any = args[0] if len(args) == 1 else args or kwargs or None
         for number, fn in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""`display`: objects as a notebook shows them, by treescope where that is installed, and printed where it is not."""
+"""`display`: objects as a notebook shows them, with treescope if it is installed, otherwise as printed text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["display"]
 
 
 def display(*args: Any) -> None:
-    """Shows objects and other values in a notebook by `treescope`, and prints them elsewhere.
+    """Shows objects and other values: with `treescope` in a notebook, otherwise as printed text.
 
     Example:
         >>> import nnx_like as nnx
@@ -21,7 +21,7 @@ def display(*args: Any) -> None:
         )
 
     Args:
-        *args: what is shown.
+        *args: the values to show.
     """
     if _is_notebook() and importlib.util.find_spec("treescope") is not None:
         treescope = importlib.import_module("treescope")

@@ -1,7 +1,8 @@
-"""What of an object is data, and the marks `data` and `static` that say it for what is not seen.
+"""Which attributes of an object are data, and the marks `data` and `static`.
 
-Variables, objects and arrays are data, and so is what holds them: lists, tuples, dicts, any pytree. All else is static.
-So marks are rarely needed: `data` makes data of a Python number, and `static` checks that there is none in a value.
+Variables, objects and arrays are data, and so are lists, tuples, dicts and other pytrees that hold them. Everything
+else is static. So marks are rarely needed: `data` makes a Python number data, and `static` checks that a value holds no
+data.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _STATIC_TYPES = frozenset(
 
 
 def register_data_type(kind: Kind, /) -> Kind:
-    """Registers a class whose objects are data where they are attributes.
+    """Registers a class whose instances are data when they are attributes.
 
     Example:
         >>> import nnx_like as nnx
@@ -68,7 +69,7 @@ def register_data_type(kind: Kind, /) -> Kind:
         True
 
     Args:
-        kind: the class. It is a decorator too.
+        kind: the class. The function can be used as a decorator.
 
     Returns:
         The class.
@@ -89,7 +90,7 @@ def is_data(value: Any, /) -> bool:
         (True, True, False, False)
 
     Args:
-        value: any value. Of what holds others, `has_data` tells.
+        value: any value. For a container, use `has_data`.
     """
     if type(value) in _STATIC_TYPES:
         return False
@@ -116,7 +117,7 @@ def has_data(value: Any, /) -> list[Any]:
         value: any pytree.
 
     Returns:
-        What is data in it, in the order of its leaves; an attribute is data where there is any.
+        The data in it, in the order of its leaves. An attribute is data if there is any.
     """
     kind = type(value)
     if kind in _STATIC_TYPES:
@@ -140,8 +141,8 @@ def _sorted(names: Mapping[Any, Any]) -> list[Any]:
 def data(value: Any = _NONE, /, **options: Any) -> Any:
     """Marks an attribute as data, whatever its value.
 
-    What holds arrays, variables or objects is data without. A number of Python, or a text, is static unless it is
-    marked: marked ones are leaves of the object as a pytree.
+    Values that hold arrays, variables or objects are data without a mark. A Python number or a string is static unless
+    it is marked; a marked one is a leaf of the object as a pytree.
 
     Example:
         >>> import jax
@@ -160,17 +161,17 @@ def data(value: Any = _NONE, /, **options: Any) -> Any:
         [1.5]
 
     Args:
-        value: the value of the attribute; left out where a field of a class is marked.
-        **options: those of `dataclasses.field`, where a field is marked.
+        value: the value of the attribute; omit it to mark a field of a class.
+        **options: options of `dataclasses.field`, if a field is marked.
 
     Returns:
-        A mark, which the assignment takes off again.
+        A mark, which the assignment removes.
     """
     return _mark(value, False, options)
 
 
 def static(value: Any = _NONE, /, **options: Any) -> Any:
-    """Marks an attribute as static: it is a part of the structure, and it is checked that it holds no data.
+    """Marks an attribute as static, that is, as a part of the structure, and checks that it holds no data.
 
     Example:
         >>> import nnx_like as nnx
@@ -181,11 +182,11 @@ def static(value: Any = _NONE, /, **options: Any) -> Any:
         3
 
     Args:
-        value: the value of the attribute; left out where a field of a class is marked.
-        **options: those of `dataclasses.field`, where a field is marked.
+        value: the value of the attribute; omit it to mark a field of a class.
+        **options: options of `dataclasses.field`, if a field is marked.
 
     Returns:
-        A mark, which the assignment takes off again.
+        A mark, which the assignment removes.
     """
     return _mark(value, True, options)
 
@@ -228,7 +229,7 @@ def unmarked(owner: str, name: str, mark: Any) -> tuple[Any, bool]:
         The value, and whether it is static.
 
     Raises:
-        StructureError: where it marks a field of a class and not a value.
+        StructureError: if it marks a field of a class and not a value.
     """
     if _VALUE not in mark.metadata:
         kind = "static" if mark.metadata[MARK] else "data"
@@ -246,7 +247,7 @@ def dataclass(cls: Kind, /) -> Kind: ...
 def dataclass(cls: None = None, /, **options: Any) -> Callable[[Kind], Kind]: ...
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
 def dataclass(cls: Any = None, /, **options: Any) -> Any:
-    """Makes a dataclass of an object's class: `dataclasses.dataclass`, and type checkers know `data` and `static`.
+    """Makes a dataclass of an object's class: `data` and `static` mark its fields.
 
     Example:
         >>> import nnx_like as nnx
@@ -259,20 +260,20 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
 
     Args:
         cls: the class, a subclass of `Pytree`.
-        **options: those of `dataclasses.dataclass`.
+        **options: options of `dataclasses.dataclass`.
 
     Returns:
-        The class; without one a decorator.
+        The class; without `cls`, a decorator.
 
     Raises:
-        StructureError: where the class is no subclass of `Pytree`.
+        StructureError: if the class is not a subclass of `Pytree`.
     """
 
     def make(cls: Any) -> Any:
         if not issubclass(cls, _data_types):
             raise StructureError(
                 f"dataclass({cls.__name__})",
-                "it is no subclass of `Pytree`.",
+                "it is not a subclass of `Pytree`.",
                 "Derive it from `Pytree` or `Module`, or write `dataclasses.dataclass`.",
             )
         return dataclasses.dataclass(**options)(cls)

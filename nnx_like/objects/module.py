@@ -1,4 +1,4 @@
-"""`Module`: the base of layers and models, with what is stored on the way and attributes that are set for all below."""
+"""`Module`: the base class of layers and models, with `sow`, `perturb`, `train` and `eval`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 class Module(Pytree):
-    """The base of layers and models: an object (see `Pytree`) that holds variables and other modules.
+    """The base class of layers and models: an object (see `Pytree`) that holds variables and other modules.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ class Module(Pytree):
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Stores a value on the way, such as an activation: in a variable of this module, or of `capture`.
+        """Stores an intermediate value, such as an activation, in a variable of this module or of `capture`.
 
         Example:
             >>> import nnx_like as nnx
@@ -68,13 +68,13 @@ class Module(Pytree):
             name: the name of the attribute.
             value: the value.
             reduce_fn: called as `reduce_fn(stored, value)`; by default it appends to a tuple.
-            init_fn: makes what is stored before the first value; by default an empty tuple.
+            init_fn: makes the initial stored value; by default an empty tuple.
 
         Returns:
-            Whether the value was stored; inside `capture` only those of the types that it captures are.
+            Whether the value was stored. Inside `capture`, only values of the captured types are stored.
 
         Raises:
-            StructureError: where the attribute is something else.
+            StructureError: if the attribute exists and is not such a variable.
         """
         kind = _variable_type(variable_type)
         captures = vars(self).get(CAPTURES)
@@ -92,7 +92,7 @@ class Module(Pytree):
         return True
 
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """Adds a variable that is zero to a value, so that its derivative is that of the value.
+        """Adds a variable with the value zero to a value, so that the gradient of the variable is that of the value.
 
         Example:
             >>> import nnx_like as nnx
@@ -109,11 +109,11 @@ class Module(Pytree):
             variable_type: the type of the variable, or its name.
 
         Returns:
-            The value, plus what the variable holds. Inside `capture` that does not capture such variables, and was not
-            given one, it is the value.
+            The value plus that of the variable. Inside a `capture` that neither captures such variables nor was given
+            one, it is the value unchanged.
 
         Raises:
-            StructureError: where the attribute is something else.
+            StructureError: if the attribute exists and is not such a variable.
         """
         kind = _variable_type(variable_type)
         captures = vars(self).get(CAPTURES)
@@ -139,7 +139,7 @@ class Module(Pytree):
         return held
 
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
-        """Sets attributes of this module and all modules below, of those that have them.
+        """Sets attributes in this module and all its submodules. A module that lacks an attribute is skipped.
 
         Example:
             >>> import nnx_like as nnx
@@ -149,12 +149,12 @@ class Module(Pytree):
             (0.5, 0.2)
 
         Args:
-            *filters: which modules; one that any of the filters matches, by default all.
-            raise_if_not_found: whether it is an error that no module has one of the attributes.
+            *filters: filters for the modules; a module is included if any filter matches it. By default all are.
+            raise_if_not_found: whether it is an error if no module has one of the attributes.
             **attributes: the values by name.
 
         Raises:
-            StructureError: where no module has one of the attributes.
+            StructureError: if no module has one of the attributes.
         """
         missing = set(attributes)
         matches = to_predicate(list(filters) if filters else ...)
@@ -174,7 +174,7 @@ class Module(Pytree):
         """Sets all modules to training: `deterministic=False` and `use_running_average=False`.
 
         Args:
-            **attributes: others to set, for `set_attributes`.
+            **attributes: more attributes to set, as in `set_attributes`.
         """
         self.set_attributes(deterministic=False, use_running_average=False, **attributes, raise_if_not_found=False)
 
@@ -182,7 +182,7 @@ class Module(Pytree):
         """Sets all modules to evaluation: `deterministic=True` and `use_running_average=True`.
 
         Args:
-            **attributes: others to set, for `set_attributes`.
+            **attributes: more attributes to set, as in `set_attributes`.
         """
         self.set_attributes(deterministic=True, use_running_average=True, **attributes, raise_if_not_found=False)
 
@@ -208,7 +208,7 @@ def _variable_type(kind: type[Variable[Any]] | str) -> type[Variable[Any]]:
 
 
 def iter_modules(module: Any, /) -> Iterator[tuple[tuple[Any, ...], Module]]:
-    """Iterates over the modules below a value, and itself; the innermost come first, and each comes once.
+    """Iterates over a value and all modules in it; the innermost come first, and each comes once.
 
     Example:
         >>> import nnx_like as nnx
@@ -227,7 +227,7 @@ def iter_modules(module: Any, /) -> Iterator[tuple[tuple[Any, ...], Module]]:
 
 
 def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
-    """Iterates over the modules right below a value.
+    """Iterates over the direct submodules of a value.
 
     Example:
         >>> import nnx_like as nnx

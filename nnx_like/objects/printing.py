@@ -111,7 +111,7 @@ def value_text(value: Any) -> str:
 
 
 def kind_name(variable: Variable[Any]) -> str:
-    """The name under which a variable is counted: its kind; keys and counts of random streams are one.
+    """The name under which a variable is counted: its kind; keys and counts of RNG streams are one.
 
     Args:
         variable: the variable.

@@ -57,7 +57,7 @@ def _name(step: Any) -> Any:
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
-    """Iterates over all that is below a value, and itself.
+    """Iterates over a value and everything in it.
 
     Example:
         >>> import nnx_like as nnx
@@ -73,7 +73,7 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
         node: an object, or lists, tuples and dicts of objects.
 
     Yields:
-        The path and the value, also of what is static. What is met again is left out.
+        The path and the value, including static values. An object that was visited before is skipped.
     """
     yield from _below((), node, set())
 
@@ -90,7 +90,7 @@ def _below(path: Path, node: Any, seen: set[int]) -> Iterator[tuple[Path, Any]]:
 
 
 def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
-    """Iterates over the objects and variables right below a value.
+    """Iterates over the objects and variables that a value holds directly.
 
     Example:
         >>> import nnx_like as nnx
@@ -104,7 +104,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
         The name and the object.
 
     Raises:
-        StructureError: where the value is none of these.
+        StructureError: if the value is none of these.
     """
     children = children_of(node)
     if children is None:
@@ -119,7 +119,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
-    """Makes a graph anew, of what a function returns for each part of it.
+    """Rebuilds a graph from what a function returns for each part of it.
 
     Example:
         >>> import nnx_like as nnx
@@ -128,9 +128,9 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
         [4, 6]
 
     Args:
-        f: called with the path and the value of each part, the innermost first; a value that holds others holds new
-            ones by then. It is called once for what is shared.
-        node: an object, or lists, tuples and dicts of objects. It stays as it is.
+        f: called with the path and the value of each part, the innermost first; by then, a value that holds others
+            holds the new ones. It is called once for a shared part.
+        node: an object, or lists, tuples and dicts of objects. It is not changed.
 
     Returns:
         What `f` returns for the whole.
@@ -161,7 +161,7 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
 
 
 def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
-    """The paths of what is reached in more than one way.
+    """The paths of objects, variables and arrays that can be reached in more than one way.
 
     Example:
         >>> import nnx_like as nnx
@@ -171,10 +171,10 @@ def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
 
     Args:
         node: an object, or lists, tuples and dicts of objects.
-        only: a filter of what is looked for, asked with the first path.
+        only: a filter for what to report; it gets the first path.
 
     Returns:
-        For each object, variable or array that is reached in more than one way, its paths.
+        A list of paths for each object, variable or array that can be reached in more than one way.
     """
     found: dict[int, list[Path]] = {}
     first: dict[int, Any] = {}

@@ -20,7 +20,7 @@ Node = TypeVar("Node")
 
 
 def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **attributes: Any) -> Node:
-    """A copy with other attributes, over the same variables and arrays; `Module.set_attributes` without a change.
+    """A copy with other attributes, which shares variables and arrays: `Module.set_attributes` on a copy.
 
     Example:
         >>> import nnx_like as nnx
@@ -32,14 +32,14 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
     Args:
         node: an object, or lists, tuples and dicts of objects.
         only: a filter of the modules that get the attributes.
-        raise_if_not_found: whether it is an error that no module has one of the attributes.
-        **attributes: the values by name. Each module that has an attribute of the name gets the value.
+        raise_if_not_found: whether it is an error if no module has one of the attributes.
+        **attributes: names and values. They are set in each module that has an attribute of that name.
 
     Returns:
-        New objects. Their variables are those of the old ones.
+        New objects, which share the variables of the old ones.
 
     Raises:
-        StructureError: where no module has one of the attributes.
+        StructureError: if no module has one of the attributes.
     """
     found: set[str] = set()
 
@@ -59,10 +59,10 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
 
 
 def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **kwargs: Any) -> Node:
-    """A copy in another mode, over the same variables: each module is asked to set the mode, by its `set_view`.
+    """A copy in another mode, which shares the variables: `view` calls `set_view` on each module of the copy.
 
-    A module of your own takes part with a method `set_view`. It gets the keyword arguments that it has parameters for.
-    Give them the default None, for what stays as it is.
+    To support this in a module of your own, define a method `set_view`. It gets those keyword arguments for which it
+    has parameters. Give each parameter the default None, which means no change.
 
     Example:
         >>> import nnx_like as nnx
@@ -78,15 +78,15 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
 
     Args:
         node: an object, or lists, tuples and dicts of objects.
-        only: a filter of the modules that are asked.
-        raise_if_not_found: whether it is an error that no module takes one of the arguments.
+        only: a filter for the modules that change.
+        raise_if_not_found: whether it is an error if no module takes one of the arguments.
         **kwargs: what is passed to each `set_view`.
 
     Returns:
-        New objects. Their variables are those of the old ones.
+        New objects, which share the variables of the old ones.
 
     Raises:
-        StructureError: where no module takes one of the arguments.
+        StructureError: if no module takes one of the arguments.
     """
     used: set[str] = set()
 
@@ -127,7 +127,7 @@ def _given(fn: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def view_info(node: Any, /, *, only: Any = ...) -> str:
-    """What `view` can be given for the modules of a model.
+    """The arguments of `view` that the modules of a model support.
 
     Example:
         >>> import nnx_like as nnx
@@ -136,19 +136,19 @@ def view_info(node: Any, /, *, only: Any = ...) -> str:
         ...         '''Sets the mode.
         ...
         ...         Args:
-        ...             deterministic: whether there is no noise.
+        ...             deterministic: whether to add no noise.
         ...         '''
         >>> print(nnx.view_info(nnx.Dict(noise=Noise())))
         Noise:
           deterministic: bool | None = None
-            whether there is no noise.
+            whether to add no noise.
 
     Args:
         node: a module, or lists, tuples and dicts of modules.
-        only: a filter of the modules that are told of.
+        only: a filter for the modules to report.
 
     Returns:
-        For each class of modules that has a `set_view`, its parameters and what the docstring says of them.
+        The parameters of `set_view` with their documentation, for each class of modules that has this method.
     """
     matches = to_predicate(only)
     kinds = {type(module) for path, module in iter_modules(node) if matches(path, module)}

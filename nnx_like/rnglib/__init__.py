@@ -1,4 +1,4 @@
-"""Random streams: keys by name, drawn in order, split for transformations and put back."""
+"""RNG streams: keys by name, drawn in order, split for transformations and put back."""
 
 from __future__ import annotations
 

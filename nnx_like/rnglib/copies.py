@@ -30,10 +30,10 @@ def with_rngs(
     broadcast: Mapping[Filter, Shape] | Shape | None = None,
     only: Filter = True,
 ) -> Any:
-    """Returns a graph like another one, in which streams are split, forked or broadcast.
+    """Returns a copy of a graph in which streams are split, forked or broadcast.
 
-    All other variables, and streams that no rule matches, are those of the original: a change of one is a change of
-    both. A stream that a rule matches draws one key, which is counted, and otherwise stays as it is.
+    The copy shares all other variables, and streams that no rule matches, with the original. A stream that a rule
+    matches draws one key, which it counts; otherwise it does not change.
 
     Example:
         >>> import nnx_like as nnx
@@ -47,19 +47,19 @@ def with_rngs(
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
         split: the shape of the keys that streams are split into, or a mapping from filters to shapes, of which the
-            first filter that matches a stream is taken. Filters are asked about the path of a stream and the stream.
+            first filter that matches a stream applies. A filter gets the path of a stream and the stream.
         fork: a filter, or a sequence of filters, for the streams that are forked.
         broadcast: as `split`, for the streams that hold one new key several times.
-        only: a filter for the streams that are looked at.
+        only: a filter for the streams to change.
 
     Returns:
         The new graph. Without `node`, or with a function in its place: a decorator of functions and methods, or the
         decorated function, which is called with graphs like its arguments.
 
     Raises:
-        LiftArgumentError: where two arguments have filters that match a stream (`...` and a shape for all leave
+        LiftArgumentError: if two arguments have filters that match a stream (`...` and a shape for all leave
             precedence to `split`, then `broadcast`), or a stream is split already.
-        TraceContextError: where a stream belongs to another trace.
+        TraceContextError: if a stream belongs to another trace.
     """
     rules = [
         *_shaped("split", split, RngStream.split),

@@ -19,10 +19,10 @@ KeylessInitializer = Callable[..., jax.Array]
 
 
 class Draws:
-    """What can be called for a key, and so may stand for the key in every function of `jax.random`.
+    """The methods of `jax.random` and of the initializers, on a callable that returns a new key.
 
-    A method takes the arguments of the function of `jax.random` with its name, all but the key. A method with the name
-    of an initializer takes the arguments of that in `jax.nn.initializers`, and returns a function of shape and dtype.
+    A method named like a function of `jax.random` takes its arguments without the key. A method named like an
+    initializer takes the arguments of that in `jax.nn.initializers`, and returns a function of shape and dtype.
     `orthogonal`, `normal`, `uniform` and `truncated_normal` are those of `jax.random`.
 
     Example:

@@ -26,7 +26,7 @@ def reseed(
     policy: Literal["scalars_only", "match_shape"] | ReseedPolicy = "scalars_only",
     **stream_keys: RngValue | RngStream,
 ) -> None:
-    """Seeds the streams of a graph anew, in place, and sets their counts to zero.
+    """Gives the streams of a graph new seeds, in place, and sets their counts to zero.
 
     Each stream gets a key that is drawn from the seed of its name, so that several streams of one name differ; the
     same seeds give the same keys again. If one stream cannot be reseeded, none is.
@@ -44,11 +44,11 @@ def reseed(
         node: an object, or a pytree of objects.
         policy: `"scalars_only"` refuses streams of several keys; `"match_shape"` splits the new key into their shape;
             a function `(path, key, shape) -> keys` makes the new keys.
-        **stream_keys: seeds, keys or streams by name. What is drawn from a stream is counted in it.
+        **stream_keys: seeds, keys or streams by name. A stream that is given here counts the keys drawn from it.
 
     Raises:
-        LiftArgumentError: where a stream has several keys, or a seed or the policy is none.
-        TraceContextError: where a stream belongs to another trace.
+        LiftArgumentError: if a stream has several keys, or a seed or the policy is not valid.
+        TraceContextError: if a stream belongs to another trace.
     """
     new_keys = _policy(policy)
     sources = {name: _source(value, name) for name, value in stream_keys.items()}

@@ -51,7 +51,7 @@ NOT_GIVEN: Any = _NotGiven()
 
 @dataclasses.dataclass
 class SplitBackups(Iterable[StreamBackup]):
-    """What puts streams back: give it to `restore_rngs`, or use it as a context manager.
+    """Restores streams: pass it to `restore_rngs`, or use it as a context manager.
 
     Attributes:
         backups: for each stream that was changed, what it had.
@@ -94,17 +94,17 @@ def split_rngs(
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
         splits: the number of keys, or the shape of them.
-        only: a filter that chooses streams. It is asked about the key and the count, and must match both.
-        squeeze: takes the axis away again; only with `splits=1`.
+        only: a filter for the streams. It must match both the key and the count of a stream.
+        squeeze: whether to remove the new axis; only for `splits=1`.
 
     Returns:
-        What restores the streams: a context manager, which `restore_rngs` takes too. Without `node`, or with a function
-        in its place: a decorator of functions and methods, or the decorated function, in whose calls the streams in the
-        arguments are split.
+        A context manager that restores the streams; you can also pass it to `restore_rngs`. Without `node`, or with a
+        function in its place: a decorator of functions and methods, or the decorated function. Each call splits the
+        streams in its arguments.
 
     Raises:
-        LiftArgumentError: where a stream is split already, or `splits` is no shape.
-        TraceContextError: where a stream belongs to another trace.
+        LiftArgumentError: if a stream is split already, or `splits` is not a shape.
+        TraceContextError: if a stream belongs to another trace.
     """
     shape = check_shape("split_rngs", splits)
     if squeeze and shape != (1,):
@@ -139,18 +139,18 @@ def fork_rngs(
 
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
-        split: how many keys the streams hold meanwhile, or the shape of them; or a mapping from filters to those, where
-            the first filter that matches the key and the count of a stream is taken. With None a stream is forked and
-            not split; streams that no filter matches stay as they are.
+        split: the number of keys that the streams hold until then, or the shape of the keys; or a mapping from filters
+            to those, of which the first filter that matches the key and the count of a stream applies. With None a
+            stream is forked and not split; streams that no filter matches stay as they are.
 
     Returns:
-        What restores the streams: a context manager, which `restore_rngs` takes too. Without `node`, or with a function
-        in its place: a decorator of functions and methods, or the decorated function, in whose calls the streams in the
-        arguments are forked.
+        A context manager that restores the streams; you can also pass it to `restore_rngs`. Without `node`, or with a
+        function in its place: a decorator of functions and methods, or the decorated function. Each call forks the
+        streams in its arguments.
 
     Raises:
-        LiftArgumentError: where a stream is split already, or `split` holds something that is no shape.
-        TraceContextError: where a stream belongs to another trace.
+        LiftArgumentError: if a stream is split already, or `split` holds something that is not a shape.
+        TraceContextError: if a stream belongs to another trace.
     """
     rules = rules_of(split)
     for _, shape in rules:
@@ -160,9 +160,9 @@ def fork_rngs(
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Puts streams back as they were before `split_rngs` or `fork_rngs`.
+    """Restores streams to what they were before `split_rngs` or `fork_rngs`.
 
-    A stream that is whole already keeps its count, so restoring twice does no harm.
+    A stream that is restored already keeps its count, so restoring twice does no harm.
 
     Example:
         >>> import nnx_like as nnx
@@ -176,7 +176,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
         backups: what `split_rngs` or `fork_rngs` returned.
 
     Raises:
-        TraceContextError: where a stream belongs to another trace; then none is put back.
+        TraceContextError: if a stream belongs to another trace; then none is restored.
     """
     kept = list(backups)
     for stream, _, _ in kept:
@@ -255,7 +255,7 @@ def check_changeable(stream: RngStream) -> None:
     """Checks that a stream belongs to the trace that is running.
 
     Raises:
-        TraceContextError: where it does not.
+        TraceContextError: if it does not.
     """
     stream.key.check_live()
     stream.count.check_live()
@@ -265,8 +265,8 @@ def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
     """Checks that a key can be drawn from a stream here.
 
     Raises:
-        LiftArgumentError: where it holds several keys.
-        TraceContextError: where it belongs to another trace.
+        LiftArgumentError: if it holds several keys.
+        TraceContextError: if it belongs to another trace.
     """
     check_changeable(stream)
     shape = stream.key.get_value().shape
@@ -282,7 +282,7 @@ def check_shape(where: str, given: Any) -> tuple[int, ...]:
     """Checks that something is a number of keys, or one for each axis; returns the shape.
 
     Raises:
-        LiftArgumentError: where it is not.
+        LiftArgumentError: if it is not.
     """
     shape = shape_of(given)
     if not all(isinstance(size, int) and size >= 0 for size in shape):

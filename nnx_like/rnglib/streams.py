@@ -41,8 +41,7 @@ class RngStream(Draws, Pytree):
         1
 
     Args:
-        key: a seed, a key, or an array of keys of any shape; one of those is drawn from inside a transformation that
-            takes its axes away.
+        key: a seed, a key, or an array of keys of any shape; to draw from several keys, map over their axes.
         tag: the name of the stream.
 
     Attributes:
@@ -51,7 +50,7 @@ class RngStream(Draws, Pytree):
         count: an `RngCount` of dtype `uint32` and of the shape of `key`.
 
     Raises:
-        LiftArgumentError: where `key` is none of these.
+        LiftArgumentError: if `key` has another type.
     """
 
     tag: str
@@ -72,7 +71,7 @@ class RngStream(Draws, Pytree):
 
         Raises:
             TraceContextError: inside a transformation to which the stream was not passed.
-            LiftArgumentError: where the stream holds an array of keys.
+            LiftArgumentError: if the stream holds an array of keys.
         """
         return _draw(self)
 
@@ -80,7 +79,7 @@ class RngStream(Draws, Pytree):
         """A new stream, seeded with a key drawn from this one.
 
         Args:
-            split: the number of keys of the new stream; an older way to write `split(k)`.
+            split: the number of keys of the new stream; an older form of `split(k)`.
 
         Returns:
             A stream with a count of zero.
@@ -99,7 +98,7 @@ class RngStream(Draws, Pytree):
         return self.fork(split=k)
 
     def broadcast(self, k: Shape) -> RngStream:
-        """A new stream that holds one key, drawn here, several times: all elements draw the same.
+        """A new stream that repeats one key, drawn here: all elements draw the same keys.
 
         Args:
             k: the shape of the keys.
@@ -130,7 +129,7 @@ class Rngs(Draws, Pytree):
         **rngs: a seed, a key or a stream for each name.
 
     Raises:
-        LiftArgumentError: where something is no seed, key or stream.
+        LiftArgumentError: if an argument is not a seed, a key or a stream.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class Rngs(Draws, Pytree):
 
         Args:
             split: how many keys the new streams hold, as `Rngs.split` takes it; streams that no filter matches are
-                forked. An older way to write `split(k)`.
+                forked. An older form of `split(k)`.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -222,7 +221,7 @@ class Rngs(Draws, Pytree):
 
         Args:
             k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
-                stream is taken. Streams with None, or that none matches, are shared with this object.
+                stream applies. Streams with None, or that none matches, are shared with this object.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -230,7 +229,7 @@ class Rngs(Draws, Pytree):
         return self._each(k, RngStream.split)
 
     def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
-        """New streams that hold one key several times, drawn from the stream of its name: all elements draw the same.
+        """New streams that repeat one key, drawn from the stream of that name: all elements draw the same keys.
 
         Example:
             >>> import nnx_like as nnx
@@ -240,7 +239,7 @@ class Rngs(Draws, Pytree):
 
         Args:
             k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
-                stream is taken. Streams with None, or that none matches, are shared with this object.
+                stream applies. Streams with None, or that none matches, are shared with this object.
 
         Returns:
             Streams with the same names and counts of zero.

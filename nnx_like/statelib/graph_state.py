@@ -15,7 +15,7 @@ __all__ = ["GraphState"]
 
 
 class GraphState(MutableMapping[Any, Any]):
-    """A definition and its state: a mapping, and the pytree, of the state; the definition is static.
+    """A definition and its state. It is the mapping and the pytree of the state; the definition is static.
 
     Example:
         >>> pair = GraphState("definition", State({"kernel": 1.0}))

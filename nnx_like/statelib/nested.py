@@ -55,7 +55,7 @@ def pairs_of(mapping: Mapping[Any, Any]) -> list[tuple[PathParts, Any]]:
         [(('a', 'c'), 2), (('b',), 1)]
 
     Args:
-        mapping: nested mappings; whatever is no mapping is a leaf.
+        mapping: nested mappings; anything that is not a mapping is a leaf.
 
     Returns:
         Pairs of path and leaf.
@@ -88,7 +88,7 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
         Nested dicts.
 
     Raises:
-        LiftArgumentError: if a path is empty, or goes on below a leaf.
+        LiftArgumentError: if a path is empty, or continues below a leaf.
     """
     nested: dict[Any, Any] = {}
     parent: PathParts = ()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def as_pure(tree: T) -> T:
-    """Returns a pytree whose variables are replaced by their values, such as for export or a checkpoint.
+    """Returns a pytree with values in place of variables, for export or a checkpoint.
 
     Example:
         >>> import nnx_like as nnx
@@ -30,7 +30,7 @@ def as_pure(tree: T) -> T:
         tree: a state, an object, or any other pytree.
 
     Returns:
-        A new pytree; what is given stays as it is.
+        A new pytree; `tree` does not change.
     """
 
     def value(leaf: Any) -> Any:

@@ -17,14 +17,14 @@ __all__ = ["FlatState", "State", "state_over"]
 
 
 class State(StateTree):
-    """The variables of an object, without the object: nested mappings that are read by key or by attribute.
+    """The variables of an object, without the object: nested mappings with access by key and by attribute.
 
-    A leaf is whatever is no mapping: most often a `Variable`, or an array. What lies below a key is a `State` again, a
-    view of this one, so that `state.encoder.kernel = x` and `del state["encoder"]["kernel"]` change this state. Keys
-    are strings, and integers for the items of lists. An attribute that the class has (`items`, `map`, ...) hides a key
-    of that name: ask for it as `state["map"]`.
+    A leaf is anything that is not a mapping, most often a `Variable` or an array. The value of a key that is not a leaf
+    is a `State`, a view of a part of this one, so `state.encoder.kernel = x` and `del state["encoder"]["kernel"]`
+    change this state. Keys are strings, and integers for the items of lists. If a key has the name of an attribute of
+    the class (`items`, `map`, ...), read it by `state["map"]`.
 
-    A state is a pytree. Its leaves and its `flat_state` are sorted by key; iteration goes by the order of insertion.
+    A state is a pytree. Its leaves and its `flat_state` are sorted by key; iteration follows the order of insertion.
 
     Example:
         >>> state = State({"encoder": {"kernel": 1.0}, "steps": 3})
@@ -40,8 +40,7 @@ class State(StateTree):
         {'encoder': {'kernel': 20.0}, 'steps': 30}
 
     Args:
-        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, those in it are taken as
-            they are.
+        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, the inner ones are not.
     """
 
     __slots__ = ()
@@ -70,7 +69,7 @@ class State(StateTree):
 
     @classmethod
     def from_flat_path(cls, flat_state: Mapping[PathParts, Any] | Iterable[tuple[PathParts, Any]], /) -> State:
-        """Returns the state with some leaves: the inverse of `flat_state`.
+        """Returns the state of some paths and leaves: the inverse of `flat_state`.
 
         Example:
             >>> State.from_flat_path({("a", "c"): 2, ("b",): 1}).a.c
@@ -83,12 +82,12 @@ class State(StateTree):
             A new state.
 
         Raises:
-            LiftArgumentError: if a path is empty, or goes on below a leaf.
+            LiftArgumentError: if a path is empty, or continues below a leaf.
         """
         return tree_over(cls, nest(flat_state.items() if isinstance(flat_state, Mapping) else flat_state))
 
     def map(self, f: Callable[[PathParts, Any], Any]) -> State:
-        """Returns a state of what `f` makes of each leaf.
+        """Returns a state in which `f` replaces each leaf.
 
         Example:
             >>> State({"a": {"b": 1}}).map(lambda path, leaf: (".".join(path), leaf)).to_pure_dict()
@@ -114,10 +113,10 @@ class State(StateTree):
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
-            *filters: more of them.
+            *filters: more of these.
 
         Returns:
-            One state with one filter, else a tuple of states.
+            One state for one filter; for several filters, a tuple of states.
 
         Raises:
             UnmatchedFilterError: if no filter matches a leaf.
@@ -125,7 +124,7 @@ class State(StateTree):
         return _one_or_all([state_over(nest(part)) for part in group(pairs_of(self.raw_mapping), (first, *filters))])
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Chooses parts of a state: as `split`, and what no filter matches is left out.
+        """Selects parts of a state: like `split`, but leaves that no filter matches are dropped.
 
         Example:
             >>> State({"kernel": 1.0, "steps": 3}).filter(float).to_pure_dict()
@@ -133,17 +132,17 @@ class State(StateTree):
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
-            *filters: more of them.
+            *filters: more of these.
 
         Returns:
-            One state with one filter, else a tuple of states.
+            One state for one filter; for several filters, a tuple of states.
         """
         parts = group(pairs_of(self.raw_mapping), (first, *filters), complete=False)
         return _one_or_all([state_over(nest(part)) for part in parts])
 
     @classmethod
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> State:
-        """Returns one state with the leaves of all, also written `state | other`; at one path, the later leaf stays.
+        """Merges states, also written `state | other`; if two have a leaf at the same path, the later one wins.
 
         Example:
             >>> State.merge(State({"a": {"b": 1}}), {"a": {"c": 2}}).to_pure_dict()
@@ -151,24 +150,25 @@ class State(StateTree):
 
         Args:
             state: a state or other nested mappings.
-            *states: more of them.
+            *states: more of these.
 
         Returns:
-            A new state; those given stay as they are.
+            A new state; the states passed in do not change.
         """
         return state_over(joined((state, *states)))
 
     # --- values without variables -------------------------------------------------------------------------------------
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        """Returns nested dicts of values, without the variables that hold them, as checkpoints take them.
+        """Returns nested dicts of values instead of variables, for checkpoints.
 
         Example:
             >>> State({"layers": {0: {"bias": 1.0}}}).to_pure_dict()
             {'layers': {0: {'bias': 1.0}}}
 
         Args:
-            extract_fn: what is made of each leaf. Without it a `Variable` gives its value, and others stay.
+            extract_fn: called with each leaf; returns the value. By default, a `Variable` gives its value, and any
+                other leaf is kept.
 
         Returns:
             New dicts, sorted by key.
@@ -178,10 +178,10 @@ class State(StateTree):
     def replace_by_pure_dict(
         self, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
     ) -> None:
-        """Puts values into this state: the way back from `to_pure_dict`, or from a part of what it gave.
+        """Writes values into this state: the inverse of `to_pure_dict`, also for a part of its result.
 
-        The variables in this state become new ones with the new values; an object that it came from stays as it was.
-        Where the state has an integer key, its decimal text is understood too, as checkpoints write it.
+        The state gets new variables with the new values; an object that it was taken from does not change. For an
+        integer key, the values may have the key as a decimal string, as in checkpoints.
 
         Example:
             >>> state = State({"layers": {0: {"bias": 1.0}}})
@@ -191,11 +191,11 @@ class State(StateTree):
 
         Args:
             pure_dict: nested mappings of new values.
-            replace_fn: `(leaf, value) -> leaf`. Without it a `Variable` becomes one of the same type and metadata that
-                holds the value, and any other leaf becomes the value.
+            replace_fn: `(leaf, value) -> leaf`. By default, a `Variable` is replaced by one of the same type and
+                metadata with the new value, and any other leaf by the value.
 
         Raises:
-            LiftArgumentError: if `pure_dict` has a path that the state has not. Then nothing is changed.
+            LiftArgumentError: if `pure_dict` has a path that the state lacks; then nothing changes.
         """
         put_pure_values(self.raw_mapping, pure_dict, replace_fn)
 
@@ -272,7 +272,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return iter(self)
 
     def flat_state(self) -> FlatState:
-        """Returns itself: what takes the flat form of a state takes a flat state as well."""
+        """Returns itself, so that a flat state can be passed wherever a state is flattened."""
         return self
 
     def to_nested_state(self) -> State:
@@ -284,10 +284,10 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
-            *filters: more of them.
+            *filters: more of these.
 
         Returns:
-            One flat state with one filter, else a tuple of them.
+            One flat state for one filter; for several filters, a tuple of them.
 
         Raises:
             UnmatchedFilterError: if no filter matches a leaf.
@@ -295,14 +295,14 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Chooses parts as `State.filter` does, as flat states.
+        """Selects parts as `State.filter` does, and returns flat states.
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
-            *filters: more of them.
+            *filters: more of these.
 
         Returns:
-            One flat state with one filter, else a tuple of them.
+            One flat state for one filter; for several filters, a tuple of them.
         """
         return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters), complete=False)])
 
@@ -310,7 +310,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
     def merge(
         flat_state: Iterable[tuple[PathParts, Any]], /, *flat_states: Iterable[tuple[PathParts, Any]]
     ) -> FlatState:
-        """Returns one flat state with the leaves of all, sorted; at one path, the later leaf stays.
+        """Merges flat states into a sorted one; if two have a leaf at the same path, the later one wins.
 
         Example:
             >>> FlatState.merge([(("b",), 1)], [(("a",), 2)]).paths

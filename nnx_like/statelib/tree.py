@@ -17,9 +17,9 @@ T = TypeVar("T", bound="StateTree")
 
 
 class StateTree(MutableMapping[Any, Any]):
-    """Nested dicts. What lies below a key is a tree again, a view: to change it changes this one.
+    """Nested dicts. The value of a key that is not a leaf is a tree, a view of a part of this one.
 
-    As a pytree its children are sorted by key. Iteration goes by the order of insertion.
+    As a pytree, its children are sorted by key. Iteration follows the order of insertion.
 
     Example:
         >>> tree = StateTree({"encoder": {"kernel": 1.0}})
@@ -28,8 +28,7 @@ class StateTree(MutableMapping[Any, Any]):
         [((DictKey(key='encoder'), DictKey(key='bias')), 2.0), ((DictKey(key='encoder'), DictKey(key='kernel')), 1.0)]
 
     Args:
-        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, those in it are taken as
-            they are.
+        mapping: nested mappings, or pairs of key and value. The outermost mapping is copied, the inner ones are not.
     """
 
     __slots__ = ("__weakref__", "_mapping")

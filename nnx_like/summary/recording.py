@@ -79,7 +79,7 @@ def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         keeps: whether calls are kept apart, to be traced again.
 
     Raises:
-        StructureError: where the object has no such method.
+        StructureError: if the object has no such method.
     """
     if not callable(getattr(node, method, None)):
         raise StructureError(

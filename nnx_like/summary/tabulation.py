@@ -49,7 +49,7 @@ class CallInfo:
 
 
 def filter_rng_streams(row: CallInfo) -> bool:
-    """Whether a row is of anything but a random stream.
+    """Whether a row belongs to something other than an RNG stream.
 
     Args:
         row: the row.
@@ -73,8 +73,8 @@ def tabulate(
     """A table of the objects that a method calls: inputs, outputs, and variables with their sizes.
 
     The method is traced with a copy of the object, so nothing is computed and nothing changes. Each object has one row,
-    that of its first call. A row shows the object's own variables; its sizes are those of all below it. Objects inside
-    of a transformation are shown as it runs them, such as with the shapes of one element of a `vmap`.
+    that of its first call. A row shows the object's own variables, but its sizes include all objects in it. Objects
+    inside a transformation are shown as it runs them: under `vmap`, with the shapes of one element.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -91,23 +91,23 @@ def tabulate(
     Args:
         obj: the object.
         *input_args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
-        depth: how many names deep rows are shown. All by default.
+        depth: the maximum depth of paths that are shown; by default all.
         method: the name of the method.
-        row_filter: which rows are shown.
+        row_filter: called with each row; returns whether to show it.
         table_kwargs: for `rich.table.Table`.
         column_kwargs: for `rich.table.Table.add_column`.
-        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True}`. A table without `rich`, where
-            that is not installed, follows none of the three.
-        compute_flops: whether to count the floating-point operations of each call. It is lowered alone, which takes
-            time. The body of a loop counts once; a call that cannot be lowered alone has a `?`.
-        compute_vjp_flops: whether to count those of each call with its pullback.
+        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True}`. If `rich` is not installed,
+            these three arguments have no effect.
+        compute_flops: whether to count the floating-point operations of each call. Each call is lowered separately,
+            which takes time. The body of a loop counts once. A call that cannot be lowered separately shows a `?`.
+        compute_vjp_flops: whether to count the operations of each call together with its pullback.
         **input_kwargs: keyword arguments of the method.
 
     Returns:
-        The table as text.
+        The table as a string.
 
     Raises:
-        StructureError: where the object has no such method.
+        StructureError: if the object has no such method.
     """
     costs = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
     wanted = [name for name, wants in costs.items() if wants]

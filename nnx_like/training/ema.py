@@ -40,17 +40,17 @@ class EMA(Pytree):
 
     Args:
         params: the model, or any other pytree that holds variables, such as a state.
-        decay: how much of an average stays, between 0 and 1.
+        decay: the weight of the old average, between 0 and 1.
         only: a filter for the variables that are averaged.
 
     Attributes:
-        decay: how much of an average stays.
+        decay: the weight of the old average.
         filter: the filter.
         params: a state with a variable for each average, of the kind and with the metadata of the original.
 
     Raises:
-        LiftArgumentError: where the filter takes an array that is in no variable, or a variable without an average,
-            such as the key of a random stream.
+        LiftArgumentError: if the filter matches an array that is not in a variable, or a variable that cannot be
+            averaged, such as the key of an RNG stream.
     """
 
     decay: Any
@@ -63,21 +63,21 @@ class EMA(Pytree):
         self.params = _chosen(params, only).map(_copied)
 
     def update(self, updates: Any) -> None:
-        """Moves the averages towards new values, in place.
+        """Updates the averages with new values, in place.
 
         Args:
-            updates: the model, or a state; with the same variables as at first.
+            updates: the model, or a state, with the same variables as `params`.
 
         Raises:
-            LiftArgumentError: where the variables are others.
-            TraceContextError: inside a transformation that the averages were not passed to.
+            LiftArgumentError: if the variables differ from those of `params`.
+            TraceContextError: inside a transformation to which the averages were not passed.
         """
         averages, new = self.params.flat_state(), dict(_chosen(updates, self.filter).flat_state())
         differing = {path for path, _ in averages} ^ set(new)
         if differing:
             raise LiftArgumentError(
                 "EMA.update",
-                f"the variables are not those that are averaged; they differ in "
+                f"the variables do not match the averages; they differ in "
                 f"{', '.join(sorted(map(path_text, differing)))}.",
                 "Pass the model that the averages were made for.",
             )
@@ -93,7 +93,7 @@ class EMA(Pytree):
     def apply_to(self, model: Model) -> Model:
         """A model with averages in place of its variables.
 
-        The averages are shared: later updates are seen in it. So are the variables that are not averaged.
+        The new model shares the averages, so later updates change it. It also shares variables that are not averaged.
 
         Args:
             model: a model with the variables that are averaged.
@@ -102,7 +102,7 @@ class EMA(Pytree):
             A new model.
 
         Raises:
-            LiftArgumentError: where the model has other variables.
+            LiftArgumentError: if the variables of the model differ from those that are averaged.
         """
         graphdef, _, rest = split(model, self.filter, ...)
         made: Model = merge(graphdef, self.params, rest)

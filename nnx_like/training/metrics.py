@@ -31,24 +31,55 @@ A = TypeVar("A")
 
 
 class MetricState(Variable[A]):
-    """What a metric has seen, such as a total."""
+    """The accumulated state of a metric, such as a total.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> type(nnx.metrics.Average("loss").total).__name__
+        'MetricState'
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class Metric(Pytree):
-    """The base of metrics: a subclass has `__init__`, `reset`, `update` and `compute`, and its state in variables."""
+    """The base class of metrics: a subclass defines `reset`, `update` and `compute`; its state is in variables.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> class Largest(nnx.Metric):
+        ...     def __init__(self):
+        ...         self.value = nnx.metrics.MetricState(0.0)
+        ...
+        ...     def reset(self):
+        ...         self.value.set_value(0.0)
+        ...
+        ...     def update(self, *, loss, **kwargs):
+        ...         self.value.set_value(max(self.value.get_value(), loss))
+        ...
+        ...     def compute(self):
+        ...         return self.value.get_value()
+        >>> largest = Largest()
+        >>> largest.update(loss=3.0)
+        >>> largest.update(loss=2.0)
+        >>> largest.compute()
+        3.0
+    """
 
     def __init__(self) -> None:
         raise NotImplementedError("Must override `__init__()` method.")
 
     def reset(self) -> None:
-        """Forgets all updates, in place."""
+        """Resets the metric, in place."""
         raise NotImplementedError("Must override `reset()` method.")
 
     def update(self, **kwargs: Any) -> None:
-        """Takes a batch into account, in place.
+        """Adds a batch, in place.
 
         Args:
-            **kwargs: what the metric is about, by name. It ignores other names.
+            **kwargs: the data of the batch by name. A metric ignores names that it does not need.
         """
         raise NotImplementedError("Must override `update()` method.")
 
@@ -57,10 +88,10 @@ class Metric(Pytree):
         raise NotImplementedError("Must override `compute()` method.")
 
     def split(self, *filters: Filter) -> Any:
-        """The metric as a definition and a state: `nnx.split(metric, *filters)`.
+        """Splits the metric into a definition and a state: `nnx.split(metric, *filters)`.
 
         Args:
-            *filters: for each state what it takes.
+            *filters: one filter for each state.
         """
         return split(self, *filters)
 
@@ -68,7 +99,7 @@ class Metric(Pytree):
         if name not in kwargs:
             raise MetricArgumentError(
                 f"{type(self).__name__}.update",
-                f"it takes the values by the name {name!r}, and was given {', '.join(kwargs) or 'none'}.",
+                f"it needs the keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
                 f"Write `metric.update({name}=...)`, or give the metric another name: `{type(self).__name__}('loss')`.",
             )
         return kwargs[name]
@@ -87,11 +118,11 @@ class Average(Metric):
         Array(2.5, dtype=float32)
 
     Args:
-        argname: the name under which `update` gets the values.
+        argname: the name of the keyword argument of `update` that holds the values.
 
     Attributes:
         total: the sum of the values, a `MetricState` of dtype `float32`.
-        count: how many there were, of dtype `int32`.
+        count: the number of values, of dtype `int32`.
     """
 
     argname: str
@@ -104,15 +135,15 @@ class Average(Metric):
         self.count = MetricState(jnp.zeros((), jnp.int32))
 
     def reset(self) -> None:
-        """Forgets all updates, in place."""
+        """Resets the metric, in place."""
         self.total.set_value(jnp.zeros((), jnp.float32))
         self.count.set_value(jnp.zeros((), jnp.int32))
 
     def update(self, mask: jax.Array | None = None, **kwargs: Any) -> None:
-        """Takes values into account, in place.
+        """Adds values, in place.
 
         Args:
-            mask: weights, of which zero leaves a value out. Its shape broadcasts to that of the values.
+            mask: weights; a zero excludes a value. Its shape broadcasts to that of the values.
             **kwargs: the values under the metric's name: an array of any shape, or a number.
 
         Raises:
@@ -148,7 +179,7 @@ class Average(Metric):
 
 
 class Accuracy(Average):
-    """How many predictions are right.
+    """The fraction of correct predictions.
 
     Example:
         >>> import jax.numpy as jnp
@@ -159,12 +190,12 @@ class Accuracy(Average):
         Array(0.5, dtype=float32)
 
     Args:
-        threshold: for two classes, the least prediction that is positive; None for several classes.
+        threshold: for two classes, the smallest score that counts as positive; None for more classes.
         *args: passed on to `Average`.
         **kwargs: passed on to `Average`.
 
     Raises:
-        MetricArgumentError: where the threshold is no float.
+        MetricArgumentError: if the threshold is not a float.
     """
 
     threshold: float | None
@@ -173,22 +204,22 @@ class Accuracy(Average):
         if not isinstance(threshold, float | None):
             raise MetricArgumentError(
                 "Accuracy",
-                f"the threshold has to be a float, and is {shown(threshold)}.",
+                f"the threshold must be a float, given {shown(threshold)}.",
                 "Write `Accuracy(threshold=0.5)` for two classes, `Accuracy()` for several.",
             )
         self.threshold = threshold
         super().__init__(*args, **kwargs)
 
     def update(self, *, logits: jax.Array, labels: jax.Array, mask: jax.Array | None = None, **_: Any) -> None:  # type: ignore[override]  # it names what it takes
-        """Takes predictions into account, in place.
+        """Adds predictions, in place.
 
         Args:
             logits: one score for each class, of shape `(..., classes)`; with a threshold, of the shape of the labels.
-            labels: the right classes, of dtype `int32` (`int64` too, in 64-bit mode or from NumPy).
-            mask: weights, of which zero leaves a prediction out. Its shape broadcasts to that of the labels.
+            labels: the correct classes, of dtype `int32` (`int64` too, in 64-bit mode or from NumPy).
+            mask: weights; a zero excludes a prediction. Its shape broadcasts to that of the labels.
 
         Raises:
-            LiftArgumentError: where the labels are no integers, or the shapes do not fit.
+            LiftArgumentError: if the labels are not integers, or the shapes do not match.
         """
         threshold = self.threshold
         several = threshold is None
@@ -202,7 +233,7 @@ class Accuracy(Average):
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
             raise LiftArgumentError(
                 "Accuracy.update",
-                f"labels are integers, the numbers of classes; given {labels.dtype}.",
+                f"labels must be integers, the numbers of the classes; given {labels.dtype}.",
                 "Pass `labels.astype(jnp.int32)`.",
             )
         guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold
@@ -216,8 +247,8 @@ class Statistics:
 
     Attributes:
         mean: the mean.
-        standard_error_of_mean: the standard deviation over the root of the number of values.
-        standard_deviation: the standard deviation, of the values as a whole population.
+        standard_error_of_mean: the standard deviation divided by the square root of the number of values.
+        standard_deviation: the population standard deviation.
     """
 
     mean: jax.Array
@@ -240,7 +271,7 @@ class Welford(Metric):
         (2.5, 1.1180340051651)
 
     Args:
-        argname: the name under which `update` gets the values.
+        argname: the name of the keyword argument of `update` that holds the values.
 
     Attributes:
         count: how many values there were, a `MetricState` of dtype `int32`.
@@ -260,13 +291,13 @@ class Welford(Metric):
         self.m2 = MetricState(jnp.zeros((), jnp.float32))
 
     def reset(self) -> None:
-        """Forgets all updates, in place."""
+        """Resets the metric, in place."""
         self.count.set_value(jnp.zeros((), jnp.int32))
         self.mean.set_value(jnp.zeros((), jnp.float32))
         self.m2.set_value(jnp.zeros((), jnp.float32))
 
     def update(self, **kwargs: Any) -> None:
-        """Takes values into account, in place.
+        """Adds values, in place.
 
         Args:
             **kwargs: the values under the metric's name: an array of any shape, or a number.
@@ -309,7 +340,7 @@ class MultiMetric(Metric):
         **metrics: the metrics; each becomes an attribute.
 
     Raises:
-        LiftArgumentError: where the name of one is that of a method.
+        LiftArgumentError: if a metric has the name of a method.
     """
 
     _metric_names: tuple[str, ...]
@@ -328,7 +359,7 @@ class MultiMetric(Metric):
         return {name: getattr(self, name) for name in self._metric_names}
 
     def reset(self) -> None:
-        """Forgets all updates of all metrics, in place."""
+        """Resets all metrics, in place."""
         for metric in self._metrics().values():
             metric.reset()
 
@@ -336,8 +367,8 @@ class MultiMetric(Metric):
         """Updates all metrics, in place.
 
         Args:
-            **updates: passed on to each metric. A `mask` may be one for all, or a dict with masks by the names of
-                metrics; the others get none.
+            **updates: passed to each metric. `mask` may be one mask for all metrics, or a dict of masks by metric name;
+                other metrics get no mask.
         """
         given = "mask" in updates
         mask = updates.pop("mask", None)

@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 
 class TrainState(PyTreeNode, Generic[M]):
-    """What a functional training step takes and returns; a subclass has further states as fields.
+    """The state of a functional training step. A subclass may add states as fields.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -33,10 +33,10 @@ class TrainState(PyTreeNode, Generic[M]):
         (Array([0.5, 0.5], dtype=float32), 1, Array([1., 1.], dtype=float32))
 
     Attributes:
-        graphdef: what is static about the model.
+        graphdef: the static part of the model.
         params: the parameters.
         opt_state: the state of the optimizer.
-        step: how many updates there were, of dtype `int32`.
+        step: the number of updates so far, of dtype `int32`.
         tx: an optax transformation; it is static.
     """
 
@@ -48,10 +48,10 @@ class TrainState(PyTreeNode, Generic[M]):
 
     @classmethod
     def create(cls, graphdef: GraphDef[M], *, params: State, tx: Any, step: int = 0, **kwargs: Any) -> Self:
-        """A state at the start of training.
+        """Returns a state for the start of training.
 
         Args:
-            graphdef: what is static about the model.
+            graphdef: the static part of the model.
             params: the parameters.
             tx: an optax transformation.
             step: the number of updates so far.
@@ -62,28 +62,28 @@ class TrainState(PyTreeNode, Generic[M]):
     def apply(self, state: State | str, *states: State | str) -> Any:
         """A caller of methods of the model.
 
-        `train.apply("params").encode(x)` makes the model, calls its method `encode`, and returns what that returns and
-        `(graphdef, state)` after it. The states that are given stay as they are.
+        `train.apply("params").encode(x)` makes the model, calls its method `encode`, and returns the result and a new
+        pair `(graphdef, state)`. The states passed in do not change.
 
         Args:
-            state: a state, or the name of a field that is one.
-            *states: others.
+            state: a state, or the name of a field that holds one.
+            *states: more states.
 
         Returns:
-            What stands for the model: it can be called, and so can what its attributes and items lead to.
+            An object in place of the model: call it, or one of its methods or parts.
         """
         given = [getattr(self, one) if isinstance(one, str) else one for one in (state, *states)]
         return Caller(lambda: merge(self.graphdef, *given, copy=True), split)
 
     def apply_gradients(self, grads: State, **kwargs: Any) -> Self:
-        """A state after one update.
+        """Returns the state after one update.
 
         Args:
             grads: the gradients, of the structure of `params`.
             **kwargs: other fields to replace.
 
         Returns:
-            A new state; this one stays as it is.
+            A new state; this one does not change.
         """
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
         params = added(self.params, updates)

@@ -22,6 +22,8 @@ _READ = "read"
 def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
     """`jax.lax.associative_scan` for an operator that reads objects.
 
+    It takes the operator only, and returns a function of the elements; JAX's takes both at once.
+
     Example:
         >>> import jax.numpy as jnp
         >>> import nnx_like as nnx
@@ -31,16 +33,17 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
         [1. 3. 5.]
 
     Args:
-        f: called as `f(*operands, a, b)` with two elements, more than once, and on many elements at once; returns an
-            element. It reads objects, and changes none. Without it the result is a decorator.
-        reverse: whether to begin with the last element.
+        f: called as `f(*operands, a, b)` with two elements; returns an element. It is traced more than once, and on
+            batches of elements. It may read objects, but not change them. Without it the result is a decorator.
+        reverse: whether to start with the last element.
         axis: the axis of the elements.
 
     Returns:
-        A function of the operands and the elements, a pytree of arrays, which returns what `f` makes of all up to each.
+        A function `(*operands, elements)`, where `elements` is a pytree of arrays. It returns, for each element, the
+        combination of all elements up to it.
 
     Raises:
-        StructureError: when called, where `f` changes an object.
+        StructureError: when called, if `f` changes an object.
     """
     if f is MISSING:
         return functools.partial(associative_scan, reverse=reverse, axis=axis)
@@ -68,6 +71,6 @@ def _check_unchanged(where: str, result: Any, home: Any, change: Any) -> None:
     if change.definitions is not None or any(new or written for new, written in home.values()):
         raise StructureError(
             where,
-            "the operator changed an object, and it is called in no order and on many elements at once.",
-            "Return what is to be changed as a part of the element, and change the object afterwards.",
+            "the operator changed an object, but it is called in any order and on many elements at once.",
+            "Return the value as a part of the element, and change the object afterwards.",
         )

@@ -22,7 +22,9 @@ def batched_map(
     batch_size: int | None = None,
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`jax.lax.map` for functions of objects: `vmap` with one element, or one batch, after the other, to save memory.
+    """`jax.lax.map` for functions of objects: a `vmap` that runs one element, or one batch, at a time to save memory.
+
+    It takes the function only, and returns a function; `jax.lax.map` takes the elements too.
 
     Example:
         >>> import jax.numpy as jnp
@@ -33,10 +35,10 @@ def batched_map(
 
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
-        in_axes: for each argument the axis of an object's variables, None for the same in all elements, or a
-            `StateAxes`. Arrays are mapped over their first axis.
-        batch_size: how many elements are computed at once; by default one.
-        transform_metadata: the name that sharding metadata gains for the axis, `{nnx.PARTITION_NAME: "layers"}`.
+        in_axes: the axis of the variables of each object, or None for values that all elements share, or a `StateAxes`.
+            Arrays are mapped over their first axis.
+        batch_size: the number of elements computed at once; by default one.
+        transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
 
     Returns:
         The function, mapped. The errors are those of `vmap`.

@@ -28,8 +28,8 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
         value: the carry that it returned.
 
     Raises:
-        StructureError: where an object in it is not the one that came in.
-        CarryTypeError: where it has another structure.
+        StructureError: if an object in it is not the one that came in.
+        CarryTypeError: if it has another structure.
     """
     before = jax.tree.leaves(given, is_leaf=is_object)
     shape: Any = jax.tree.structure(given, is_leaf=is_object)
@@ -81,7 +81,7 @@ def check_same_structure(where: str, inside: Inside, change: Change, carry: Any)
         carry: the carry with refs.
 
     Raises:
-        StructureError: where attributes, references or metadata are others.
+        StructureError: if attributes, references or metadata are others.
     """
     if change.definitions is None:
         return
@@ -94,6 +94,6 @@ def check_same_structure(where: str, inside: Inside, change: Change, carry: Any)
             found = difference(ref.definition, now) or "an object in it is another one than before"
             raise StructureError(
                 f"{where}, {ref.base.removesuffix('.')}",
-                f"the structure of what goes from one iteration to the next must stay: {found}.",
-                "Make and delete attributes before the loop or after it; only the values of variables may change.",
+                f"the structure of the carry must not change: {found}.",
+                "Create or delete attributes before or after the loop; only values of variables may change in it.",
             )

@@ -52,7 +52,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
         A `CustomVmap`, to be called as `fun` after `def_vmap`.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method; when called, where there is no rule.
+        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
     """
     return functools.partial(custom_vmap) if fun is MISSING else CustomVmap(fun)
 

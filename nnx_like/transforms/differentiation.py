@@ -182,7 +182,7 @@ class ChosenArguments:
             count: how many arguments there are.
 
         Raises:
-            LiftArgumentError: where one is not there, or is named twice.
+            LiftArgumentError: if one is not there, or is named twice.
         """
         prefix: list[Any] = [REST] * count
         for number, group in zip(self.numbers, self._groups, strict=True):
@@ -225,7 +225,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     """What is differentiated of a result, and what else there is.
 
     Raises:
-        LiftArgumentError: where there is no pair, or objects are in the first.
+        LiftArgumentError: if there is no pair, or objects are in the first.
     """
     aux = None
     if has_aux:

@@ -25,10 +25,10 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Any:
-    """`jax.grad` for functions of objects: with respect to the `Param`s of an object, or those that a filter takes.
+    """`jax.grad` for functions of objects: with respect to their `Param`s, or to variables that a filter selects.
 
-    What the function does to the objects is done to those that were given, their structure included; no gradient flows
-    through what it writes.
+    If the function changes an object, or its structure, the caller's object changes. No gradient flows through values
+    that it writes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -46,23 +46,23 @@ def grad(
         f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
-            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
-            that are not floating are left out.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
         allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
-        reduce_axes: of no use any more; leave it empty.
+        reduce_axes: no longer used; leave it empty.
 
     Returns:
-        A function of the same arguments that returns the gradient, or with `has_aux` the gradient and the rest. It has
-        the structure of the argument, with a `State` in the place of an object: its variables, of the same kinds and
-        metadata, hold the gradients. A shared variable is in it once, at its first path. For several arguments it is a
-        tuple.
+        A function of the same arguments that returns the gradient, or with `has_aux` the gradient and the rest. The
+        gradient has the structure of the argument, with a `State` in place of each object. The variables of this state
+        have the same kinds and metadata, and hold the gradients. A shared variable appears once, at its first path. For
+        several arguments, the gradient is a tuple.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or `argnums` does not fit.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        LiftArgumentError: if `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options: dict[str, Any] = {
         "has_aux": has_aux,
@@ -104,21 +104,21 @@ def value_and_grad(
         f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
-            Of objects in it, their `Param`s are differentiated; `DiffState(number, filter)` takes others. Variables
-            that are not floating are left out.
+            In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
+            Variables that are not floating have no derivative.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        holomorphic: whether the function is holomorphic; complex inputs require True.
         allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
-        reduce_axes: of no use any more; leave it empty.
+        reduce_axes: no longer used; leave it empty.
 
     Returns:
         A function of the same arguments that returns the value, with `has_aux` the pair of it and the rest, and the
         gradient, as `grad` gives it.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or `argnums` does not fit.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
-        TraceContextError: when called, where an object is returned or changed that is no argument.
+        LiftArgumentError: if `f` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
+        TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options: dict[str, Any] = {
         "has_aux": has_aux,

@@ -53,8 +53,8 @@ def jacfwd(
         place of each object: variables of the same kinds, without metadata.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        LiftArgumentError: if `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     return _jacobian(liftcore.jacfwd, fun, argnums, has_aux, holomorphic=holomorphic)
@@ -93,8 +93,8 @@ def jacrev(
         place of each object: variables of the same kinds, without metadata.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        LiftArgumentError: if `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     return _jacobian(liftcore.jacrev, fun, argnums, has_aux, holomorphic=holomorphic, allow_int=allow_int)
@@ -133,8 +133,8 @@ def hessian(
         path.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method, or `argnums` does not fit.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        LiftArgumentError: if `fun` is a bound method, or `argnums` does not fit.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     return _jacobian(liftcore.hessian, fun, argnums, has_aux, holomorphic=holomorphic)

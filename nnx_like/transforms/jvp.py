@@ -29,8 +29,8 @@ def jvp(
 ) -> Any:
     """`jax.jvp` for functions of objects: the derivative along tangents of arrays and of floating variables.
 
-    What the function does to the objects is done to those that were given, their structure included; what it writes has
-    no tangent.
+    If the function changes an object, or its structure, the caller's object changes. Values that it writes have no
+    tangent.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,16 +45,16 @@ def jvp(
         f: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
             decorator, of functions of `primals` and `tangents`. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind.
-        tangents: one for each argument: for an object a `State` with those of its floating variables, where zero is
-            what is left out, or an object of the same structure, or None for zero.
+        tangents: one tangent for each argument. For an object, give a `State` with tangents of its floating variables,
+            in which a missing one is zero; or an object of the same structure; or None for zero.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
 
     Returns:
         The result and its tangent, with `has_aux` the rest too.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
-        TraceContextError: where an object is returned or changed that is no argument.
+        LiftArgumentError: if `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
     """
     if f is MISSING:
         return functools.partial(jvp, has_aux=has_aux)
@@ -75,8 +75,8 @@ def jvp(
 def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False) -> Any:
     """`jax.linearize` for functions of objects: the derivative at some arguments, as a function of tangents.
 
-    What the function does to the objects is done to those that were given, their structure included; what it writes has
-    no tangent.
+    If the function changes an object, or its structure, the caller's object changes. Values that it writes have no
+    tangent.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,19 +87,19 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
         7.0
 
     Args:
-        f: the function; it returns arrays, or with `has_aux` these and something else. Without it, and without
-            `primals`, the result is a decorator. Methods may be decorated.
+        f: the function; it returns arrays, or with `has_aux` these and something else. Without it and `primals`, the
+            result is a decorator. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
 
     Returns:
-        The result and a function of tangents, with `has_aux` the rest too. It takes one for each argument: for an
-        object a `State` with those of its floating variables, where zero is what is left out, or an object of the same
-        structure, or None for zero.
+        The result and a function of tangents, with `has_aux` the rest too. It takes one tangent for each argument. For
+        an object, give a `State` with tangents of its floating variables, in which a missing one is zero; or an object
+        of the same structure; or None for zero.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or a differentiated result holds an object.
-        TraceContextError: where an object is returned or changed that is no argument.
+        LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
     """
     if f is MISSING:
         return functools.partial(linearize, has_aux=has_aux)
@@ -107,7 +107,7 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
 
     @functools.wraps(f)
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        given, y, linear, aux = start(*positional(f, primals, kwargs))
+        given, y, linear, aux = start(*positional("jvp", f, primals, kwargs))
         move = functools.partial(_moved_along, title("linearize", f), outline(given))
         along = jax.tree_util.Partial(move, linear)
         return (y, along, aux) if has_aux else (y, along)

@@ -73,8 +73,8 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         The transformed function. Call it as the transformation defines, without the scope.
 
     Raises:
-        LiftArgumentError: where a function cannot be called, or is a method of one object.
-        StructureError: when called, where a function makes, deletes or swaps attributes, or returns a new object.
+        LiftArgumentError: if a function cannot be called, or is a method of one object.
+        StructureError: when called, if a function makes, deletes or swaps attributes, or returns a new object.
         TraceContextError: when called, if a function changes an object that is not an argument.
         LiftError: if the transformation raises one.
     """
@@ -138,7 +138,7 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
         if id(leaf) not in refs:
             raise StructureError(
                 where,
-                f"the result holds a {type(leaf).__name__} that is none of the arguments.",
+                f"the result holds a {type(leaf).__name__} that was not passed as an argument.",
                 "Return values, or write into an object that is an argument.",
             )
         return refs[id(leaf)]
@@ -151,6 +151,6 @@ def _restructured(where: str, inside: Inside, now: Sequence[Any]) -> StructureEr
     said = next(filter(None, found), "an object in it is another one than before")
     return StructureError(
         where,
-        f"the structure of objects must stay under a transformation of your own: {said}.",
-        "Make and delete attributes before or after; only the values of variables may change.",
+        f"under `lift`, the structure of objects must not change: {said}.",
+        "Create or delete attributes before or after the call; only values of variables may change in it.",
     )

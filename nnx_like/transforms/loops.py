@@ -18,7 +18,7 @@ __all__ = ["fori_loop", "while_loop"]
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
-    """`jax.lax.while_loop` for a value that holds objects: their variables go from one iteration to the next.
+    """`jax.lax.while_loop` for a value that holds objects: the loop carries their variables.
 
     Example:
         >>> import jax.numpy as jnp
@@ -32,16 +32,16 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
         5
 
     Args:
-        cond_fun: called with the value; says whether there is another iteration. It changes nothing.
-        body_fun: called with the value; returns the next one, made of the same objects.
-        init_val: the first value: a pytree of arrays and objects.
+        cond_fun: called with the value; returns whether to run another iteration. It may not change objects.
+        body_fun: called with the value; returns the next value, which holds the same objects.
+        init_val: the initial value: a pytree of arrays and objects.
 
     Returns:
-        The last value, with the objects that were given.
+        The last value, which holds the objects of `init_val`.
 
     Raises:
-        StructureError: where the next value is not made of the objects that came in, or their structure changed.
-        CarryTypeError: where the type of a value changed.
+        StructureError: if the next value does not hold the objects that came in, or their structure changed.
+        CarryTypeError: if the type of a value changed.
     """
     where = checked("while_loop", body_fun)
     checked("while_loop", cond_fun)
@@ -52,7 +52,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
 ) -> Any:
-    """`jax.lax.fori_loop` for a value that holds objects: their variables go from one iteration to the next.
+    """`jax.lax.fori_loop` for a value that holds objects: the loop carries their variables.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,16 +67,17 @@ def fori_loop(
     Args:
         lower: the first number.
         upper: the number after the last.
-        body_fun: called with the number and the value; returns the next value, made of the same objects.
-        init_val: the first value: a pytree of arrays and objects.
-        unroll: how many iterations one step of the compiled loop runs, where the numbers are known; True for all.
+        body_fun: called with the iteration number and the value; returns the next value, which holds the same objects.
+        init_val: the initial value: a pytree of arrays and objects.
+        unroll: the number of iterations in one step of the compiled loop, if the bounds are known; True unrolls all of
+            them.
 
     Returns:
-        The last value, with the objects that were given.
+        The last value, which holds the objects of `init_val`.
 
     Raises:
-        StructureError: where the next value is not made of the objects that came in, or their structure changed.
-        CarryTypeError: where the type of a value changed.
+        StructureError: if the next value does not hold the objects that came in, or their structure changed.
+        CarryTypeError: if the type of a value changed.
     """
     groups = _groups(checked("fori_loop", body_fun))
     return _run(

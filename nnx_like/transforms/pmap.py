@@ -41,15 +41,16 @@ def pmap(
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        in_axes: for each argument the axis to map over, or None for the same on all devices; a pytree prefix. For an
-            object it is the axis of all its variables, or a `StateAxes`.
-        out_axes: likewise for the result; there it is the axis that values gain.
+        in_axes: the axis to map over, or None for a value that all devices share; a pytree prefix of the arguments. For
+            an object, give one axis for all its variables, or a `StateAxes`.
+        out_axes: the axis that values of the result gain; a pytree prefix of the result.
         static_broadcasted_argnums: the numbers of arguments that are part of what is compiled.
         devices: the devices to run on; by default all.
         backend: the platform to run on, such as `"cpu"`.
-        axis_size: how many elements there are; needed only where nothing is mapped.
-        donate_argnums: the numbers of arguments whose memory the results may take; arrays in them, not objects.
-        transform_metadata: the name that sharding metadata gains for the axis, `{nnx.PARTITION_NAME: "layers"}`.
+        axis_size: the number of elements; required only if no argument is mapped.
+        donate_argnums: the numbers of arguments whose memory the results may reuse; it applies to arrays, not to
+            objects.
+        transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
 
     Returns:
         The function, mapped. The errors are those of `vmap`.

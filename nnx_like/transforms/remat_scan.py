@@ -23,7 +23,7 @@ def remat_scan(
     policy: Callable[..., bool] | None = None,
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A `scan` inside a `scan` for each of `lengths`, with a `remat` between each and the next.
+    """Nested `scan`s, one for each of `lengths`, with a `remat` around each inner one.
 
     For the backward pass a plain scan over `a * b` layers keeps what each of them saves; `lengths=(a, b)` keeps `a`
     carries and, at any one time, what `b` layers save.
@@ -39,17 +39,18 @@ def remat_scan(
 
     Args:
         f: called as `f(layer, x)`; returns the next `x`. Without it the result is a decorator.
-        lengths: how many iterations each loop has, the outermost first. Variables have as many leading axes.
+        lengths: the number of iterations of each loop, the outermost first. Variables have one leading axis for each
+            loop.
         in_axes: for each argument the axis that each of the loops slices, None for the whole of it, or `Carry`; what
             `scan` takes.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
-        transform_metadata: the name that sharding metadata gains for each axis.
+        policy: which intermediate values are saved: one of `jax.checkpoint_policies`; by default none.
+        transform_metadata: the name of each axis in sharding metadata.
 
     Returns:
         The function; it returns the last `x`.
 
     Raises:
-        LiftArgumentError: where there are no lengths.
+        LiftArgumentError: if there are no lengths.
     """
     if f is MISSING:
         return functools.partial(

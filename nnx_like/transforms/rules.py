@@ -173,7 +173,7 @@ def _positional(
     if only:
         raise LiftArgumentError(
             where,
-            f"{', '.join(only)} can be given by name only, and a rule is given all by position.",
+            f"{', '.join(only)} is keyword-only, but a rule gets all arguments by position.",
             "Make it positional in the signature of the function.",
         )
     found.apply_defaults()

@@ -97,7 +97,7 @@ def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str,
         Values by group and key, of those that are floating; and the pytree with refs.
 
     Raises:
-        LiftArgumentError: where the structures differ.
+        LiftArgumentError: if the structures differ.
     """
     leaves = jax.tree.leaves(tree, is_leaf=is_ref)
     structure: Any = jax.tree.structure(tree, is_leaf=is_ref)
@@ -105,7 +105,7 @@ def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str,
         parts = structure.flatten_up_to(given)
     except ValueError as error:
         raise LiftArgumentError(
-            where, f"the {what} do not have the structure of what they are for: {error}.", "Give one for each."
+            where, f"the {what} do not have the structure of the arguments: {error}.", "Give one for each."
         ) from None
     found: dict[Any, Any] = {}
     for place, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
@@ -125,7 +125,7 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
     if unknown and not isinstance(given, Pytree):  # in a copy of an object, shared variables may be two
         raise LiftArgumentError(
             where,
-            f"the {what} have {', '.join(unknown)}, which {ref!r} has not.",
+            f"the {what} have unknown paths, {', '.join(unknown)}: {ref!r} has no such variables.",
             "Use the paths of its variables; of a shared variable, the first.",
         )
     for path, definition in known.items():

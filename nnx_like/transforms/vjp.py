@@ -21,10 +21,10 @@ __all__ = ["differentiable", "vjp"]
 
 
 def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
-    """`jax.vjp` for functions of objects: with respect to all that is floating in the arguments.
+    """`jax.vjp` for functions of objects: with respect to all floating values in the arguments.
 
-    What the function does to the objects is done to those that were given, their structure included; no gradient flows
-    through what it writes.
+    If the function changes an object, or its structure, the caller's object changes. No gradient flows through values
+    that it writes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -36,20 +36,20 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
         (Array([2., 3.], dtype=float32), Array([1., 1.], dtype=float32))
 
     Args:
-        f: the function; it returns arrays, or with `has_aux` these and something else. Without it, and without
-            `primals`, the result is a decorator. Methods may be decorated.
+        f: the function; it returns arrays, or with `has_aux` these and something else. Without it and `primals`, the
+            result is a decorator. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
-        reduce_axes: of no use any more; leave it empty.
+        reduce_axes: no longer used; leave it empty.
 
     Returns:
-        The result and the pullback, with `has_aux` the rest too. The pullback takes a cotangent of the result, and
-        returns one for each argument, with a `State` in the place of an object: its floating variables, of the same
-        kinds and metadata, hold the cotangents. It may cross a `jit`.
+        The result and the pullback, with `has_aux` the rest too. The pullback takes a cotangent of the result and
+        returns a cotangent for each argument, with a `State` in place of each object. The variables of this state have
+        the same kinds and metadata, and hold the cotangents. The pullback may be returned from a `jit`.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or a differentiated result holds an object.
-        TraceContextError: where an object is returned or changed that is no argument.
+        LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
+        TraceContextError: if the function returns or changes an object that is not an argument.
     """
     if reduce_axes:
         raise LiftArgumentError("vjp", "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
@@ -59,7 +59,7 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
 
     @functools.wraps(f)
     def wrapped(*primals: Any, **kwargs: Any) -> Any:
-        _, y, back, aux = start(*positional(f, primals, kwargs))
+        _, y, back, aux = start(*positional("vjp", f, primals, kwargs))
         pull_back = jax.tree_util.Partial(_pulled_back, back)
         return (y, pull_back, aux) if has_aux else (y, pull_back)
 
