@@ -10,6 +10,7 @@ from typing import Any
 
 import linen_like as nn
 from liftcore import FrozenDict, freeze
+from liftcore.errors import LiftArgumentError, shown
 
 from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
@@ -44,11 +45,11 @@ def _takes_rngs(cls: Callable[..., Any]) -> bool:
 
 
 class ToLinen(nn.Module):
-    """An object as a Linen-style module: `init` makes its variables, each in the collection of its kind.
+    """An object as a Linen-style module: `init` creates its variables, each in the collection of its kind.
 
-    It stands in other modules and under lifts, as any module does. Methods and parts of the object are those of the
-    module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. In collections that are immutable
-    in an `apply`, variables stay as they were, whatever the object does to them.
+    It can be used in other modules and under lifts, as any module can. Methods and parts of the object are methods and
+    parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. If a collection is
+    immutable in an `apply`, writes of the object to its variables are dropped.
 
     Example:
         >>> import jax
@@ -61,12 +62,12 @@ class ToLinen(nn.Module):
         ((5, 4), (5, 3, 4))
 
     Attributes:
-        nnx_class: the class of the object, or a function that makes it. It gets `rngs=`, if it takes that.
-        args: the arguments of it.
-        kwargs: those by name.
-        skip_rng: whether it gets no `rngs=`, although it takes that.
-        metadata_fn: makes the value that stands in a collection, with its box, of a variable that has metadata; None
-            leaves values without boxes.
+        nnx_class: the class of the object, or a function that makes it. It gets `rngs=` if it has this parameter.
+        args: its arguments.
+        kwargs: the keyword arguments.
+        skip_rng: whether not to pass `rngs=`, even if it has this parameter.
+        metadata_fn: turns a variable with metadata into the boxed value in the collection; with None, values are not
+            boxed.
     """
 
     nnx_class: Callable[..., Any]
@@ -86,8 +87,18 @@ class ToLinen(nn.Module):
         return self._adopted().run(_call, nnx_method, *args, **kwargs)
 
     def _adopted(self) -> Adopted:
+        self._check_arguments()
         make = _Maker(self.nnx_class, tuple(self.args), freeze(dict(self.kwargs)), self.skip_rng)
         return Adopted(self.scope, plan_in(self.scope, Making(make, (), self.metadata_fn, strict=False)))
+
+    def _check_arguments(self) -> None:
+        if not isinstance(self.args, Sequence) or not isinstance(self.kwargs, Mapping):
+            name = getattr(self.nnx_class, "__name__", "nnx_class")
+            raise LiftArgumentError(
+                f"ToLinen({name})",
+                f"`args` must be a tuple and `kwargs` a dict, given {shown(self.args)} and {shown(self.kwargs)}.",
+                f"Write `ToLinen({name}, args=(2, 2))`, or `to_linen({name}, 2, 2)`.",
+            )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -140,7 +151,7 @@ def to_linen(
     skip_rng: bool = False,
     **kwargs: Any,
 ) -> ToLinen:
-    """`ToLinen`, with the arguments of the object where they stand for the object.
+    """`ToLinen`, called with the arguments of the object.
 
     Example:
         >>> import jax
@@ -152,12 +163,12 @@ def to_linen(
         ((3, 4), (4,))
 
     Args:
-        nnx_class: the class of the object, or a function that makes it. It gets `rngs=`, if it takes that.
-        *args: the arguments of it.
-        metadata_fn: makes the value that stands in a collection, with its box, of a variable that has metadata; None
-            leaves values without boxes.
-        name: the name of the module in its parent.
-        skip_rng: whether it gets no `rngs=`, although it takes that.
+        nnx_class: the class of the object, or a function that makes it. It gets `rngs=` if it has this parameter.
+        *args: its arguments.
+        metadata_fn: turns a variable with metadata into the boxed value in the collection; with None, values are not
+            boxed.
+        name: the name of the module in its parent module.
+        skip_rng: whether not to pass `rngs=`, even if it has this parameter.
         **kwargs: the arguments by name.
     """
     return ToLinen(nnx_class, args, freeze(kwargs), skip_rng, metadata_fn, name=name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .definition import AGAIN, ARRAY, MAPPING, OBJECT, SEQUENCE, STATIC, TREE, VARIABLE, Definition, path_text
 
-__all__ = ["described", "difference", "renumbered"]
+__all__ = ["described", "difference", "path_of", "renumbered"]
 
 
 def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
@@ -85,6 +85,28 @@ def _in_items(before: tuple[Definition, ...], after: tuple[Definition, ...], pat
     return next(filter(None, found), None)
 
 
+def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+    """The path of what has a number in a definition; None where there is no such number in it.
+
+    Args:
+        definition: of an object, or of a part of one.
+        index: the number.
+        path: where the object lies.
+    """
+    kind = definition[0]
+    own = definition[2:3] if kind in (OBJECT, VARIABLE) else definition[3:] if kind in (SEQUENCE, MAPPING) else ()
+    if own == (index,):
+        return path
+    if kind == OBJECT:
+        parts = definition[3]
+    elif kind == MAPPING:
+        parts = zip(definition[1], definition[2], strict=True)
+    else:
+        parts = enumerate(definition[2]) if kind in (SEQUENCE, TREE) else ()
+    found = (path_of(part, index, (*path, name)) for name, part in parts)
+    return next((one for one in found if one is not None), None)
+
+
 def _named(definition: Definition) -> str:
     kind = definition[0]
     if kind in (OBJECT, VARIABLE):
@@ -100,24 +122,29 @@ def _metadata(definition: Definition) -> str:
     return repr({name: value[2] for name, value in definition[3]})
 
 
-def described(definition: Definition, path: str = "") -> Iterator[tuple[str, str]]:
+def described(definition: Definition, path: str = "", whole: Definition | None = None) -> Iterator[tuple[str, str]]:
     """What a definition says, part by part, each with its path: what is traced anew where one of them is another.
 
     Args:
         definition: of an object, or of a part of one.
         path: where it lies.
+        whole: what it is a part of.
     """
-    kind = definition[0]
+    kind, whole = definition[0], whole or definition
     if kind == OBJECT:
         yield path, definition[1].__name__
         for name, part in definition[3]:
-            yield from described(part, f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}")
+            yield from described(part, f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}", whole)
     elif kind == VARIABLE:
         yield path, definition[1].__name__ if definition[6] is not None else f"{definition[1].__name__}, static"
         for name, value in definition[3]:
             yield f"{path}.{name}", repr(value[2])
     elif kind == AGAIN:
-        yield path, f"the object or variable number {definition[1]} again"
+        first = path_of(whole, definition[1])
+        yield (
+            path,
+            f"the object or variable number {definition[1]} again" if first is None else f"{path_text(first)} again",
+        )
     elif kind == STATIC:
         yield path, repr(definition[2])
     elif kind == ARRAY:
@@ -126,4 +153,4 @@ def described(definition: Definition, path: str = "") -> Iterator[tuple[str, str
         yield path, definition[1].__name__ if kind == SEQUENCE else {MAPPING: "dict", TREE: "pytree"}[kind]
         names = definition[1] if kind == MAPPING else range(len(definition[2]))
         for name, part in zip(names, definition[2], strict=True):
-            yield from described(part, f"{path}[{name!r}]")
+            yield from described(part, f"{path}[{name!r}]", whole)

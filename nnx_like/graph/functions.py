@@ -16,6 +16,7 @@ from ..variablelib.variable import Variable
 from .build import Builder
 from .calling import Caller
 from .definition import ARRAY, MAPPING, OBJECT, SEQUENCE, TREE, VARIABLE, Definition, path_text
+from .differences import described
 from .walk import Place, Walk
 
 __all__ = [
@@ -40,12 +41,19 @@ Path = tuple[Any, ...]
 
 @jax.tree_util.register_static
 class GraphDef(Generic[Node]):
-    """All that is static about a graph: classes, attributes, references, metadata. It is a pytree without leaves.
+    """The static part of a graph: classes, attributes, references, metadata. It is a pytree without leaves.
 
-    Two are equal where the graphs are alike, by type and value, so a `GraphDef` may be a static argument.
+    Two are equal if the static parts of their graphs are equal by type and value, so a `GraphDef` may be a static
+    argument.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> graphdef = nnx.graphdef(nnx.Dict(a=nnx.Param(1.0), b=nnx.Dict(c=nnx.Param(2.0))))
+        >>> graphdef.type.__name__, graphdef.num_leaves, graphdef.paths
+        ('Dict', 2, (('a',), ('b', 'c')))
 
     Attributes:
-        definition: the nest of tuples that says it.
+        definition: the nested tuples that describe the graph.
     """
 
     __slots__ = ("definition",)
@@ -60,20 +68,20 @@ class GraphDef(Generic[Node]):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of the values that a graph of it has, in the order of a state."""
+        """The paths of the values in the graph, in the order of a state."""
         return tuple(_paths(self.definition))
 
     @property
     def num_leaves(self) -> int:
-        """How many values a graph of it has."""
+        """The number of values in the graph."""
         return len(self.paths)
 
     def apply(self, state: Any, *states: Any) -> Any:
-        """What calls methods of the graph with these values: see `call`.
+        """An object that calls methods of the graph with these values; see `call`.
 
         Args:
             state: a state.
-            states: others.
+            states: more states.
         """
         return _caller(self, (state, *states))
 
@@ -84,8 +92,9 @@ class GraphDef(Generic[Node]):
         return hash(self.definition)
 
     def __repr__(self) -> str:
-        kind = self.type
-        return f"GraphDef({kind.__name__ if kind else 'pytree'}, {self.num_leaves} values)"
+        (_, kind), *parts = described(self.definition)
+        lines = [f"\n  {path.removeprefix('.')}: {text}" for path, text in parts]
+        return f"GraphDef({kind}, {self.num_leaves} values{''.join([',', *lines, chr(10)]) if lines else ''})"
 
 
 PureState: TypeAlias = tuple[GraphDef[Node], State]
@@ -134,7 +143,7 @@ def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
 
 
 def split(node: Any, *filters: Filter) -> Any:
-    """Splits a graph into what is static, and its variables and arrays.
+    """Splits a graph into its static part, and states with its variables and arrays.
 
     The states hold the variables of the graph, not copies, and `merge` makes another graph of the same variables.
 
@@ -149,14 +158,15 @@ def split(node: Any, *filters: Filter) -> Any:
 
     Args:
         node: an object, or a pytree that holds objects.
-        filters: for each state what it takes; the first that matches counts. Without, there is one state.
+        filters: one filter for each state; a variable goes to the first one that matches it. Without filters, there is
+            one state.
 
     Returns:
         The `GraphDef`, and a `State` for each filter.
 
     Raises:
-        UnmatchedFilterError: where no filter takes a variable.
-        LiftArgumentError: where a filter comes after `...`.
+        UnmatchedFilterError: if no filter matches a variable.
+        LiftArgumentError: if a filter comes after `...`.
     """
     definition, pairs = listed(node)
     return GraphDef(definition), *[_state_of(found) for found in group(pairs, filters or (...,))]
@@ -170,7 +180,7 @@ def _state_of(pairs: list[tuple[Path, Any]]) -> Any:
 
 
 def state(node: Any, *filters: Filter) -> Any:
-    """The variables and arrays of a graph that filters take.
+    """The variables and arrays of a graph that filters match.
 
     Example:
         >>> import nnx_like as nnx
@@ -179,7 +189,7 @@ def state(node: Any, *filters: Filter) -> Any:
 
     Args:
         node: an object, or a pytree that holds objects.
-        filters: for each state what it takes. Without, it takes all.
+        filters: one filter for each state. Without filters, the state has all variables.
 
     Returns:
         One `State`; for several filters a tuple of them.
@@ -192,7 +202,7 @@ variables = state
 
 
 def graphdef(node: Any) -> GraphDef[Any]:
-    """All that is static about a graph: the first that `split` returns.
+    """The static part of a graph: the first value that `split` returns.
 
     Example:
         >>> import nnx_like as nnx
@@ -217,25 +227,26 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         )
 
     Args:
-        graphdef: what is static; or a `GraphState`, which has the values too.
-        states: the values: states, or nested mappings, whose leaves are variables or raw values. A variable becomes a
-            part of the graph itself. A raw value gets the kind and the metadata of the definition.
-        copy: whether the graph gets copies of the variables instead.
-        recreate_variables: whether a raw value becomes a variable where one was. If not, it becomes the attribute.
+        graphdef: the static part; or a `GraphState`, which also has the values.
+        states: states, or nested mappings, whose leaves are variables or raw values. A variable becomes a part of the
+            new graph. A raw value gets the kind and the metadata of the definition.
+        copy: whether the graph gets copies of the variables.
+        recreate_variables: whether a raw value is wrapped in a variable of the kind in the definition. If False, the
+            attribute is the raw value.
 
     Returns:
         New objects, as the definition says.
 
     Raises:
-        LiftArgumentError: where a value is missing, or is not of the graph.
+        LiftArgumentError: if a value is missing, or the graph has no such path.
     """
     if isinstance(graphdef, GraphState):
         others = [one for one in states if not isinstance(one, GraphState) or one._graphdef != graphdef._graphdef]
         if others:
             raise LiftArgumentError(
                 "merge",
-                f"the first is a GraphState, and a {type(others[0]).__name__} after it is none of the same graph.",
-                "Pass all that `unpack` gave, and no others.",
+                f"after a GraphState, the {type(others[0]).__name__} is not a GraphState of the same graph.",
+                "Pass exactly the values that `unpack` returned.",
             )
         graphdef, states = graphdef._graphdef, (graphdef, *states)
     if not isinstance(graphdef, GraphDef):
@@ -278,8 +289,8 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
         said = "; ".join(f"{what}: {', '.join(names)}" for what, names in listed if names)
         raise LiftArgumentError(
             f"merge({graphdef!r})",
-            f"the states do not fit ({said}).",
-            "Pass all states that `split` gave, and no others.",
+            f"the states do not match the definition ({said}).",
+            "Pass exactly the states that `split` returned.",
         )
 
 
@@ -295,7 +306,7 @@ def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
 
 
 def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
-    """A copy of a graph: other objects and variables, with the same sharing among them.
+    """A copy of a graph: new objects and variables, with the same sharing among them.
 
     Example:
         >>> import nnx_like as nnx
@@ -307,7 +318,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
 
     Args:
         node: an object, or a pytree that holds objects.
-        variables: whether variables are copied too; if not, both graphs hold the same.
+        variables: whether variables are copied too; if False, both graphs share them.
         arrays: whether arrays are copied too.
     """
     definition, pairs = listed(node)
@@ -320,7 +331,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
 
 
 def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: bool = True) -> Node:
-    """A graph like another one, with what a function makes of each of its variables and arrays.
+    """A copy of a graph in which a function replaces each variable and array.
 
     Example:
         >>> import nnx_like as nnx
@@ -329,9 +340,10 @@ def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: boo
         20.0
 
     Args:
-        f: called with the path and the variable or the array there; returns what takes its place.
+        f: called with the path and the variable or array; returns its replacement.
         node: an object, or a pytree that holds objects.
-        recreate_variables: whether what is no variable becomes one where one was. If not, it becomes the attribute.
+        recreate_variables: whether a plain value is wrapped in a variable of the kind that was there. If False, the
+            attribute is the plain value.
     """
     definition, pairs = listed(node)
     leaves = {path: f(path, leaf) for path, leaf in pairs}
@@ -340,7 +352,7 @@ def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: boo
 
 
 def call(graphdef_state: tuple[GraphDef[Any], Any], /) -> Any:
-    """What stands for an object that exists as a definition and a state only, to call its methods.
+    """Calls methods of an object that is given as a pair of a definition and a state.
 
     Example:
         >>> import nnx_like as nnx
@@ -358,8 +370,8 @@ def call(graphdef_state: tuple[GraphDef[Any], Any], /) -> Any:
         graphdef_state: the pair.
 
     Returns:
-        An object with the attributes of the graph. A method returns its result, and the pair as it is afterwards. The
-        state that was given stays as it is.
+        An object with the attributes of the graph. Each method call returns the result of the method and a new pair.
+        The state passed in does not change.
     """
     graphdef, state = graphdef_state
     return _caller(graphdef, (state,))

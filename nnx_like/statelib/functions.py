@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from liftcore.errors import LiftArgumentError, shown
 from liftcore.traverse_util import flatten_dict
 
 from ..filterlib import Filter, PathIn, PathParts
@@ -33,6 +34,10 @@ def _state(state: Any) -> State:
     """Whatever has the methods of a state, else a state of the same leaves."""
     if isinstance(state, FlatState):
         return state.to_nested_state()
+    if not isinstance(state, Mapping) and not hasattr(state, "flat_state"):
+        raise LiftArgumentError(
+            "a state", f"expected a `State`, given {shown(state)}.", "Take one: `nnx.state(model)`."
+        )
     whole: State = state if hasattr(state, "flat_state") else State(state)
     return whole
 
@@ -56,7 +61,7 @@ def to_flat_state(state: States) -> FlatState:
 def from_flat_state(
     flat_state: Mapping[PathParts, Any] | Iterable[tuple[PathParts, Any]], *, cls: Callable[[Any], Any] = State
 ) -> Any:
-    """Returns the state with some leaves: the inverse of `to_flat_state`.
+    """Returns the state of some paths and leaves: the inverse of `to_flat_state`.
 
     Example:
         >>> from_flat_state([(("a", "c"), 2), (("b",), 1)], cls=dict)
@@ -64,19 +69,19 @@ def from_flat_state(
 
     Args:
         flat_state: `{path: leaf}`, or pairs of path and leaf.
-        cls: what is called with the nested dicts.
+        cls: called with the nested dicts to make the result.
 
     Returns:
-        A `State`, or what `cls` makes.
+        A `State`, or the result of `cls`.
 
     Raises:
-        LiftArgumentError: if a path is empty, or goes on below a leaf.
+        LiftArgumentError: if a path is empty, or continues below a leaf.
     """
     return cls(nest(flat_state.items() if isinstance(flat_state, Mapping) else flat_state))
 
 
 def map_state(f: Callable[[PathParts, Any], Any], state: States) -> State:
-    """Returns a state of what `f` makes of each leaf; see `State.map`.
+    """Returns a state in which `f` replaces each leaf; see `State.map`.
 
     Example:
         >>> map_state(lambda path, leaf: (path, leaf), State({"a": {"b": 1}})).a.b
@@ -103,10 +108,10 @@ def split_state(state: States, first: Filter, /, *filters: Filter) -> Any:
     Args:
         state: a state.
         first: a filter; see `nnx_like.filterlib`.
-        *filters: more of them.
+        *filters: more of these.
 
     Returns:
-        One state with one filter, else a tuple of states.
+        One state for one filter; for several filters, a tuple of states.
 
     Raises:
         UnmatchedFilterError: if no filter matches a leaf.
@@ -115,7 +120,7 @@ def split_state(state: States, first: Filter, /, *filters: Filter) -> Any:
 
 
 def filter_state(state: States, first: Filter, /, *filters: Filter) -> Any:
-    """Chooses parts of a state: as `split_state`, and what no filter matches is left out.
+    """Selects parts of a state: like `split_state`, but leaves that no filter matches are dropped.
 
     Example:
         >>> filter_state(State({"kernel": 1.0, "steps": 3}), float).to_pure_dict()
@@ -124,16 +129,16 @@ def filter_state(state: States, first: Filter, /, *filters: Filter) -> Any:
     Args:
         state: a state.
         first: a filter; see `nnx_like.filterlib`.
-        *filters: more of them.
+        *filters: more of these.
 
     Returns:
-        One state with one filter, else a tuple of states.
+        One state for one filter; for several filters, a tuple of states.
     """
     return _state(state).filter(first, *filters)
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: Callable[[Any], Any] = State) -> Any:
-    """Returns one state with the leaves of all; at one path, the later leaf stays.
+    """Merges states; if two have a leaf at the same path, the later one wins.
 
     Example:
         >>> merge_state(State({"a": {"b": 1}}), State({"a": {"c": 2}}), cls=dict)
@@ -141,17 +146,17 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: Ca
 
     Args:
         state: a state or other nested mappings.
-        *states: more of them.
-        cls: what is called with the nested dicts.
+        *states: more of these.
+        cls: called with the nested dicts to make the result.
 
     Returns:
-        A `State`, or what `cls` makes; the states given stay as they are.
+        A `State`, or the result of `cls`; the states passed in do not change.
     """
     return cls(joined(map(_state, (state, *states))))
 
 
 def diff(state: States, other: States) -> State:
-    """Returns what of a state is at paths that another has not, also written `state - other`.
+    """Returns the part of a state at paths that another state lacks, also written `state - other`.
 
     Example:
         >>> diff(State({"a": 1, "b": 2}), State({"a": 5})).to_pure_dict()
@@ -159,7 +164,7 @@ def diff(state: States, other: States) -> State:
 
     Args:
         state: a state.
-        other: a state, whose leaves do not matter.
+        other: a state, of which only the paths matter.
 
     Returns:
         A new state.
@@ -168,17 +173,17 @@ def diff(state: States, other: States) -> State:
 
 
 def create_path_filters(state: States) -> dict[PathIn, Any]:
-    """Returns the filters of a state whose leaves are specs, such as axes: each leaf by the filter for its places.
+    """Returns one filter for each distinct leaf of a state of specs, such as axes.
 
     Example:
         >>> create_path_filters(State({"a": 0, "b": {"c": None, "d": 0}}))
         {PathIn(('a',), ('b', 'd')): 0, PathIn(('b', 'c')): None}
 
     Args:
-        state: a state whose leaves can be hashed.
+        state: a state with hashable leaves.
 
     Returns:
-        `{filter: leaf}`, with one filter for all places of equal leaves.
+        `{filter: leaf}`, where the filter matches the paths of all equal leaves.
     """
     places: dict[Any, list[PathParts]] = {}
     for path, leaf in to_flat_state(state):
@@ -187,7 +192,7 @@ def create_path_filters(state: States) -> dict[PathIn, Any]:
 
 
 def to_pure_dict(state: States, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """Returns a state as nested dicts of values, without the variables that hold them, as checkpoints take them.
+    """Returns a state as nested dicts of values instead of variables, for checkpoints.
 
     Example:
         >>> to_pure_dict(State({"layers": {0: {"bias": 1.0}}}))
@@ -195,7 +200,8 @@ def to_pure_dict(state: States, extract_fn: Callable[[Any], Any] | None = None) 
 
     Args:
         state: a state.
-        extract_fn: what is made of each leaf. Without it a `Variable` gives its value, and others stay.
+        extract_fn: called with each leaf; returns the value. By default, a `Variable` gives its value, and any other
+            leaf is kept.
 
     Returns:
         New dicts, sorted by key.
@@ -206,7 +212,7 @@ def to_pure_dict(state: States, extract_fn: Callable[[Any], Any] | None = None) 
 def replace_by_pure_dict(
     state: State, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Puts values into a state, which is changed; see `State.replace_by_pure_dict`.
+    """Writes values into a state, in place; see `State.replace_by_pure_dict`.
 
     Example:
         >>> state = State({"layers": {0: {"bias": 1.0}}})
@@ -217,11 +223,11 @@ def replace_by_pure_dict(
     Args:
         state: a state.
         pure_dict: nested mappings of new values.
-        replace_fn: `(leaf, value) -> leaf`. Without it a `Variable` becomes one of the same type and metadata that
-            holds the value, and any other leaf becomes the value.
+        replace_fn: `(leaf, value) -> leaf`. By default, a `Variable` is replaced by one of the same type and metadata
+            with the new value, and any other leaf by the value.
 
     Raises:
-        LiftArgumentError: if `pure_dict` has a path that the state has not. Then nothing is changed.
+        LiftArgumentError: if `pure_dict` has a path that the state lacks; then nothing changes.
     """
     state.replace_by_pure_dict(pure_dict, replace_fn)
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, shown
 
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter
@@ -37,15 +37,55 @@ _NOT_GIVEN: Any = object()
 
 
 class OptState(Variable[A]):
-    """Any state of an optimizer, such as its count of steps."""
+    """The state of an optimizer, such as its number of steps.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> import optax
+        >>> model = nnx.Dict(w=nnx.Param(1.0, sharding=("model",)))
+        >>> optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+        >>> isinstance(optimizer.step, nnx.OptState), int(optimizer.step)
+        (True, 0)
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class OptArray(OptState[A]):
-    """An array of the state of an optimizer that belongs to no parameter, such as a count."""
+    """An array in the state of an optimizer that does not belong to a parameter, such as a count.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> import optax
+        >>> model = nnx.Dict(w=nnx.Param(1.0, sharding=("model",)))
+        >>> optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+        >>> type(optimizer.opt_state[0].count).__name__
+        'OptArray'
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class OptVariable(OptState[A]):
-    """What an optimizer keeps for a parameter, such as its momentum. It has the metadata of the parameter."""
+    """The state of an optimizer for one parameter, such as a momentum. It has the metadata of the parameter.
+
+    Example:
+        >>> import nnx_like as nnx
+        >>> import optax
+        >>> model = nnx.Dict(w=nnx.Param(1.0, sharding=("model",)))
+        >>> optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+        >>> momentum = optimizer.opt_state[0].mu.w
+        >>> type(momentum).__name__, momentum.sharding
+        ('OptVariable', ('model',))
+
+    Args:
+        value: the value: an array, a number, a string, None or a pytree.
+        **metadata: static metadata by name, readable as attributes.
+    """
 
 
 class _NoModelError(LiftArgumentError, AttributeError):
@@ -72,10 +112,10 @@ class Optimizer(Pytree, Generic[M]):
     Args:
         model: an object, or a state; the optimizer does not keep it.
         tx: an optax transformation.
-        wrt: a filter for the variables that are optimized: the same as that of the gradients, `nnx.Param` as a rule.
+        wrt: a filter for the variables to train, usually `nnx.Param`. It must be the filter of the gradients.
 
     Attributes:
-        step: an `OptState` of dtype `uint32`: how often `update` ran.
+        step: an `OptState` of dtype `uint32`: the number of calls of `update`.
         tx: the transformation.
         opt_state: its state, with variables in place of arrays.
         wrt: the filter.
@@ -92,8 +132,14 @@ class Optimizer(Pytree, Generic[M]):
         if wrt is _NOT_GIVEN or positional:
             raise OptimizerArgumentError(
                 type(self).__name__,
-                "it does not know which variables to train: `wrt` is missing.",
+                "`wrt` is required, a filter of the variables to train.",
                 "Write `Optimizer(model, tx, wrt=nnx.Param)`, or use `ModelAndOptimizer(model, tx)`.",
+            )
+        if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
+            raise OptimizerArgumentError(
+                type(self).__name__,
+                f"`tx` must be an optax transformation, or an object with `init` and `update`; given {shown(tx)}.",
+                "Write `Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)`.",
             )
         self.step = OptState(jnp.array(0, jnp.uint32))
         self.tx = tx
@@ -119,30 +165,30 @@ class Optimizer(Pytree, Generic[M]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def update(self, model: M, grads: Any = _NOT_GIVEN, /, **kwargs: Any) -> Any:
-        """Updates the model and the state of the optimizer in place, by gradients.
+        """Applies gradients to the model and the state of the optimizer, in place.
 
         Parameters and state are read and written without hooks. If the transformation raises, nothing is changed.
 
         Args:
             model: the model that the optimizer was made for, or its state.
-            grads: the gradients of the variables that `wrt` matches, such as `nnx.grad` gives them: a state, nested
-                mappings of arrays, or an object like the model. Variables that `wrt` does not match are left out.
-            **kwargs: passed on to the transformation, such as `value`, `grad` and `value_fn` for a line search; with
-                values in place of variables.
+            grads: the gradients of the variables that `wrt` matches, as `nnx.grad` returns them: a state, nested
+                mappings of arrays, or an object like the model. Variables that `wrt` does not match are ignored.
+            **kwargs: passed to the transformation, such as `value`, `grad` and `value_fn` for a line search; variables
+                in them are replaced by their values.
 
         Returns:
-            What the transformation made of the gradients, and was added to the parameters: a state of arrays.
+            The updates that were added to the parameters: a state of arrays.
 
         Raises:
             OptimizerArgumentError: without `grads`.
-            LiftArgumentError: where the gradients are not those of the parameters.
-            TraceContextError: inside a transformation that the model or the optimizer was not passed to.
+            LiftArgumentError: if the gradients do not match the parameters.
+            TraceContextError: inside a transformation to which the model or the optimizer was not passed.
         """
         grads = kwargs.pop("grads", grads)
         if grads is _NOT_GIVEN:
             raise OptimizerArgumentError(
                 f"{type(self).__name__}.update",
-                "it takes the model and the gradients, and was given one of them.",
+                "it needs the model and the gradients, given only one argument.",
                 "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`.",
             )
         return self._step(model, grads, kwargs)
@@ -173,7 +219,7 @@ class ModelAndOptimizer(Optimizer[M]):
     Args:
         model: an object.
         tx: an optax transformation.
-        wrt: a filter for the variables that are optimized.
+        wrt: a filter for the variables to train.
 
     Attributes:
         model: the model.
@@ -186,18 +232,18 @@ class ModelAndOptimizer(Optimizer[M]):
         self.model = model
 
     def update(self, grads: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]  # the older form has one argument less
-        """Updates the model and the state of the optimizer in place, by gradients.
+        """Applies gradients to the model and the state of the optimizer, in place.
 
         Args:
             grads: the gradients, as `Optimizer.update` takes them.
-            **kwargs: passed on to the transformation.
+            **kwargs: passed to the transformation.
 
         Returns:
-            What was added to the parameters: a state of arrays.
+            The updates that were added to the parameters: a state of arrays.
 
         Raises:
-            LiftArgumentError: where the gradients are not those of the parameters.
-            TraceContextError: inside a transformation that the optimizer was not passed to.
+            LiftArgumentError: if the gradients do not match the parameters.
+            TraceContextError: inside a transformation to which the optimizer was not passed.
         """
         return self._step(self.model, grads, kwargs)
 
@@ -256,7 +302,7 @@ def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
         said = "; ".join(f"{what}: {', '.join(sorted(paths))}" for what, paths in differing if paths)
         raise LiftArgumentError(
             "Optimizer.update",
-            f"the gradients are not those of the parameters ({said or 'they are other pytrees'}).",
+            f"the gradients do not match the parameters ({said or 'the pytrees differ'}).",
             "Give `nnx.grad` the filter that the optimizer has as `wrt`, as in `nnx.DiffState(0, nnx.Param)`.",
         )
     return values

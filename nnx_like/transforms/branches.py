@@ -16,8 +16,8 @@ from ..crossing.inside import Inside
 from ..crossing.outside import Outside
 from ..crossing.ref import Change, Ref
 from ..errors import StructureError
-from ..graph.definition import AGAIN
-from ..graph.differences import difference
+from ..graph.definition import AGAIN, Definition, path_text
+from ..graph.differences import difference, path_of
 from ..graph.walk import is_traceable
 from .caching import kept
 from .decorating import Plain, checked, named, title
@@ -42,16 +42,17 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
 
     Args:
         pred: a bool, or an array of one.
-        true_fun: the function where it is true, called with the operands.
-        false_fun: the function where it is false.
+        true_fun: the function to run if `pred` is true, called with the operands.
+        false_fun: the function to run if `pred` is false.
         *operands: pytrees of arrays and objects.
 
     Returns:
-        What the function that ran returned. Both must return the same structure, and leave the objects with the same.
+        What the function that ran returned. Both functions must return the same structure, and leave the objects with
+        the same structure.
 
     Raises:
-        StructureError: where one branch changes the structure of the objects in another way than the other.
-        LiftArgumentError: where the branches return unlike structures or types.
+        StructureError: if the branches change the structure of an object in different ways.
+        LiftArgumentError: if the branches return different structures or types.
     """
     groups = _groups(checked("cond", true_fun))
     checked("cond", false_fun)
@@ -69,16 +70,17 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         20.0
 
     Args:
-        index: which of the branches runs; the first or the last where it is out of range.
+        index: which of the branches runs; an index out of range is clamped.
         branches: the functions, called with the operands.
         *operands: pytrees of arrays and objects.
 
     Returns:
-        What the function that ran returned. All must return the same structure, and leave the objects with the same.
+        What the function that ran returned. All functions must return the same structure, and leave the objects with
+        the same structure.
 
     Raises:
-        StructureError: where one branch changes the structure of the objects in another way than the others.
-        LiftArgumentError: where the branches return unlike structures or types.
+        StructureError: if the branches change the structure of an object in different ways.
+        LiftArgumentError: if the branches return different structures or types.
     """
     if not branches:
         raise LiftArgumentError("switch", "there is no branch.", "Give at least one function.")
@@ -109,13 +111,13 @@ def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tupl
 @kept
 def _cond(true_fun: Callable[..., Any], false_fun: Callable[..., Any]) -> Callable[..., Any]:
     groups = _groups(title("cond", true_fun))
-    return liftcore.cond(_branch(groups, true_fun, "cond"), _branch(groups, false_fun, "cond"))
+    return liftcore.cond(_branch(groups, true_fun, "true_fun"), _branch(groups, false_fun, "false_fun"))
 
 
 @kept
 def _switch(branches: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     groups = _groups(title("switch", branches[0]))
-    return liftcore.switch([_branch(groups, branch, "switch") for branch in branches])
+    return liftcore.switch([_branch(groups, branch, f"branch {number}") for number, branch in enumerate(branches)])
 
 
 def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -123,47 +125,60 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
     def body(scope: liftcore.Scope, *operands: Any) -> Any:
         inside = Inside(scope, groups)
         result, home, change = inside.encode(fun(*inside.decode(operands)), groups.name(_OPERANDS))
-        _check_agrees(title(name, fun), _types(result), inside, change)
+        _check_agrees(groups.where, name, _types(result, _definitions(inside, change)), inside, change)
         return result, home, change
 
     return body
 
 
-def _types(result: Any) -> str:
-    """The structure of a result, with a type or a class for each leaf."""
+def _definitions(inside: Inside, change: Change) -> list[tuple[str, Definition]]:
+    """The definitions of the operands, as a branch leaves them, each with where it lies."""
+    befores = [ref.definition for ref, _ in inside.given]
+    bases = [ref.base.removesuffix(".") for ref, _ in inside.given]
+    return list(zip(bases, change.definitions or befores, strict=False))
+
+
+def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
+    """The structure of a result, with a type for each array, and for each object its class or where it came from."""
 
     def one(leaf: Any) -> Any:
-        if type(leaf) is Ref:  # one that came in, or was met before, is known by its number
-            again = leaf.definition[0] == AGAIN
-            return Plain(f"object {leaf.definition[1]}" if again else repr(leaf))
+        if type(leaf) is Ref and leaf.definition[0] == AGAIN:
+            paths = [path_of(definition, leaf.definition[1], (base,)) for base, definition in known]
+            return Plain(next((f"what is at {path_text(path)}" for path in paths if path), "an object met before"))
+        if type(leaf) is Ref:
+            return Plain(f"a new {leaf!r}")
         return Plain(jax.typeof(leaf).str_short(short_dtypes=False) if is_traceable(leaf) else repr(leaf))
 
     return repr(jax.tree.map(one, result, is_leaf=lambda leaf: type(leaf) is Ref))
 
 
-def _check_agrees(where: str, types: str, inside: Inside, change: Change) -> None:
+def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Change) -> None:
     """Checks that a branch does to the structure of the objects what the first one did."""
     traced = _traced.get([])
-    traced.append((where, types, inside, change))
+    traced.append((name, types, inside, change))
     first, expected, _, other = traced[0]
     if types != expected:
         raise LiftArgumentError(
             where,
-            f"the branches must return the same structure and types; {first} returns {expected}, this one {types}.",
+            f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}.",
             "Return the same structure, shapes and dtypes from all; objects must be the same ones, or alike.",
         )
     if change == other:
         return
-    befores = [ref.definition for ref, _ in inside.given]
-    ones, others = [one.definitions or befores for one in (other, change)]
-    found = [difference(one, two, _at(ref)) for (ref, _), one, two in zip(inside.given, ones, others, strict=False)]
+    before = _definitions(inside, Change(None, ()))
+    ones, others = _definitions(inside, other), _definitions(inside, change)
+    done, now = _difference(before, ones), _difference(before, others)
+    said = f"in {first} {done or 'nothing was changed'}, in {name} {now or 'nothing was changed'}"
+    if done == now:
+        said = f"from {first} to {name}, {_difference(ones, others) or 'an object is another one'}"
     raise StructureError(
         where,
-        f"the branches must leave the objects with the same structure. From what {first} leaves to what this one "
-        f"leaves, {next(filter(None, found), 'an object is another one')}.",
+        f"the branches must leave the objects with the same structure; {said}.",
         "Do the same to attributes, references and metadata in all branches, or before the choice.",
     )
 
 
-def _at(ref: Ref) -> tuple[str, ...]:
-    return (ref.base.removesuffix("."),)
+def _difference(ones: Sequence[tuple[str, Definition]], others: Sequence[tuple[str, Definition]]) -> str | None:
+    """What differs first between definitions of the same objects."""
+    pairs = zip(ones, others, strict=False)
+    return next(filter(None, [difference(one, other, (base,)) for (base, one), (_, other) in pairs]), None)

@@ -23,10 +23,10 @@ __all__ = ["CustomJvp", "custom_jvp"]
 
 
 def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
-    """`jax.custom_jvp` for functions of objects: a function with a derivative of your own.
+    """`jax.custom_jvp` for functions of objects: a function with a custom derivative.
 
-    What the function does to the objects is done to those that were given, and its rule does the same. What it writes
-    has no tangent.
+    If the function changes an object, the caller's object changes; the rule must make the same changes. Values that the
+    function writes have no tangent.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,7 +44,7 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
 
     Args:
         fun: the function; without it the result is a decorator. Methods may be decorated.
-        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay what they are.
+        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
             A `DiffState` in it says which variables of an argument have tangents; without, these are all that are
             floating.
 
@@ -52,8 +52,8 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
         A `CustomJvp`, to be called as `fun` after `defjvp`.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method; when called, where there is no rule.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
     if fun is MISSING:
         return functools.partial(custom_jvp, nondiff_argnums=nondiff_argnums)
@@ -79,14 +79,14 @@ class CustomJvp(RuledFunction):
             jvp: called as `jvp(*nondiff_args, primals, tangents)`; returns the result and its tangent. A tangent of an
                 object is a `State` of its floating variables; one that is returned may leave out what is zero, or be
                 None. The rule may call the function itself, which there has no rule.
-            symbolic_zeros: not supported; leave it False.
+            symbolic_zeros: not supported; it must be False.
 
         Returns:
             The rule.
         """
         check_function(f"defjvp of {self.where}", jvp)
         if symbolic_zeros:
-            raise LiftArgumentError(f"defjvp of {self.where}", "there are no symbolic zeros.", "Leave them out.")
+            raise LiftArgumentError(f"defjvp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
 
         @named(jvp)
         def rule(scope: liftcore.Scope, primals: Any, tangents: Any, moving: Any) -> Any:

@@ -47,7 +47,7 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
 
     Args:
         fun: the function; without it the result is a decorator. Methods may be decorated.
-        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay what they are.
+        nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
             A `DiffState` in it says which variables of an argument are differentiated, contrary to the name; without,
             these are all that are floating. No gradient flows through others.
 
@@ -55,8 +55,8 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
         A `CustomVjp`, to be called as `fun` after `defvjp`.
 
     Raises:
-        LiftArgumentError: where `fun` is a bound method; when called, where there is no rule.
-        AliasError: when called, where a variable is differentiated in one argument, and not in another.
+        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
+        AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
     if fun is MISSING:
         return functools.partial(custom_vjp, nondiff_argnums=nondiff_argnums)
@@ -107,12 +107,12 @@ class CustomVjp(RuledFunction):
                 for zero. `cotangent` is that of the result, with a `State` for a new object in it. `updates` are those
                 of the values that objects have after the call: for each argument a `State`, None for arrays. They are
                 zero where the function did not write.
-            symbolic_zeros: not supported; leave it False.
+            symbolic_zeros: not supported; it must be False.
         """
         for rule in (fwd, bwd):
             check_function(f"defvjp of {self.where}", rule)
         if symbolic_zeros:
-            raise LiftArgumentError(f"defvjp of {self.where}", "there are no symbolic zeros.", "Leave them out.")
+            raise LiftArgumentError(f"defvjp of {self.where}", "`symbolic_zeros=True` is not supported.", "Remove it.")
 
         @named(fwd)
         def forward(scope: liftcore.Scope, *args: Any) -> Any:

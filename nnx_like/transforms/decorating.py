@@ -45,7 +45,7 @@ def checked(name: str, f: Any) -> str:
     """Checks a function to transform; returns its title.
 
     Raises:
-        LiftArgumentError: where it is none, or holds the object that it is a method of.
+        LiftArgumentError: if it is none, or holds the object that it is a method of.
     """
     check_function(name, f)
     owner = f if isinstance(f, Pytree) else getattr(f, "__self__", None)
@@ -54,7 +54,7 @@ def checked(name: str, f: Any) -> str:
         method = "__call__" if f is owner else f.__name__
         raise LiftArgumentError(
             title(name, f),
-            f"it is a method of one {kind}, which it would hold as it is now.",
+            f"it is a method of one {kind}, and holds that object by closure.",
             f"Give the object as an argument: `{name}({kind}.{method})(instance, …)`, or decorate the method.",
         )
     return title(name, f)
@@ -70,11 +70,17 @@ def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return rename
 
 
-def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments by position: keyword arguments stand where the signature has them, defaults before them filled in.
 
+    Args:
+        name: what errors call the transformation.
+        f: whose arguments they are.
+        args: those that are given by position.
+        kwargs: those that are given by name.
+
     Raises:
-        LiftArgumentError: where one has no position.
+        LiftArgumentError: if one has no position.
     """
     if not kwargs:
         return args
@@ -83,7 +89,7 @@ def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     if bound.kwargs:
         names = ", ".join(bound.kwargs)
         raise LiftArgumentError(
-            title("a transformation", f), f"{names} can only be given by name.", "Bind it before: `functools.partial`."
+            title(name, f), f"{names} can only be given by name.", "Bind it before: `functools.partial`."
         )
     last = max([number for number, name in enumerate(bound.arguments) if name in kwargs], default=0)
     return bound.args[: max(len(args), last + 1)]
@@ -99,7 +105,7 @@ def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tup
         names: one or more names.
 
     Raises:
-        LiftArgumentError: where there is no such argument.
+        LiftArgumentError: if there is no such argument.
     """
     wanted = {numbers} if isinstance(numbers, int) else set(numbers or ())
     named = {names} if isinstance(names, str) else set(names or ())
@@ -138,7 +144,7 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
         also: what else may stand for one.
 
     Raises:
-        LiftArgumentError: where one is something else.
+        LiftArgumentError: if one is something else.
     """
     for axis in specs.values():
         if type(axis) is not int and axis is not None and (also is None or axis is not also):

@@ -31,7 +31,7 @@ def shard_map(
     axis_names: AbstractSet[Any] = frozenset(),
     check_vma: bool = True,
 ) -> Any:
-    """`jax.shard_map` for functions of objects: each device sees objects with its part of their variables.
+    """`jax.shard_map` for functions of objects: each device sees its shard of the variables of objects.
 
     Example:
         >>> import jax, numpy as np
@@ -48,24 +48,30 @@ def shard_map(
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
         mesh: the mesh of devices.
-        in_specs: for each argument the `PartitionSpec` of its parts; a pytree prefix. For an object it is the one of
-            all its variables, or a `StateSharding`. None is `P()`.
-        out_specs: likewise for the result.
-        axis_names: the axes of the mesh that the function knows of; by default all.
-        check_vma: whether JAX checks what is equal on all devices.
+        in_specs: the `PartitionSpec` of each argument; a pytree prefix of the arguments. For an object, give one spec
+            for all its variables, or a `StateSharding`. None means `P()`.
+        out_specs: the same for the result.
+        axis_names: the mesh axes that are manual inside the function; by default all.
+        check_vma: whether JAX checks which values are equal on all devices.
 
     Returns:
         The function.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or specs do not fit the arguments.
-        LoopInvarianceError: when called, where a variable with `P()` gets a value that differs between devices.
-        AliasError: when called, where one variable is given with two specs.
+        LiftArgumentError: if `f` is a bound method, or specs do not fit the arguments.
+        LoopInvarianceError: when called, if a variable with `P()` gets a value that differs between devices.
+        AliasError: when called, if one variable is given with two specs.
     """
     options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
     if f is MISSING:
         return functools.partial(shard_map, in_specs=in_specs, out_specs=out_specs, **options)
     groups = Groups(checked("shard_map", f), "spec")
+    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        raise LiftArgumentError(
+            groups.where,
+            f"expected a `jax.sharding.Mesh` for `mesh`, given {shown(mesh)}.",
+            "Make one: `jax.make_mesh((2,), ('data',))`.",
+        )
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(groups.where, "in_specs", in_specs)
     _check_specs(groups.where, "out_specs", out_specs)
@@ -87,7 +93,7 @@ def shard_map(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = Outside(groups, positional(f, args, kwargs), in_prefix, "in_specs")
+        outside = Outside(groups, positional("shard_map", f, args, kwargs), in_prefix, "in_specs")
         outside.place(placed)
         return outside.call(lifted, *outside.args, mutable=True)
 

@@ -83,10 +83,10 @@ def vmap(
         The function, which takes keyword arguments too, mapped as if they were given by position.
 
     Raises:
-        LiftArgumentError: where `f` is a bound method, or axes do not fit the arguments.
-        AliasError: when called, where one variable is given with two axes.
-        AxisSizeError: when called, where sizes disagree or there is none.
-        LoopInvarianceError: when called, where a variable without an axis gets a value that differs between elements.
+        LiftArgumentError: if `f` is a bound method, or axes do not fit the arguments.
+        AliasError: when called, if one variable is given with two axes.
+        AxisSizeError: when called, if sizes disagree or there is none.
+        LoopInvarianceError: when called, if a variable without an axis gets a value that differs between elements.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
     options = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
@@ -140,7 +140,7 @@ def mapped(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        args = positional(f, args, kwargs)
+        args = positional(name, f, args, kwargs)
         if static:
             args = tuple([still(arg, groups.where) if number in static else arg for number, arg in enumerate(args)])
         outside = Outside(groups, args, in_prefix, cached=False)
