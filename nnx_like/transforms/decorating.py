@@ -15,7 +15,7 @@ __all__ = ["MISSING", "Plain", "check_axes", "checked", "named", "numbered", "po
 
 
 class _Missing:
-    """What stands where a function was not given yet."""
+    """The default of a function argument that is not given yet."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -26,7 +26,7 @@ MISSING: Any = _Missing()
 
 
 class Plain(str):
-    """A text that shows without quotes where it stands for a leaf of a pytree."""
+    """A string that is shown without quotes in place of a leaf of a pytree."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ def checked(name: str, f: Any) -> str:
     """Checks a function to transform; returns its title.
 
     Raises:
-        LiftArgumentError: if it is none, or holds the object that it is a method of.
+        LiftArgumentError: if it is not a function, or is a bound method.
     """
     check_function(name, f)
     owner = f if isinstance(f, Pytree) else getattr(f, "__self__", None)
@@ -71,7 +71,7 @@ def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments by position: keyword arguments stand where the signature has them, defaults before them filled in.
+    """The arguments by position: keyword arguments at their place in the signature, defaults before them filled in.
 
     Args:
         name: what errors call the transformation.
@@ -141,7 +141,7 @@ def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
     Args:
         where: what errors call the transformation.
         specs: the axes, by group.
-        also: what else may stand for one.
+        also: what else is accepted in place of an axis.
 
     Raises:
         LiftArgumentError: if one is something else.

@@ -255,7 +255,7 @@ class _Form:
         prefix: the groups of what is in the arguments.
         place: what errors call a part of an argument.
         donated: a filter of the groups of donated variables, which have to be mutable.
-        placed: by group, the shardings of other variables, which are to lie so afterwards too.
+        placed: by group, the shardings of other variables, which they must also have afterwards.
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
@@ -303,7 +303,7 @@ class _Form:
 
 
 def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> inspect.Signature:
-    """That of a body, whose arguments are called as those of the function; `liftcore.retraces` tells these names."""
+    """The signature of a body, with the argument names of the function; `liftcore.retraces` reports these names."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
@@ -312,14 +312,14 @@ def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> i
     known = [one.name for one in parameters if one.kind in single][:count]
     rest = next((one.name for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL), "argument")
     known += [f"{rest}_{number}" for number in range(count - len(known))]
-    each = [name for name in ("_liftcore_scope", *known, *names) if name.isidentifier()]
-    return inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in dict.fromkeys(each)]
-    )
+    each: dict[str, None] = {"_scope": None}
+    for number, name in enumerate([*known, *names]):
+        each[name if name.isidentifier() and name not in each else f"argument_{number}"] = None
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in each])
 
 
 def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
-    """Shardings on devices: those that are, and specs on the mesh that is set, where JAX tells which."""
+    """Shardings on devices: existing ones, and specs on the current mesh, if JAX gives it."""
     found = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.Sharding)}
     partitions = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.PartitionSpec)}
     if partitions and not jax.sharding.get_abstract_mesh().empty:

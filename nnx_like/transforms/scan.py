@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 import liftcore
-from liftcore.errors import LiftArgumentError
+from liftcore.errors import LiftArgumentError, LoopInvarianceError
 
-from ..crossing.groups import Choose, Groups, in_axis_words
+from ..crossing.groups import Choose, Groups, in_axis_words, parts_of
 from ..crossing.inside import Inside
 from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside
@@ -22,12 +22,13 @@ from ..variablelib.kinds import RngState
 from .caching import another, is_steady
 from .carrying import carried, check_same_structure
 from .decorating import MISSING, check_axes, checked, named, positional
+from .vmap import differing
 
 __all__ = ["Carry", "scan"]
 
 
 class _Name(type):
-    """The class of `Carry`, which stands for itself."""
+    """The class of `Carry`, which is used as a value."""
 
     def __repr__(cls) -> str:
         return cls.__name__
@@ -139,12 +140,19 @@ def scan(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outside = Outside(groups, positional("scan", f, args, kwargs), in_prefix)
+        args = positional("scan", f, args, kwargs)
+        outside = Outside(groups, args, in_prefix)
         carry = () if taken is None else outside.args[taken]
         xs = [arg for number, arg in enumerate(outside.args) if number != taken]
         with outside.scope([name for name in groups.specs if name != streams]) as scope:
             run = lifted if is_steady(f) else lift(another(body))
-            carry, (ys, home, change) = run(scope, carry, *xs)
+            try:
+                carry, (ys, home, change) = run(scope, carry, *xs)
+            except LoopInvarianceError as error:
+                if "`out_axes`" not in error.what:
+                    raise
+                parts = parts_of(groups, args, in_prefix, "", "in_axes")[0]
+                raise differing(groups, out_axes, parts, "iterations") from error
             ys = outside.leave(scope, ys, home, change)
         return _joined(outside.given(carry), ys, out_axes, given_back)
 
@@ -185,7 +193,7 @@ def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | Non
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:
-    """The number of the carry in a tuple of axes; 0 where it is all; None where there is none."""
+    """The index of the carry in a tuple of axes; 0 if the carry is the only value; None if there is no carry."""
     if axes is Carry:
         return 0
     if not isinstance(axes, (tuple, list)):

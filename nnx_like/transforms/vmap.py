@@ -17,7 +17,7 @@ from ..crossing.metadata import AxisNames
 from ..crossing.outside import Outside, still
 from .decorating import MISSING, check_axes, checked, named, positional
 
-__all__ = ["StateAxes", "mapped", "vmap"]
+__all__ = ["StateAxes", "differing", "mapped", "vmap"]
 
 
 class StateAxes(ByFilter):
@@ -85,7 +85,7 @@ def vmap(
     Raises:
         LiftArgumentError: if `f` is a bound method, or axes do not fit the arguments.
         AliasError: when called, if one variable is given with two axes.
-        AxisSizeError: when called, if sizes disagree or there is none.
+        AxisSizeError: when called, if sizes disagree, or no argument gives a size.
         LoopInvarianceError: when called, if a variable without an axis gets a value that differs between elements.
         TraceContextError: when called, if the function returns or changes an object that is not an argument.
     """
@@ -149,18 +149,21 @@ def mapped(
         except ValueError as error:
             if "axis spec None but output was batched" not in str(error):
                 raise
-            raise _differing(groups, out_axes, parts_of(groups, args, in_prefix, "", "in_axes")[0]) from error
+            raise differing(groups, out_axes, parts_of(groups, args, in_prefix, "", "in_axes")[0]) from error
 
     return wrapped
 
 
-def _differing(groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, Any]]) -> LoopInvarianceError:
+def differing(
+    groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, Any]], among: str = "elements"
+) -> LoopInvarianceError:
     """The error about something new that has no axis, and differs between elements.
 
     Args:
         groups: those of the lift.
         out_axes: its option.
         parts: the arguments, as `parts_of` gives them.
+        among: what errors call the parts of the axis.
     """
     specs = [each for spec in jax.tree.leaves(out_axes, is_leaf=is_spec) for each in _each(spec)]
     objects = [
@@ -171,7 +174,7 @@ def _differing(groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, An
         found.append(f"a new variable of {', '.join(objects)}, with None in `in_axes`,")
     return LoopInvarianceError(
         groups.where,
-        f"{' or '.join(found)} differs between elements.",
+        f"{' or '.join(found)} differs between {among}.",
         "Give it an axis there, such as 0.",
     )
 

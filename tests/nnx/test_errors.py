@@ -192,6 +192,10 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: nnx.vmap(lambda m, x: setattr(m, "z", nnx.Param(x)), in_axes=(None, 0))(Model(), X),
         ["vmap(", "a new variable of [0]", "None in `in_axes`"],
     ),
+    "new_variable_of_what_iterations_share": (
+        lambda: nnx.scan(lambda m, x: setattr(m, "z", nnx.Param(x)), in_axes=(None, 0), out_axes=0)(Model(), X),
+        ["scan(", "a new variable of [0]", "None in `in_axes`"],
+    ),
     "outer_variable_by_closure": (
         lambda: nnx.jit(lambda x: nnx.jit(lambda m: m.n.set_value(x))(MODEL))(1.0),
         ["BatchStat at [0].n", "jit(<lambda>) changed it", "outer function"],
@@ -270,6 +274,14 @@ def test_a_retrace_names_arguments_as_the_function_does() -> None:
     told = [str(one) for one in found][1:]
     expected = ["argument model.z", "argument head.z", "argument rest_0.z"]
     assert [one for one, name in zip(told, expected, strict=True) if f"{name}: absent before, 1 now" not in one] == []
+
+
+def test_arguments_are_found_whatever_they_are_called() -> None:
+    def total(x: Any, /, **others: Any) -> Any:
+        return x + sum(others.values())
+
+    values = {"x": 2.0, "two words": jnp.ones(2)}
+    assert nnx.jit(total, donate_argnames="two words")(1.0, **values).tolist() == [4.0, 4.0]
 
 
 def test_a_graphdef_shows_its_parts() -> None:
