@@ -15,26 +15,26 @@ __all__ = [
 
 
 class TraceContextError(LiftArgumentError):
-    """An object or a variable was changed, or returned, under another JAX trace than the one that it was made in."""
+    """An object or a variable was changed or returned under a JAX trace other than the one it was created in."""
 
 
 class AliasError(LiftArgumentError):
-    """One object was given in two ways: under two axes, in two groups, or as two arguments treated differently."""
+    """One object was passed in two places that treat it differently, such as under two axes."""
 
 
 class StructureError(LiftArgumentError):
-    """The structure of an object is not what it must be here, such as in the carry of a loop or over two branches."""
+    """An object has the wrong structure, for example in the carry of a loop, or because two branches differ."""
 
 
 class UnknownStreamError(LiftArgumentError, AttributeError, KeyError):
-    """A key was asked of a stream that is not there, and there is no stream `default`."""
+    """A key was drawn from a stream that does not exist, and there is no stream `default`."""
 
     __str__ = LiftArgumentError.__str__  # in place of that of `KeyError`, which quotes the text
 
 
 class OptimizerArgumentError(LiftArgumentError, TypeError):
-    """An optimizer was made or used without an argument that it needs."""
+    """An optimizer was created or used without a required argument."""
 
 
 class MetricArgumentError(LiftArgumentError, TypeError):
-    """A metric was made or updated with an argument of another kind than it takes, or without one that it needs."""
+    """A metric was created or updated with a wrong argument, or without a required one."""

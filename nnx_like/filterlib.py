@@ -230,7 +230,7 @@ class Not(core.Not):
 
 
 def to_predicate(filter: Filter) -> Predicate:
-    """Returns the predicate that a filter stands for.
+    """Returns the predicate of a filter.
 
     Example:
         >>> to_predicate((float, "dropout"))
@@ -257,7 +257,8 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if filter is ... or filter is None or isinstance(filter, bool) or callable(filter):
         return core.to_predicate(filter)
-    raise InvalidFilterError("filter", f"{filter!r} of type {type(filter).__name__} is none.", f"Give {_ACCEPTED}.")
+    what = f"{filter!r} of type {type(filter).__name__} is not a filter."
+    raise InvalidFilterError("filter", what, f"Give {_ACCEPTED}.")
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:

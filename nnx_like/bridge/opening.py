@@ -33,7 +33,7 @@ class Making:
     Attributes:
         make: makes the object of `Rngs`.
         streams: the names of the streams that it gets; none for all that the scope has.
-        boxing: makes of a variable the value that stands in a collection; None leaves values without boxes.
+        boxing: turns a variable into the value in a collection; with None, values are not boxed.
         strict: whether it is an error that a variable changes whose collection is immutable.
     """
 

@@ -1,4 +1,4 @@
-"""Where the variables of an object stand in a tree of variables: in the collection of their kind, at their path."""
+"""The places of an object's variables in a tree of variables: the collection of their kind, and their path."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Placed(Walk):
         if (group, *names) in self.found:
             raise LiftArgumentError(
                 path_text(path),
-                f'two variables of "{group}" have this path, as texts.',
-                "Give the keys of the dict that holds them different texts.",
+                f'two variables of "{group}" have this path, as strings.',
+                "Use keys in that dict that differ as strings.",
             )
         self.found[group, *names] = value
         return group, names

@@ -1,4 +1,4 @@
-"""RNG streams of objects that stand in a scope: their keys are drawn from the streams of that scope."""
+"""RNG streams of objects in a scope: their keys are drawn from the streams of that scope."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT = "default"
 
 @dataclasses.dataclass(frozen=True)
 class NoKey:
-    """What stands for the key of a stream that a scope has not: to draw from it is an error.
+    """A placeholder for the key of a stream that the scope lacks: to draw from it is an error.
 
     Attributes:
         tag: the name of the stream.

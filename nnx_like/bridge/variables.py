@@ -162,7 +162,7 @@ def nnx_attrs_to_linen_vars(
 
 
 def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) -> Any:
-    """What stands in a collection for a variable, or for an array that is an attribute."""
+    """The value in a collection for a variable, or for an array that is an attribute."""
     if not isinstance(holder, Variable):
         return holder
     return holder.get_raw_value() if metadata_fn is None else metadata_fn(holder)

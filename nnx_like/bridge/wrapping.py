@@ -32,7 +32,7 @@ __all__ = ["FromLinen", "LinenPart", "ToNNX", "Wrapped", "lazy_init"]
 
 _INITIAL = liftcore.DenyList("intermediates")
 _STATE = liftcore.DenyList(["intermediates", "params"])
-"""What a call may change, unless it is told otherwise. Parameters are given, so lifts need not look for new ones."""
+"""What a call may change by default. Parameters are given, so lifts need not look for new ones."""
 
 _MISSING = (ScopeCollectionNotFound, ScopeParamNotFoundError, ScopeVariableNotFoundError)
 

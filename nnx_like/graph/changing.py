@@ -139,7 +139,7 @@ class _Removal:
 
         Args:
             part: the part.
-            path: where it lies.
+            path: the path to it.
             owner: the object that holds it.
         """
         if id(part) in self.gone or path in self.paths:

@@ -42,7 +42,7 @@ def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()
     Args:
         before: a definition.
         after: another one.
-        path: where the object lies.
+        path: the path to the object.
     """
     if before == after:
         return None
@@ -91,7 +91,7 @@ def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> t
     Args:
         definition: of an object, or of a part of one.
         index: the number.
-        path: where the object lies.
+        path: the path to the object.
     """
     kind = definition[0]
     own = definition[2:3] if kind in (OBJECT, VARIABLE) else definition[3:] if kind in (SEQUENCE, MAPPING) else ()
@@ -127,7 +127,7 @@ def described(definition: Definition, path: str = "", whole: Definition | None =
 
     Args:
         definition: of an object, or of a part of one.
-        path: where it lies.
+        path: the path to it.
         whole: what it is a part of.
     """
     kind, whole = definition[0], whole or definition

@@ -295,7 +295,7 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
 
 
 def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
-    """The leaves of states, flat states, nested mappings, and of a leaf that stands alone, with their paths."""
+    """The leaves of states, flat states, nested mappings, and of a single leaf, with their paths."""
     for one in states:
         if isinstance(one, FlatState):
             yield from one

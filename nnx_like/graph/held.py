@@ -1,4 +1,4 @@
-"""`Held`: a static attribute that stands for itself."""
+"""`Held`: a static attribute that is compared by identity."""
 
 from __future__ import annotations
 

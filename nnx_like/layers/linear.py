@@ -131,7 +131,7 @@ class LinearGeneral(Module):
         ((2, 3, 4, 5), (4, 5), (16, 4, 5))
 
     Args:
-        in_features: the sizes of the axes that are summed over, in the order in which they lie in the inputs.
+        in_features: the sizes of the axes that are summed over, in the order of the inputs.
         out_features: the sizes of the new axes.
         axis: the axes that are summed over.
         batch_axis: the leading axes for which parameters are not shared, with their sizes: `{0: 8}`.

@@ -42,7 +42,7 @@ def new_param(
         init_fn: called as `init_fn(key, shape, dtype)`; returns an array or a `VariableMetadata`.
         shape: the shape of the value. Of one without elements an initializer that divides by fan-in is not asked.
         dtype: the dtype of the value.
-        metadata: the metadata of the variable; what the initializer tells is added.
+        metadata: the metadata of the variable; metadata of the initializer is added.
         kind: the type of the variable.
 
     Raises:

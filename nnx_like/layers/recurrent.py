@@ -1,6 +1,6 @@
 """Recurrent layers: a cell run over a sequence, in one direction or in both.
 
-The cells themselves lie in `cells` and `lstm_cells`.
+The cells themselves are in `cells` and `lstm_cells`.
 """
 
 from __future__ import annotations

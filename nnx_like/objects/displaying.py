@@ -1,4 +1,4 @@
-"""`display`: objects as a notebook shows them, with treescope if it is installed, otherwise as printed text."""
+"""`display`: objects as a notebook shows them, with treescope if it is installed, otherwise printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["display"]
 
 
 def display(*args: Any) -> None:
-    """Shows objects and other values: with `treescope` in a notebook, otherwise as printed text.
+    """Shows objects and other values: with `treescope` in a notebook, otherwise printed.
 
     Example:
         >>> import nnx_like as nnx

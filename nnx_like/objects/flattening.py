@@ -23,7 +23,7 @@ _NO_MARKS: Mapping[str, bool] = {}
 class Statics:
     """Values that are a part of the structure, equal to others where they are by type and value.
 
-    A value that no key stands for, such as an object that may change unseen, is compared by `==`.
+    A value without a key, such as an object that could change without notice, is compared by `==`.
 
     Attributes:
         value: what is held, with copies of what may change in place.

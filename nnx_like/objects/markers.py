@@ -201,7 +201,7 @@ def annotation_mark(annotation: Any) -> bool | None:
     """Whether `Static` or `Data` is the annotation of an attribute; None for another one.
 
     Args:
-        annotation: the annotation, or its text.
+        annotation: the annotation, or a string with it.
     """
     if isinstance(annotation, str):
         found = re.match(r"(?:\w+\.)*(Data|Static)\[", annotation)

@@ -77,7 +77,7 @@ def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
 
 
 def _comma(text: str) -> str:
-    """A text with a comma at its end; where a comment ends its last line, before that."""
+    """A string with a comma at its end, or before the comment in its last line."""
     *above, last = text.split("\n")
     code, mark, comment = last.partition("  # ") if not above else (last, "", "")
     return "\n".join([*above, f"{code},{mark}{comment}"])
@@ -169,7 +169,7 @@ def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:
 
     Args:
         node: the object.
-        path: where it lies, as treescope says.
+        path: its path, as treescope gives it.
         subtree_renderer: what shows the attributes.
     """
     attributes = dict(vars(node))

@@ -81,7 +81,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
     _field_marks: ClassVar[Mapping[str, bool]] = {}
     """What marks in the bodies of the class and its bases say."""
     _numbered: ClassVar[bool] = False
-    """Whether attributes whose names are digits stand for the items of a sequence."""
+    """Whether attributes with digits as names are the items of a sequence."""
 
     def __init_subclass__(cls, *, pytree: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)

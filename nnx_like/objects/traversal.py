@@ -49,7 +49,7 @@ def _is_not(node: Any) -> Callable[[Any], bool]:
 
 
 def _name(step: Any) -> Any:
-    """The name or number that a step of one of JAX's paths stands for."""
+    """The name or number of a step of a JAX path."""
     for kind in ("key", "idx", "name"):
         if hasattr(step, kind):
             return getattr(step, kind)
@@ -104,7 +104,7 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
         The name and the object.
 
     Raises:
-        StructureError: if the value is none of these.
+        StructureError: if the value has another type.
     """
     children = children_of(node)
     if children is None:

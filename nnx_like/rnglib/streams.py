@@ -166,8 +166,8 @@ class Rngs(Draws, Pytree):
         if found is None:
             raise UnknownStreamError(
                 f"the stream {name!r} of Rngs",
-                f"there is none of that name, and none named 'default'; there are {_listed(streams)}.",
-                f"Give it a seed, as in `Rngs({name}=0)`, or all that have none, as in `Rngs(0)`.",
+                f"there is no stream of that name, and no stream 'default'; the streams are {_listed(streams)}.",
+                f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`.",
             )
         return found
 
@@ -305,7 +305,7 @@ def _stream(value: Any, name: str) -> RngStream:
 
 
 def _keys(value: Any, tag: str) -> jax.Array:
-    """The keys that a seed stands for."""
+    """The keys that a seed gives."""
     if isinstance(value, int):
         return jax.random.key(value)
     if isinstance(value, jax.Array):

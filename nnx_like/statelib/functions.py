@@ -233,7 +233,7 @@ def replace_by_pure_dict(
 
 
 def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns nested dicts whose keys are integers again where they are the text of one, as checkpoints write them.
+    """Returns nested dicts in which decimal strings as keys, as checkpoints have them, are integers again.
 
     Example:
         >>> restore_int_paths({"layers": {"0": {"bias": 1.0}, "1": {"bias": 2.0}}})

@@ -75,7 +75,7 @@ def put_pure_values(
         {'layers': {0: 1, 1: 5}}
 
     Raises:
-        LiftArgumentError: if a path of `values` is no path of a leaf. Then nothing is changed.
+        LiftArgumentError: if a path of `values` is not the path of a leaf; then nothing changes.
     """
     replace = _with_value if replace_fn is None else replace_fn
     for node, key, value in list(_places(mapping, values, ())):  # all are found before one is changed
@@ -88,14 +88,14 @@ def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterato
         key = given if given in mapping else _as_int(given)
         here = (*path, given)
         if key not in mapping:
-            raise _no_leaf(here, f"there is none: the keys beside it are {list(mapping)}")
+            raise _no_leaf(here, f"the state has no such key; the keys there are {list(mapping)}")
         below = mapping[key]
         if isinstance(below, Mapping):
             if not isinstance(value, Mapping):
-                raise _no_leaf(here, "more lies below it")
+                raise _no_leaf(here, "it is not a leaf")
             yield from _places(below, value, here)
         elif isinstance(value, Mapping) and not isinstance(below, Variable):  # the value of a variable may be a dict
-            raise _no_leaf(here, "it is a leaf, and the values go on below it")
+            raise _no_leaf(here, "it is a leaf, but the values continue below it")
         else:
             yield mapping, key, value
 

@@ -19,7 +19,7 @@ def _block(left: str, lines: Iterable[str], right: str) -> str:
 
 
 def nested_text(mapping: Mapping[Any, Any]) -> str:
-    r"""Returns the text of nested dicts, each leaf by its own `repr`.
+    r"""Returns nested dicts as a string, each leaf by its own `repr`.
 
     Example:
         >>> print(nested_text({"a": {"b": 1}, "c": {}}))
@@ -35,7 +35,7 @@ def nested_text(mapping: Mapping[Any, Any]) -> str:
 
 
 def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
-    """Returns the text of pairs, one below the other.
+    """Returns pairs as a string, one below the other.
 
     Example:
         >>> print(flat_text("Pairs", [(("a",), 1)]))

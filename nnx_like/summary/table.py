@@ -1,4 +1,4 @@
-"""Tables of text: drawn by `rich` where that is installed, and plainly where it is not."""
+"""Tables as strings: drawn with `rich` if it is installed, otherwise without styles."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..objects.printing import value_text
 __all__ = ["TOTAL", "Table", "drawn", "lines_of"]
 
 TOTAL = "Total"
-"""What stands in the footer before the sums."""
+"""The label of the sums in the footer."""
 
 
 class Table(NamedTuple):
-    """Texts in rows and columns; they may have several lines.
+    """Strings in rows and columns; a string may have several lines.
 
     Attributes:
-        title: what stands above.
-        header: a text for each column.
-        rows: for each row, a text for each column.
-        footer: a text for each column.
-        caption: what stands below.
+        title: the title above the table.
+        header: one string for each column.
+        rows: for each row, one string for each column.
+        footer: one string for each column.
+        caption: the caption below the table.
     """
 
     title: str
@@ -61,7 +61,7 @@ def lines_of(value: Any) -> Iterator[str]:
 
 
 def drawn(table: Table, console: Mapping[str, Any], options: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    """A table as text.
+    """A table as a string.
 
     Args:
         table: the table.

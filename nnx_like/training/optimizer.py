@@ -272,7 +272,7 @@ def added(params: Any, updates: Any) -> Any:
 
     Args:
         params: a pytree of arrays.
-        updates: one of the same structure; None stands for no update.
+        updates: one of the same structure; None means no update.
     """
 
     def add(update: Any, param: Any) -> Any:

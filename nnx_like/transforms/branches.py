@@ -132,7 +132,7 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
 
 
 def _definitions(inside: Inside, change: Change) -> list[tuple[str, Definition]]:
-    """The definitions of the operands, as a branch leaves them, each with where it lies."""
+    """The definitions of the operands, as a branch leaves them, each with its path."""
     befores = [ref.definition for ref, _ in inside.given]
     bases = [ref.base.removesuffix(".") for ref, _ in inside.given]
     return list(zip(bases, change.definitions or befores, strict=False))

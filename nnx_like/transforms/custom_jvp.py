@@ -45,14 +45,14 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
     Args:
         fun: the function; without it the result is a decorator. Methods may be decorated.
         nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
-            A `DiffState` in it says which variables of an argument have tangents; without, these are all that are
-            floating.
+            A `DiffState` here selects the variables of an argument that have tangents; by default, all floating
+            variables have.
 
     Returns:
         A `CustomJvp`, to be called as `fun` after `defjvp`.
 
     Raises:
-        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
+        LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
     if fun is MISSING:
@@ -61,7 +61,7 @@ def custom_jvp(fun: Callable[..., Any] = MISSING, nondiff_argnums: Iterable[int 
 
 
 class CustomJvp(RuledFunction):
-    """A function of objects with a derivative of its own.
+    """A function of objects with a custom derivative.
 
     Args:
         fun: the function.
@@ -77,8 +77,8 @@ class CustomJvp(RuledFunction):
 
         Args:
             jvp: called as `jvp(*nondiff_args, primals, tangents)`; returns the result and its tangent. A tangent of an
-                object is a `State` of its floating variables; one that is returned may leave out what is zero, or be
-                None. The rule may call the function itself, which there has no rule.
+                object is a `State` of its floating variables. A returned `State` may omit zero tangents, or be None.
+                The rule may call the function itself; inside the rule, that call does not use the rule.
             symbolic_zeros: not supported; it must be False.
 
         Returns:

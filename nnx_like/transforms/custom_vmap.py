@@ -25,9 +25,9 @@ __all__ = ["CustomVmap", "custom_vmap"]
 
 
 def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
-    """`jax.custom_batching.custom_vmap` for functions of objects: a rule says what it is under `vmap`.
+    """`jax.custom_batching.custom_vmap` for functions of objects: a function with a custom rule for `vmap`.
 
-    What the function does to the objects is done to those that were given, and its rule does the same.
+    If the function changes an object, the caller's object changes; the rule must make the same changes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,7 +52,7 @@ def custom_vmap(fun: Callable[..., Any] = MISSING) -> Any:
         A `CustomVmap`, to be called as `fun` after `def_vmap`.
 
     Raises:
-        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
+        LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
     """
     return functools.partial(custom_vmap) if fun is MISSING else CustomVmap(fun)
 
@@ -68,14 +68,14 @@ class CustomVmap(RuledFunction):
         super().__init__("custom_vmap", fun, (), liftcore.custom_vmap, "@f.def_vmap")
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-        """Says what the function is under `vmap`.
+        """Defines the rule for `vmap`.
 
         Args:
-            rule: called as `rule(axis_size, in_batched, *args)`; returns the result, and a pytree like it of bools:
-                what has a new axis 0. `in_batched` has a pytree of bools for each argument. Objects hold their values
-                as they are batched; in both pytrees a `State` of bools stands for an object, in what is returned a bool
-                too. A variable that the rule writes is batched where its value has an axis more than that of one
-                element.
+            rule: called as `rule(axis_size, in_batched, *args)`; returns the result, and a pytree of bools with the
+                same structure: True for values with a new axis 0. `in_batched` has a pytree of bools for each argument.
+                Batched variables of objects hold all elements, along axis 0. In both pytrees, an object is represented
+                by a `State` of bools; in the returned one, a single bool is allowed too. A variable that the rule
+                writes is batched if its value has one axis more than the value of one element.
 
         Returns:
             The rule.

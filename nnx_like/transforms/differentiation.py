@@ -154,7 +154,7 @@ class ChosenArguments:
         allow_int: whether integers are differentiated too.
 
     Attributes:
-        single: whether it is no sequence, so that the derivative is none either.
+        single: whether one argument is given instead of a sequence; then the derivative is not a tuple.
         numbers: the numbers, as they were given.
     """
 

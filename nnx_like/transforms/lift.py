@@ -129,7 +129,7 @@ def _read(scope: liftcore.Scope, values: Any, group: str, key: str) -> Any:
 
 
 def _result(where: str, inside: Inside, result: Any) -> Any:
-    """The result, with what stands for the objects in it."""
+    """The result, with references in place of objects."""
     refs = {id(made): ref for ref, made in inside.given}
 
     def one(leaf: Any) -> Any:

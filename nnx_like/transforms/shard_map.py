@@ -101,7 +101,7 @@ def shard_map(
 
 
 def _everywhere(specs: Any) -> Any:
-    """The specs, with `P()` where one is None; for an array that stands alone, JAX does the same."""
+    """The specs, with `P()` where one is None; for a single array, JAX does the same."""
     if isinstance(specs, ByFilter):
         return type(specs)([(one, _EVERYWHERE if spec is None else spec) for one, spec in specs.items()])
     if specs is None:

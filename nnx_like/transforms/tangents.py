@@ -44,7 +44,7 @@ def state_of(
     """The state of an object: values once, each at its first path. For a variable, what `make` makes of it.
 
     Args:
-        ref: what stands for the object.
+        ref: the reference to the object.
         read: what is traced of the value that has a group and a key.
         make: the leaf of the state for a definition and a value.
         convert: what is done to each array before.
@@ -63,7 +63,7 @@ def state_of(
 
 
 def with_states(tree: Any, read: Callable[[str, Any], Any], **options: Any) -> Any:
-    """A pytree with the state of an object where a `Ref` stands for it.
+    """A pytree with the state of an object in place of its `Ref`.
 
     Args:
         tree: the pytree.

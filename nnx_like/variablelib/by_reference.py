@@ -6,6 +6,6 @@ __all__ = ["ByReference"]
 
 
 class ByReference:
-    """What is known by reference: the base of objects and of variables, by which both are told from all else."""
+    """The base class of objects and variables, which are shared by reference."""
 
     __slots__ = ()

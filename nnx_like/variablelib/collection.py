@@ -1,4 +1,4 @@
-"""`collection_of`: the collection that a variable is in, where objects stand in a tree of variables."""
+"""`collection_of`: the collection of a variable when its object is stored in a tree of variables."""
 
 from __future__ import annotations
 

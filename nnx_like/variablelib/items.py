@@ -21,11 +21,11 @@ def with_item(value: Any, index: Any, item: Any) -> Any:
 
     Args:
         value: the value: an array, a list, a dict.
-        index: the index of the item; `...` stands for all of an array, and for a value without items.
+        index: the index of the item; `...` selects a whole array, or a value without items.
         item: the new item. An array is broadcast and cast to the type of the value.
 
     Returns:
-        A new value. It is the item itself where that is an array of the same type and stands for all.
+        A new value. If the item replaces the whole value, and is an array of the same type, it is returned itself.
     """
     if isinstance(value, jax.Array):
         if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):

@@ -17,7 +17,7 @@ def size_of(value: Any) -> tuple[int, int]:
     """The number of elements in the arrays of a pytree, and their bytes.
 
     Args:
-        value: any pytree; `jax.ShapeDtypeStruct` counts as the array that it stands for.
+        value: any pytree; `jax.ShapeDtypeStruct` counts as an array of its shape and dtype.
     """
     elements = size = 0
     for leaf in jax.tree.leaves(value):

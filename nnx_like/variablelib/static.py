@@ -11,7 +11,7 @@ __all__ = ["StaticMetadata", "metadata_key", "static_key"]
 
 
 def static_key(value: Any) -> Any:
-    """A hashable stand-in for a static value, which tells types apart.
+    """A hashable key of a static value, which differs for different types.
 
     Example:
         >>> static_key(1) == static_key(True), static_key([1, {"a": 2}]) == static_key([1, {"a": 2}])
@@ -40,7 +40,7 @@ def static_key(value: Any) -> Any:
 
 
 def metadata_key(metadata: Mapping[str, Any]) -> Any:
-    """A hashable stand-in for the metadata of a variable; the order of the names makes no difference.
+    """A hashable key of the metadata of a variable; the order of names does not matter.
 
     Args:
         metadata: names and values.

@@ -73,7 +73,7 @@ def test_names_without_a_stream_are_those_of_the_default_one() -> None:
 
 def test_where_there_is_no_default_stream_the_error_names_those_there_are() -> None:
     for read in (lambda rngs: rngs.noise, lambda rngs: rngs["noise"], lambda rngs: rngs()):
-        with pytest.raises((AttributeError, KeyError), match=r"there are 'params', 'dropout'. Give it a seed"):
+        with pytest.raises((AttributeError, KeyError), match=r"the streams are 'params', 'dropout'. Add it"):
             read(two())
 
 

@@ -162,8 +162,8 @@ def test_flat_states_nest_again():
     ("pairs", "words"),
     [
         ([((), 1)], r"path \(\).*Give it one"),
-        ([(("a",), 1), (("a", "b"), 2)], r"\('a', 'b'\).*int lies on the way"),
-        ([(("a",), jnp.ones(2)), (("a", "b", "c"), 2)], r"\('a', 'b', 'c'\).*lies on the way"),
+        ([(("a",), 1), (("a", "b"), 2)], r"\('a', 'b'\).*int is at a part of this path"),
+        ([(("a",), jnp.ones(2)), (("a", "b", "c"), 2)], r"\('a', 'b', 'c'\).*is at a part of this path"),
     ],
 )
 def test_paths_that_cannot_be_nested_are_errors(pairs, words):
