@@ -153,7 +153,7 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
 
 
 def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, Any]]:
-    """Variables of the scope that the object has not when it is made: those that a call makes."""
+    """Variables of the scope that a call creates, and the constructor of the object does not."""
     for place, _ in leaves_of(scope.collections_below()):
         known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may be a dict
         if not known and place[0] != _INTERMEDIATES:

@@ -71,7 +71,7 @@ def forked(rngs: Rngs) -> Rngs:
 
 
 def keys_of(rngs: Rngs) -> dict[str, Any]:
-    """A key of each stream, as `init` and `apply` take them: "default" is "params" where there is no such stream."""
+    """A key of each stream, for `init` and `apply`: "default" serves as "params" if there is no such stream."""
     keys = {name: stream() for name, stream in rngs.items() if _has_key(stream)}
     default = keys.pop(_DEFAULT, None)
     return keys if default is None or _PARAMS in keys else {_PARAMS: default, **keys}

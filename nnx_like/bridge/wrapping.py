@@ -63,17 +63,17 @@ class Wrapped(Module):
         mutable: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Calls what is wrapped; what it changes of its variables is changed in the object.
+        """Calls the wrapped module, and updates the variables of the object.
 
         Args:
             *args: the arguments.
-            rngs: `Rngs`, a key for "params" or a mapping from names to keys, in place of the streams of the object.
-            method: another method of the module, by name or as a function; `wrapped.encode(x)` says the same.
+            rngs: `Rngs`, a key for "params" or a mapping from names to keys; used instead of the streams of the object.
+            method: another method of the module, by name or as a function; `wrapped.encode(x)` is equivalent.
             mutable: a filter of the collections that may change; by default all but "params" and "intermediates".
             **kwargs: the arguments by name.
 
         Returns:
-            The result. Where variables were missing, and there are streams to make them with, they were made first.
+            The result. Missing variables are created first, if there are streams to draw keys from.
         """
         return self._run(_steps(method), args, kwargs, rngs, mutable)
 
@@ -308,7 +308,7 @@ class _Method:
 
 
 class _Value:
-    """An attribute that `setup` makes, and that is no method."""
+    """An attribute that `setup` makes and that is not a method."""
 
     def __init__(self, name: str) -> None:
         self.name = name

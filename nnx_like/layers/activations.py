@@ -111,7 +111,7 @@ class PReLU(Module):
         """Maps each element.
 
         Raises:
-            LiftArgumentError: if the inputs are integers, in which a slope has no place, and no `dtype` was given.
+            LiftArgumentError: if the inputs are integers and no `dtype` is given.
         """
         x, slope = jnp.asarray(inputs), value_of(self.negative_slope)
         if self.dtype is not None:

@@ -225,21 +225,21 @@ class MultiHeadAttention(Module):
         """Maps `(*batch, queries, in_features)` to `(*batch, queries, out_features)`.
 
         Args:
-            inputs_q: what the queries are made of.
+            inputs_q: the inputs of the queries.
             inputs_k: `(*batch, keys, in_kv_features)`; by default `inputs_q`: self-attention.
-            inputs_v: the same of values; by default `inputs_k`.
-            mask: `(*batch, heads, queries, keys)`, or broadcast to it: True, or a number that is not 0, where a query
-                sees a key.
-            deterministic: counts in place of the attribute.
-            rngs: a stream, or `Rngs` with a stream `dropout`, to draw from in place of the one that was kept.
+            inputs_v: the inputs of the values; by default `inputs_k`.
+            mask: `(*batch, heads, queries, keys)`, or broadcast to it: True, or a nonzero number, if a query may attend
+                to a key.
+            deterministic: used instead of the attribute, if given.
+            rngs: a stream, or `Rngs` with a stream `dropout`; used instead of the stream of the layer.
             sow_weights: whether to sow the weights, as `Intermediate` `attention_weights`.
-            decode: counts in place of the attribute.
+            decode: used instead of the attribute, if given.
             is_causal: whether query `i` sees no key after the `i`-th.
             out_sharding: the sharding of the result; see `LinearGeneral`.
-            qkv_sharding: that of queries, keys and values.
+            qkv_sharding: the sharding of queries, keys and values.
 
         Raises:
-            LiftArgumentError: if inputs, mask and cache do not fit together, or something was not given.
+            LiftArgumentError: if the shapes of inputs, mask and cache do not match, or a required argument is missing.
         """
         inputs_k, inputs_v = self._inputs(inputs_q, inputs_k, inputs_v)
         query = self.query(inputs_q, out_sharding=qkv_sharding)

@@ -112,7 +112,7 @@ class RNNCellBase(Module):
     def initialize_carry(
         self, input_shape: Shape, rngs: Rngs | RngStream | None = None, carry_init: Initializer | None = None
     ) -> PyTree:
-        """The carry before the first step; a subclass writes it.
+        """The carry before the first step. A subclass defines it.
 
         Args:
             input_shape: the shape of the inputs of one step.
@@ -122,10 +122,10 @@ class RNNCellBase(Module):
         raise NotImplementedError(f"{type(self).__name__} defines no `initialize_carry`.")
 
     def __call__(self, carry: PyTree, inputs: Any) -> tuple[PyTree, Any]:
-        """Runs one step; a subclass writes it.
+        """Runs one step. A subclass defines it.
 
         Args:
-            carry: what the step before returned.
+            carry: the carry that the previous step returned.
             inputs: the inputs of this step.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no `__call__`.")

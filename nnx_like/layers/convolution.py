@@ -126,7 +126,7 @@ class Conv(Module):
             out_sharding: the sharding of the product, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: if inputs and window do not fit together.
+            LiftArgumentError: if the shapes of inputs and window do not match.
         """
         x, kernel, bias = _promoted(self, inputs)
         return nn.convolve(
@@ -243,7 +243,7 @@ class ConvTranspose(Module):
             inputs: `(*batch, *spatial, in_features)`.
 
         Raises:
-            LiftArgumentError: if inputs and window do not fit together.
+            LiftArgumentError: if the shapes of inputs and window do not match.
         """
         x, kernel, bias = _promoted(self, inputs)
         return nn.convolve_transpose(

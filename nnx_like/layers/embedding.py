@@ -80,7 +80,7 @@ class Embed(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: if the inputs are no integers.
+            LiftArgumentError: if the inputs are not integers.
         """
         return self._table().lookup(inputs, out_sharding)
 

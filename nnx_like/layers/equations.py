@@ -102,11 +102,11 @@ class Einsum(Module):
 
         Args:
             inputs: the first operand.
-            einsum_str: counts in place of the equation of the layer.
+            einsum_str: used instead of the equation of the layer, if given.
             out_sharding: the sharding of the product, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: if there is no equation, or inputs and parameters do not fit it.
+            LiftArgumentError: if there is no equation, or inputs and parameters do not match it.
         """
         equation = self.einsum_str if einsum_str is None else einsum_str
         if equation is None:

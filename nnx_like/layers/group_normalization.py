@@ -95,10 +95,10 @@ class GroupNorm(Norm):
 
         Args:
             x: `(batch, ..., num_features)`.
-            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs, or the last
+            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs, or the last
                 axis is not averaged over.
         """
         x, *params = self._promoted(x)
@@ -207,10 +207,10 @@ class InstanceNorm(Norm):
 
         Args:
             x: `(batch, ..., num_features)`, or with other axes of features.
-            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.
         """
         x, *params = self._promoted(x)
         features = self._axes("feature_axes", self.feature_axes, x)

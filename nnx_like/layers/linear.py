@@ -208,7 +208,7 @@ class LinearGeneral(Module):
             out_sharding: the sharding of the result, on a mesh of explicit axes.
 
         Raises:
-            LiftArgumentError: if the inputs have no such axes, or those have other sizes.
+            LiftArgumentError: if the inputs lack one of these axes, or its size differs.
         """
         arrays = (inputs, value_of(self.kernel), value_of(self.bias))
         x, kernel, bias = self.promote_dtype(arrays, dtype=self.dtype)

@@ -104,7 +104,7 @@ class LoRA(Module):
         self.lora_b = new_param("LoRA", rngs, b_initializer, b, param_dtype, b_metadata, lora_param_type)
 
     def __call__(self, x: ArrayLike, **kwargs: Any) -> Array:
-        """The update, added to the result of `base_module` where there is one.
+        """Returns the low-rank update, added to the result of `base_module` if there is one.
 
         Args:
             x: `(..., in_features)`.

@@ -99,11 +99,11 @@ class BatchNorm(Norm):
 
         Args:
             x: `(..., num_features)`, or with the features at `axis`.
-            use_running_average: counts in place of the attribute.
-            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+            use_running_average: used instead of the attribute, if given.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if nothing says which averages to use, or shapes do not fit.
+            LiftArgumentError: if `use_running_average` is not given, or shapes do not match.
         """
         if use_running_average is None:
             use_running_average = self.use_running_average
@@ -204,10 +204,10 @@ class LayerNorm(Norm):
 
         Args:
             x: `(..., num_features)`, or with other axes of features.
-            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.
         """
         x, *params = self._promoted(x)
         axes = self._axes("reduction_axes", self.reduction_axes, x)
@@ -280,10 +280,10 @@ class RMSNorm(Norm):
 
         Args:
             x: `(..., num_features)`, or with other axes of features.
-            mask: which elements count for the statistics, broadcast to the inputs; all are normalised.
+            mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if an axis, the number of features or the mask does not fit the inputs.
+            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs.
         """
         x, *params = self._promoted(x)
         axes = self._axes("reduction_axes", self.reduction_axes, x)

@@ -93,7 +93,7 @@ def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
     """Checks that inputs of some shape have a number of features.
 
     Raises:
-        LiftArgumentError: if they have not.
+        LiftArgumentError: if they do not.
     """
     if given[-1:] != (expected,):
         raise LiftArgumentError(

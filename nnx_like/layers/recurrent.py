@@ -123,17 +123,18 @@ class RNN(Module):
 
         Args:
             inputs: the sequence.
-            initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
-            seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
+            initial_carry: the carry before the first step; by default the result of `cell.initialize_carry`.
+            seq_lengths: the number of steps of each sequence; if it is traced, a number beyond the end counts as the
                 end.
-            return_carry: whether the last carry is returned too, in place of the attribute.
-            time_major: whether the first axis is that of time, in place of the attribute.
-            reverse: whether the sequence is run from its end, in place of the attribute.
-            keep_order: whether outputs of a reversed run are in the order of the inputs, in place of the attribute.
+            return_carry: whether to also return the last carry; used instead of the attribute.
+            time_major: whether time is the first axis; used instead of the attribute.
+            reverse: whether to run from the last step to the first; used instead of the attribute.
+            keep_order: whether the outputs of a reversed run are in the order of the inputs; used instead of the
+                attribute.
             rngs: where the first carry is drawn from.
 
         Raises:
-            LiftArgumentError: if inputs, carry and lengths do not fit together.
+            LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
@@ -256,15 +257,15 @@ class Bidirectional(Module):
         Args:
             inputs: the sequence.
             initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
-            rngs: counts in place of the attribute.
-            seq_lengths: how many steps each sequence has.
-            return_carry: whether the last carries are returned too, in place of the attribute.
-            time_major: whether the first axis is that of time, in place of the attribute.
+            rngs: used instead of the attribute, if given.
+            seq_lengths: the number of steps of each sequence.
+            return_carry: whether to also return the last carries; used instead of the attribute.
+            time_major: whether time is the first axis; used instead of the attribute.
             reverse: must not be True, since both directions are run.
             keep_order: must not be False, since outputs of both directions are merged step by step.
 
         Raises:
-            LiftArgumentError: if `initial_carry` is no pair, `reverse` is True, or `keep_order` is False.
+            LiftArgumentError: if `initial_carry` is not a pair, `reverse` is True, or `keep_order` is False.
         """
         self._check(initial_carry, reverse, keep_order)
         return_carry = self.return_carry if return_carry is None else return_carry

@@ -89,11 +89,11 @@ class SpectralNorm(Module):
 
         Args:
             x: the inputs of the layer.
-            update_stats: whether to store what the power iteration found; counts in place of the attribute.
+            update_stats: whether to store what the power iteration found; used instead of the attribute, if given.
 
         Raises:
-            LiftArgumentError: if nothing says whether to store it.
-            StructureError: if the layer has a parameter that it had not before.
+            LiftArgumentError: if `update_stats` is not given.
+            StructureError: if the layer has a new parameter.
         """
         if update_stats is None:
             if self.use_running_average is None:
@@ -199,7 +199,7 @@ class WeightNorm(Module):
             **kwargs: its keyword arguments.
 
         Raises:
-            StructureError: if the layer has a parameter that it had not before.
+            StructureError: if the layer has a new parameter.
         """
         for path, param in self._chosen():
             features, value = self._features(path, param), param[...]

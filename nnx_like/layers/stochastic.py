@@ -75,15 +75,15 @@ class Dropout(Module):
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
     ) -> Array:
-        """Drops elements, where it is not deterministic.
+        """Drops elements, unless it is deterministic.
 
         Args:
             inputs: an array of a floating or complex dtype.
-            deterministic: counts in place of the attribute.
-            rngs: the streams, the stream or the key to use; counts in place of the attribute.
+            deterministic: used instead of the attribute, if given.
+            rngs: the streams, the stream or the key to use; used instead of the attribute, if given.
 
         Raises:
-            LiftArgumentError: if nothing says whether to drop, or what to draw from; the rate is no probability, an
+            LiftArgumentError: if `deterministic` or a stream is missing; the rate is not a probability, an
                 axis does not exist or the inputs are integers.
         """
         deterministic = self.deterministic if deterministic is None else deterministic

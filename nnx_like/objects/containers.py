@@ -203,7 +203,7 @@ class Sequential(Module):
             **kwargs: keyword arguments of the first layer.
 
         Returns:
-            What the last layer returns; without layers, the arguments, those by position if there are any.
+            The result of the last layer. Without layers, the positional arguments, or else the keyword arguments.
 
         Raises:
             TypeError: if a layer cannot be called.

@@ -125,10 +125,10 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     @__orig_class__.setter
     def __orig_class__(self, value: Any) -> None:
-        """Takes what `typing` says of `List[int]()`, which is no attribute of the user's."""
+        """Ignores the attribute that `typing` sets for `List[int]()`."""
 
     def __getstate__(self) -> Any:
-        """What is pickled and copied: the attributes, without the trace, which is made anew."""
+        """The state to pickle and copy: the attributes, without the trace."""
         return dict(vars(self)), dict(getattr(self, "_marks", ()))
 
     def __setstate__(self, state: Any) -> None:

@@ -18,7 +18,7 @@ __all__ = ["Apart", "types_of"]
 
 
 def types_of(tree: Any) -> Any:
-    """A pytree with the types of its arrays in their places; objects and what is no array are as they were.
+    """A pytree with types in place of its arrays; objects and other values do not change.
 
     Args:
         tree: any pytree.

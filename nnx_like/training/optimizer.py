@@ -327,7 +327,7 @@ def _write(model: Any, variables: Any, values: Any) -> None:
 
 
 def _plain_leaves(params: Any, values: Any) -> dict[tuple[Any, ...], Any]:
-    """The values of the leaves of a state that are no variables, by path."""
+    """The values of the leaves of a state that are not variables, by path."""
     if not isinstance(params, State):
         return {}
     leaves = zip(params.flat_state(), values.flat_state(), strict=True)

@@ -77,7 +77,7 @@ class _Differentiated:
 
     Args:
         wanted: a predicate of the variables that are asked for.
-        alone: whether a variable that is no attribute is asked for in any case.
+        alone: whether a variable that is not an attribute always matches.
         allow_int: whether integers are differentiated too.
     """
 
@@ -127,7 +127,8 @@ def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False
 
     Args:
         filter: a filter of the variables.
-        alone: whether a variable that is no attribute of an object is differentiated whatever the filter says.
+        alone: whether a variable that is not an attribute of an object is differentiated even if the filter does not
+            match it.
         allow_int: whether integers are differentiated too.
     """
     wanted = _Differentiated(to_predicate(filter), alone, allow_int)
@@ -203,7 +204,7 @@ class ChosenArguments:
             return operator.index(given)
         except TypeError:
             raise self._error(
-                f"{type(given).__name__} is no number of an argument.", "Give an int, a `DiffState`, or several."
+                f"{type(given).__name__} is not an argument number.", "Give an int, a `DiffState`, or several."
             ) from None
 
     def _error(self, what: str, fix: str) -> LiftArgumentError:
@@ -225,7 +226,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     """What is differentiated of a result, and what else there is.
 
     Raises:
-        LiftArgumentError: if there is no pair, or objects are in the first.
+        LiftArgumentError: if the result is not a pair, or its first part holds objects.
     """
     aux = None
     if has_aux:
@@ -245,7 +246,7 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def veiled(tree: Any) -> Any:
-    """A pytree whose leaves JAX takes: what is no object, array or number is static.
+    """A pytree with leaves that JAX accepts: a leaf that is not an object, array or number becomes static.
 
     Args:
         tree: a pytree that may hold objects.

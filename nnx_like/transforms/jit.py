@@ -396,7 +396,7 @@ class CompiledFunction:
         self.stage = compiled.stage
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls what was compiled."""
+        """Calls the compiled program."""
         form, outside = self._jitted._crossed(args, kwargs)
         return outside.call(self._compiled, *outside.args, mutable=form.donated)
 

@@ -29,7 +29,7 @@ def pmap(
     donate_argnums: int | Iterable[int] = (),
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`jax.pmap` for functions of objects: `vmap`, with each element on a device of its own.
+    """`jax.pmap` for functions of objects: `vmap`, with one element per device.
 
     Example:
         >>> import jax.numpy as jnp

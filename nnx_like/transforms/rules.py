@@ -32,7 +32,7 @@ __all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "
 
 
 class RuledFunction:
-    """A function of objects with a rule of its own: called as the function, as a method too.
+    """A function of objects with a custom rule: called like the function, also as a method.
 
     Args:
         name: what errors call the transformation.

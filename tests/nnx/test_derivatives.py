@@ -429,7 +429,7 @@ def test_hessians_are_states_of_states() -> None:
         (lambda m: nnx.grad(loss, argnums=2)(m, X), "no argument 2; 2 are given by position"),
         (lambda m: nnx.grad(loss, argnums=(0, -2))(m, X), "argument -2 is named twice"),
         (lambda m: nnx.grad(loss, argnums=()), "no argument is named"),
-        (lambda m: nnx.grad(loss, argnums=m), "Line is no number of an argument"),
+        (lambda m: nnx.grad(loss, argnums=m), "Line is not an argument number"),
         (lambda m: nnx.grad(loss, reduce_axes=("batch",)), "`reduce_axes` is no longer"),
         (lambda m: nnx.grad(lambda m: m.w)(m), "holds a Param. Return its value"),
         (lambda m: nnx.grad(lambda m: m.w.sum(), has_aux=True)(m), "expected a pair for `has_aux`"),
