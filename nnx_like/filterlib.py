@@ -124,6 +124,10 @@ class PathContains(core.PathContains):
         >>> path = ("layers", 0, "lora_a")
         >>> PathContains(0)(path, None), PathContains("lora")(path, None), PathContains("lora", exact=False)(path, None)
         (True, False, True)
+
+    Args:
+        key: an attribute name, or an index.
+        exact: whether an item of the path must equal `key`; if False, it is enough that its string contains `key`.
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
@@ -212,6 +216,9 @@ class Not(core.Not):
     Example:
         >>> Not(float)(("steps",), 3)
         True
+
+    Args:
+        collection_filter: a filter, in any of the forms at the top of this file.
     """
 
     def __init__(self, collection_filter: Filter, /) -> None:

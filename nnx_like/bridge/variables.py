@@ -52,15 +52,29 @@ class NNXMeta(AxisMetadata):
         return self.value if spec is None else constrain(self.value, spec, self.metadata.get("mesh"))
 
     def replace_boxed(self, value: Any) -> NNXMeta:
-        """Returns a box of the same kind and metadata around another value."""
+        """Returns a box of the same kind and metadata around another value.
+
+        Args:
+            value: the other value.
+        """
         return NNXMeta(self.var_type, value, self.metadata)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """Returns a box whose metadata has one more axis name."""
+        """Returns a box whose metadata has one more axis name.
+
+        Args:
+            index: the new axis of the value.
+            params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
+        """
         return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """Returns a box whose metadata has one axis name less."""
+        """Returns a box whose metadata has one axis name less.
+
+        Args:
+            index: the axis of the value that is removed.
+            params: the metadata of the lift; it has the name of the axis under `PARTITION_NAME`.
+        """
         return NNXMeta(self.var_type, self.value, _names(index, params).inside(self.var_type, self.metadata, ""))
 
     def get_partition_spec(self) -> PartitionSpec | None:

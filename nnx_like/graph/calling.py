@@ -41,11 +41,11 @@ class Caller:
         return Caller(self._make, self._after, (*self._steps, lambda value: value[key]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Makes the object, and calls it, or what is below it.
+        """Makes the object, and calls it or the selected part.
 
         Args:
             *args: the arguments of the method.
-            **kwargs: those given by name.
+            **kwargs: the keyword arguments.
 
         Returns:
             The result of the method, and of `after`.

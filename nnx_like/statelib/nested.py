@@ -99,7 +99,7 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
             for part in parent:
                 node = node.setdefault(part, {})
                 if type(node) is not dict:
-                    what = f"a leaf of type {type(node).__name__} lies on the way to it."
+                    what = f"a leaf of type {type(node).__name__} is at a part of this path."
                     raise LiftArgumentError(f"path {path!r}", what, "Leave one of the two out.")
         if not path:
             raise LiftArgumentError("path ()", "a leaf needs a path of one key or more.", "Give it one.")

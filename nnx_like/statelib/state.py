@@ -234,6 +234,10 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         Example:
             >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2]).to_nested_state().b
             2
+
+        Args:
+            keys: the paths, sorted.
+            values: the leaves, in the order of the paths.
         """
         flat = object.__new__(FlatState)
         flat._keys, flat._values = keys, values
@@ -315,6 +319,13 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         Example:
             >>> FlatState.merge([(("b",), 1)], [(("a",), 2)]).paths
             (('a',), ('b',))
+
+        Args:
+            flat_state: a flat state, or pairs of path and leaf.
+            *flat_states: more of these.
+
+        Returns:
+            A new flat state.
         """
         return FlatState({path: leaf for flat in (flat_state, *flat_states) for path, leaf in flat}, sort=True)
 

@@ -23,10 +23,10 @@ __all__ = ["CustomVjp", "custom_vjp"]
 
 
 def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[int | DiffState] = ()) -> Any:
-    """`jax.custom_vjp` for functions of objects: a function with a pullback of your own.
+    """`jax.custom_vjp` for functions of objects: a function with a custom pullback.
 
-    What the function does to the objects is done to those that were given, and its rule does the same. So what they
-    hold afterwards is a result too: the pullback gets the cotangents of that beside those of the result.
+    If the function changes an object, the caller's object changes; the rule must make the same changes. Values that the
+    function writes are results too: the pullback gets their cotangents beside those of the result.
 
     Example:
         >>> import jax.numpy as jnp
@@ -48,14 +48,14 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
     Args:
         fun: the function; without it the result is a decorator. Methods may be decorated.
         nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
-            A `DiffState` in it says which variables of an argument are differentiated, contrary to the name; without,
-            these are all that are floating. No gradient flows through others.
+            Despite the name, a `DiffState` here selects the variables of an argument that are differentiated; by
+            default, all floating variables are. No gradient flows through the others.
 
     Returns:
         A `CustomVjp`, to be called as `fun` after `defvjp`.
 
     Raises:
-        LiftArgumentError: if `fun` is a bound method; when called, where there is no rule.
+        LiftArgumentError: if `fun` is a bound method; when called, if no rule is defined.
         AliasError: when called, if a variable is differentiated in one argument, and not in another.
     """
     if fun is MISSING:
@@ -80,7 +80,7 @@ class _Residuals(NamedTuple):
 
 
 class CustomVjp(RuledFunction):
-    """A function of objects with a pullback of its own.
+    """A function of objects with a custom pullback.
 
     Args:
         fun: the function.
@@ -101,12 +101,12 @@ class CustomVjp(RuledFunction):
 
         Args:
             fwd: called as `fwd(*args)`; returns the result and residuals, a pytree that may hold objects, by value. It
-                may call the function itself, which there has no rule.
+                may call the function itself; inside the rule, that call does not use the rule.
             bwd: called as `bwd(*nondiff_args, residuals, (updates, cotangent))`; returns a tuple with a cotangent for
-                each argument that is differentiated: for an object a `State`, where zero is what is left out, or None
-                for zero. `cotangent` is that of the result, with a `State` for a new object in it. `updates` are those
-                of the values that objects have after the call: for each argument a `State`, None for arrays. They are
-                zero where the function did not write.
+                each differentiated argument: for an object a `State`, in which a missing cotangent is zero, or None for
+                zero. `cotangent` is the cotangent of the result, with a `State` for each new object in it. `updates`
+                has the cotangents of the values that the objects hold after the call: a `State` for each argument, None
+                for arrays. The cotangent of a value that the function did not write is zero.
             symbolic_zeros: not supported; it must be False.
         """
         for rule in (fwd, bwd):
@@ -147,7 +147,7 @@ class CustomVjp(RuledFunction):
             raise LiftArgumentError(
                 where,
                 f"expected a tuple of {count}, one for each argument that is differentiated, given {what}.",
-                "Write `return (model_cotangent, …)`; None stands for zero.",
+                "Write `return (model_cotangent, …)`; None means zero.",
             )
         rest = iter(given)
         full = [None if number in numbers else next(rest) for number in range(len(residuals.args))]

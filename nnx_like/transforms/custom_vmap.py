@@ -132,7 +132,7 @@ def _batched(
     try:
         is_batched = jax.tree.map(seen, result, given, is_leaf=is_ref)
     except ValueError as error:
-        what = f"what is batched has not the structure of the result: {error}."
+        what = f"the pytree of bools does not have the structure of the result: {error}."
         raise LiftArgumentError(f"the rule of {where}", what, "Give a bool for each part of it.") from None
 
     def all_alike(value: Any, flag: Any) -> Any:
