@@ -29,6 +29,7 @@ from liftcore import is_array, static_key
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
+from .attributes import attributes_key
 
 __all__ = [
     "AGAIN",
@@ -74,12 +75,12 @@ _ATOMS = frozenset(
 class Fixed:
     """A static value that is compared by `liftcore.static_key`: by type and value, all the way down.
 
-    An object for which there is no key, since it may change unseen, equals itself alone, and only where it was met in
-    the same walk: what was traced for it is never found again.
+    An object for which there is no such key equals itself alone, while its attributes are the same. Where it may change
+    beside its attributes, only in the same walk: what was traced for it is never found again.
 
     Attributes:
-        value: the value, with copies of what may change in place.
-        has_key: whether there is a key for it.
+        value: the value, with copies of what may change in place; an object without such a key is the object itself.
+        has_key: whether it is compared by type and value alone.
     """
 
     __slots__ = ("_hash", "_key", "has_key", "value")
@@ -117,6 +118,8 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
                 f"a {type(value).__name__} that is static holds an array.",
                 "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
             ) from None
+        if (key := attributes_key(value)) is not None:
+            return Fixed(value, key, has_key=False)
         if unknown is not None:
             warn_not_shared(path_text(path), error)
         return Fixed(value, (id(value), unknown), has_key=False)

@@ -1,5 +1,7 @@
 """Behaviour that was found wrong once, beside what NNX does."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -266,3 +268,46 @@ def test_update_changes_arrays_of_a_state():
     state = nnx.State({"a": {"b": jnp.ones(2)}})
     nnx.update(state, {"a": {"b": 5, "c": 6}, "d": 7})
     assert nnx.to_pure_dict(state) == {"a": {"b": 5, "c": 6}, "d": 7}
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float = 2.0
+    sizes: list[int] = dataclasses.field(default_factory=lambda: [1])
+
+
+class Options:
+    __slots__ = ("rate", "sizes")
+
+    def __init__(self):
+        self.rate, self.sizes = 2.0, [1, {"inner": Settings()}]
+
+
+@pytest.mark.parametrize("kind", [Settings, Options])
+def test_a_mutable_configuration_is_compiled_once_and_its_changes_are_seen(kind):
+    traced = []
+
+    @nnx.jit
+    def run(model):
+        traced.append(1)
+        return model.w * model.config.rate * len(model.config.sizes)
+
+    config = kind()
+    model = nnx.Dict(w=nnx.Param(jnp.ones(())), config=config)
+    expected = 2 * len(config.sizes)
+    assert [run(each) for each in (model, model, nnx.clone(model))] == [expected] * 3
+    assert len(traced) == 1
+    config.rate = 3.0
+    assert [run(model), run(model)] == [expected * 1.5] * 2
+    config.sizes.append(5)
+    assert run(model) == expected * 1.5 + 3
+    assert len(traced) == 3
+
+
+def test_a_configuration_with_a_configuration_inside_is_seen_too():
+    config = Options()
+    model = nnx.Dict(w=nnx.Param(jnp.ones(())), config=config)
+    run = nnx.jit(lambda model: model.w * model.config.sizes[1]["inner"].rate)
+    assert run(model) == 2
+    config.sizes[1]["inner"].rate = 4.0
+    assert run(model) == 4

@@ -52,7 +52,10 @@ def test_a_static_list_that_changes_in_place_is_seen() -> None:
 
 def test_an_object_that_may_change_unseen_is_traced_each_time() -> None:
     class Config:
-        rate = 1.0
+        rate, rows = 1.0, None
+
+        def __init__(self) -> None:
+            self.rows = iter(())
 
     model = Model(Config())
     scaled = nnx.jit(lambda model: model.w * model.flag.rate)
@@ -434,7 +437,10 @@ def test_attributes_keep_their_order() -> None:
 
 def test_metadata_that_may_change_unseen_is_traced_each_time() -> None:
     class Config:
-        rate = 1.0
+        rate, rows = 1.0, None
+
+        def __init__(self) -> None:
+            self.rows = iter(())
 
     model = nnx.Dict(w=nnx.Param(jnp.ones(()), config=Config()))
     run = nnx.jit(lambda model: model.w * model.w.config.rate)
