@@ -15,6 +15,7 @@ from ..objects.flattening import marks_of
 from ..objects.pytree import Pytree, attributes_of
 from ..variablelib.by_reference import ByReference
 from ..variablelib.variable import Variable
+from .aliasing import alias_error
 from .definition import (
     AGAIN,
     ARRAY,
@@ -307,14 +308,7 @@ class Walk:
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
-        first = next((key for _, key, holder, *_ in self.leaves if holder is value), "an earlier place").removesuffix(
-            "."
-        )
-        return AliasError(
-            f"the {type(value).__name__} at {path_text(path, self.base)}",
-            f"it is also at {first}, where it has {before!r}; here it has {now!r}. One variable has one of them.",
-            "Give both places the same, or pass two variables: `nnx.clone` makes a copy.",
-        )
+        return alias_error(value, path_text(path, self.base), self.leaves, before, now)
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:

@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "only_by_name": (lambda: nnx.vmap(lambda x, *, k: x)(X, k=1), ["vmap(<lambda>)", "k can only be given by name"]),
     "donated_and_kept": (
         lambda: nnx.jit(lambda a, b: 0, donate_argnums=0)(MODEL, MODEL),
-        ["BatchStat at [1].n", "[0].n", "'donated'", "'not donated'"],
+        ["BatchStat at [1].n", "also [0].n, which is donated; here it is not donated", "jnp.copy"],
     ),
     "donated_and_kept_by_name": (
         lambda: nnx.jit(lambda a, b: 0, donate_argnames="b")(MODEL, b=MODEL),
