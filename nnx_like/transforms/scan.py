@@ -127,16 +127,8 @@ def scan(
         _check_no_new(where, groups, home)
         return encoded, (ys, home, change)
 
-    lift: Callable[..., Any] = functools.partial(
-        liftcore.scan,
-        in_axes=_whole(groups.plain(_without(in_axes, taken))),
-        out_axes=(_whole(groups.plain(_without(out_axes, given_back))), _whole(dict(groups.specs)), None),
-        variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
-        variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
-        variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
-        **options,
-    )
-    lifted = lift(body)
+    axes = (_whole(groups.plain(_without(in_axes, taken))), _whole(groups.plain(_without(out_axes, given_back))))
+    lifted = _lifted(groups, body, *axes, options)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -178,6 +170,23 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
         return Choose(tuple(found), many=not isinstance(group, Choose) or group.many)
 
     return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
+
+
+def _lifted(
+    groups: Groups, body: Callable[..., Any], in_axes: Any, out_axes: Any, options: dict[str, Any]
+) -> Callable[..., Any]:
+    """The body under the scan of the core, with the groups by what happens to them: sliced, shared or carried."""
+    lift: Callable[..., Any] = functools.partial(
+        liftcore.scan,
+        in_axes=in_axes,
+        out_axes=(out_axes, _whole(dict(groups.specs)), None),
+        variable_axes={name: axis for name, axis in groups.specs.items() if type(axis) is int},
+        variable_broadcast=[name for name, axis in groups.specs.items() if axis is None] or False,
+        variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
+        **options,
+    )
+    lifted: Callable[..., Any] = lift(body)
+    return lifted
 
 
 def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:

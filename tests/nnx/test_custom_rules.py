@@ -371,7 +371,7 @@ def test_a_variable_is_differentiated_in_all_arguments_or_in_none() -> None:
     f = nnx.custom_vjp(lambda one, other: one.w * other.w, nondiff_argnums=(1,))
     f.defvjp(lambda one, other: (f(one, other), None), lambda other, residuals, ct: (None,))
     given = model()
-    with pytest.raises(AliasError, match="it is also at"):
+    with pytest.raises(AliasError, match="it is also"):
         f(given, given)
 
 
@@ -391,7 +391,7 @@ def test_functions_with_rules_have_rules_again() -> None:
     f = by_jvp()
     g = nnx.custom_vjp(f)
     assert close(f(model(), X), layer(model(), X))
-    with pytest.raises(LiftArgumentError, match="custom_vjp.layer.: it has no rule yet"):
+    with pytest.raises(LiftArgumentError, match=r"custom_vjp\(layer\): it has no rule yet"):
         g(model(), X)
     g.defvjp(lambda model, x: (g(model, x), None), lambda residuals, ct: ({"w": 10 * X}, None))
     assert close(nnx.grad(loss(g))(model(), X).w[...], 10 * X)

@@ -113,7 +113,9 @@ class Free:
     """What may change in itself."""
 
 
-@pytest.mark.parametrize("value", [{1.0: "a"}, {"s"}, bytearray(1), (1, {"s"}), Free()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [{1.0: "a"}, {"s"}, bytearray(1), (1, {"s"}), Free()], ids=lambda value: type(value).__name__
+)
 def test_no_walk_is_kept_where_something_could_change_unseen(value: Any) -> None:
     models = [nnx.Dict(w=nnx.Param(1.0, held=value)), nnx.Dict(w=nnx.Param(1.0), held=value)]
     for model in [*models, nnx.Dict(held=jnp.ones(1)), nnx.Dict(held=[jnp.ones(1)])]:
