@@ -177,6 +177,8 @@ def _missing(tree: Any, known: Any) -> Any:
 def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
     """The values that variables have which any body writes, before it does."""
     begin: Any = tuple({} for _ in before)
+    # What all bodies write may become of another type, the same in all of them: no one sees what it was before.
+    expected = tuple(map(merge, before, functools.reduce(select, written)))
     for number, group in enumerate(written):
         for tree, known in zip(group, before, strict=True):
             held = dict(leaves_of(rewrapped(known, tree)))
@@ -187,7 +189,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
                         f"branch {number} writes it, and where another branch runs there is no such variable.",
                         "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
                     )
-        _check_same(where, "writes", number, group, before)
+        _check_same(where, "writes", number, group, expected)
         begin = tuple(map(merge, begin, select(before, group)))
     return begin
 

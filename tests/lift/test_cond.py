@@ -671,6 +671,18 @@ def test_branches_must_agree_about_what_they_write(value: Any, text: str) -> Non
     assert caught.value.what == f"branch 1 writes it as {text}, elsewhere it is float32[]."
 
 
+def test_branches_that_all_write_a_variable_may_give_it_another_type() -> None:
+    def write(value: float) -> Callable[..., Any]:
+        return lambda scope: scope.put_variable("state", "n", jnp.full(3, value))
+
+    model = placed(liftcore.switch([write(1.0), write(2.0)]))
+    _, changed = liftcore.apply(model, mutable=["state"])({"state": {"m": {"n": jnp.int32(1)}}}, 1)
+    assert changed["state"]["m"]["n"].tolist() == [2, 2, 2]
+    model = placed(liftcore.switch([write(1.0), lambda scope: None, write(2.0)]))
+    with pytest.raises(LiftArgumentError, match=r"branch 0 writes it as float32\[3\], elsewhere it is int32\[\]"):
+        liftcore.apply(model, mutable=["state"])({"state": {"m": {"n": jnp.int32(1)}}}, 1)
+
+
 def test_a_branch_cannot_write_what_no_branch_creates() -> None:
     def write(scope: Scope) -> None:
         scope.put_variable("state", "n", 1.0)
