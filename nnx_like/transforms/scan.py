@@ -128,7 +128,8 @@ def scan(
         return encoded, (ys, home, change)
 
     axes = (_whole(groups.plain(_without(in_axes, taken))), _whole(groups.plain(_without(out_axes, given_back))))
-    lifted = _lifted(groups, body, *axes, options)
+    lift = _lift(groups, *axes, options)
+    lifted = lift(body)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -172,11 +173,9 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
     return jax.tree.map(apart, prefix, is_leaf=lambda one: isinstance(one, (str, Choose))), streams
 
 
-def _lifted(
-    groups: Groups, body: Callable[..., Any], in_axes: Any, out_axes: Any, options: dict[str, Any]
-) -> Callable[..., Any]:
-    """The body under the scan of the core, with the groups by what happens to them: sliced, shared or carried."""
-    lift: Callable[..., Any] = functools.partial(
+def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """The scan of the core, with the groups by what happens to them: sliced, shared or carried."""
+    return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
         out_axes=(out_axes, _whole(dict(groups.specs)), None),
@@ -185,8 +184,6 @@ def _lifted(
         variable_carry=[name for name, axis in groups.specs.items() if axis is Carry] or False,
         **options,
     )
-    lifted: Callable[..., Any] = lift(body)
-    return lifted
 
 
 def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:

@@ -452,7 +452,7 @@ def test_a_variable_is_differentiated_in_all_arguments_or_in_none() -> None:
     model = Line()
     with pytest.raises(AliasError, match=r"the Param at \[1\].w: it is also \[0\].w"):
         nnx.grad(lambda one, other: jnp.sum(one.w * other.w))(model, model)
-    with pytest.raises(AliasError, match=r"the Param at \[1\]: it is also \[0\], where"):
+    with pytest.raises(AliasError, match=r"the Param at \[1\]: it is also \[0\], which"):
         nnx.grad(lambda one, other: jnp.sum(one * other))(model.w, model.w)
     # That of which nothing is differentiated anywhere may be anywhere.
     other = nnx.Dict(seen=model.seen)
