@@ -195,7 +195,7 @@ def new_step(way: str) -> Any:
     def one(params: Params, x: jax.Array) -> jax.Array:
         return block(params, x)
 
-    each = {"plain": lambda fn: fn, "scan": lambda fn: fn, "jit": jax.jit}.get(way, jax.checkpoint)
+    each: Any = {"plain": lambda fn: fn, "scan": lambda fn: fn, "jit": jax.jit}.get(way, jax.checkpoint)
     below: Any = each(one)
 
     def run(params: Params, x: jax.Array) -> jax.Array:
