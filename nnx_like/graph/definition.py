@@ -29,6 +29,8 @@ from liftcore import is_array, static_key
 from liftcore.statics import Undescribed, snapshot, warn_not_shared
 
 from ..errors import StructureError
+from ..objects.pytree import Pytree
+from ..variablelib.variable import Variable
 from .attributes import attributes_key
 
 __all__ = [
@@ -107,16 +109,23 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
         unknown: what makes objects without a key differ from one walk to the next; None where they need not.
 
     Raises:
-        StructureError: where it holds a JAX array.
+        StructureError: where it holds a JAX array; or an object, where it matters whether two are the same.
     """
     try:
         return Fixed(snapshot(value), static_key(value))
     except Undescribed as error:
         if is_array(error.value) or isinstance(error.value, jax.core.Tracer):
+            kind = "an array" if error.value is value else f"a {type(value).__name__} that holds an array"
             raise StructureError(
                 path_text(path) + error.place,
-                f"a {type(value).__name__} that is static holds an array.",
+                f"{kind} is where only static values can be.",
                 "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
+            ) from None
+        if unknown is not None and isinstance(error.value, (Variable, Pytree)):
+            raise StructureError(
+                path_text(path) + error.place,
+                f"a {type(error.value).__name__} is where only static values can be.",
+                "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static.",
             ) from None
         if (key := attributes_key(value)) is not None:
             return Fixed(value, key, has_key=False)
@@ -151,7 +160,7 @@ def metadata_definition(
     """
     if not metadata:
         return ()
-    return tuple([(name, define(metadata[name], path)) for name in sorted(metadata)])
+    return tuple([(name, define(metadata[name], (*path, name))) for name in sorted(metadata)])
 
 
 def metadata_of(definition: Definition) -> dict[str, Any]:

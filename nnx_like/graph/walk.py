@@ -10,7 +10,7 @@ import jax
 from liftcore import flatten_static, is_array
 from liftcore.statics import Undescribed
 
-from ..errors import AliasError
+from ..errors import AliasError, StructureError
 from ..objects.flattening import marks_of
 from ..objects.pytree import Pytree, attributes_of
 from ..variablelib.by_reference import ByReference
@@ -236,7 +236,12 @@ class Walk:
         """The definition of a value that JAX may know as a pytree."""
         if jax.tree_util.all_leaves((value,)):
             return self._static(value, path)
-        pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
+        try:
+            pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
+        except ValueError as error:  # JAX sorts the keys of dicts
+            raise StructureError(
+                path_text(path, self.base), f"JAX cannot flatten this: {error}", "Use keys of one type in a dict."
+            ) from None
         if not any(is_object(leaf) or _is_array(leaf) for _, leaf in pairs):
             return self._static(value, path)
         parts = []
