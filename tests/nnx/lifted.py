@@ -33,6 +33,7 @@ AXES = {
     "params": nnx.StateAxes({nnx.Param: 0, ...: None}),
     "last": nnx.StateAxes({nnx.RngState: None, ...: -1}),
     "first": nnx.StateAxes({nnx.RngState: None, nnx.Param: 1, ...: 0}),
+    "mixed": nnx.StateAxes({nnx.Param: 0, nnx.Variable: nnx.Carry, ...: 0}),
     "whole": 0,
 }
 

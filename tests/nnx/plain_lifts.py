@@ -191,6 +191,7 @@ def _mapped(lift: Lift, functions: list[Any]) -> Callable[..., Any]:
                 memo = {id(one): one for one in nodes_of(*given)}
                 copies = copied(list(args), memo)
                 merge.slice(copies, ins, i)
+                merge.go_on(nodes_of(*args), memo, memos)
                 result = functions[0](*copies)
                 if shape_of(given) != before:
                     raise Expected("the carry is another")
@@ -198,6 +199,7 @@ def _mapped(lift: Lift, functions: list[Any]) -> Callable[..., Any]:
                 memos.append(memo)
                 if i == 0:
                     merge.known = {id(memo[id(one)]): one for one in nodes_of(*args)}
+            merge.checked.clear()
             pairs = [[one[0][k] for one in runs] for k in range(len(args))]
             for copies, prefix in zip(pairs, ins, strict=True):
                 merge.join(copies, prefix)
@@ -248,6 +250,12 @@ class Merge:
             if prefix != "carry":
                 copies[number] = each_leaf(one, lambda array, kind, p=prefix: sliced(array, _axis(p, kind), i), seen)
 
+    def go_on(self, nodes: list[Any], memo: dict[int, Any], memos: list[dict[int, Any]]) -> None:
+        """Gives what is carried the values of the last iteration."""
+        for one in nodes if memos else ():
+            if self.groups.get(id(one)) == "carry":
+                memo[id(one)]._value = memos[-1][id(one)]._value
+
     def join(self, values: list[Any], prefix: str) -> Any:
         first = values[0]
         if is_array(first):
@@ -275,6 +283,8 @@ class Merge:
         def tell(one: Any, axis: Any) -> None:
             if type(one) is int:
                 known = self.known.get(one)
+                if known is None and axis == "carry":
+                    raise Expected("new in the carry")
                 self._agree(self.groups, one if known is None else id(known), axis)
             else:
                 self._agree(self.out, one, axis)
@@ -300,7 +310,7 @@ def _in_parallel(values: list[Any], axis: Any) -> Any:
 
 
 def sliced(array: Any, axis: Any, i: int) -> Any:
-    if axis is None:
+    if axis is None or axis == "carry":
         return array
     if array.ndim < (1 if axis < 0 else axis + 1):
         raise Expected("no such axis")

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["PREFIXES", "SIZE", "STATICS", "Body", "Boom", "Generator", "Lift", "Program", "Step", "axis_of"]
 
 SIZE = 2
+MIXED = 0.25
 """The length of each axis, and of each loop."""
 
 STATICS = (1, True, 1.0, "a", None, (1, "b"), 0, False, 2, (1, ("b",)), (True, "b"), len, int)
@@ -75,6 +76,8 @@ class Program:
 
 def axis_of(prefix: str, kind: str) -> Any:
     """The axis of a variable, or of an array that is an attribute, by the name of its kind."""
+    if prefix == "mixed" and kind not in ("", "Param"):
+        return "carry"
     if prefix == "none" or (kind in ("RngKey", "RngCount") and prefix != "whole"):
         return None
     if prefix == "params":
@@ -171,6 +174,7 @@ class Generator:
         ]
         args = args + ["array"] * self.random.choice((0, 1))
         mostly = self.chosen({"zero": 5, "none": 0.7, "params": 1.5, "last": 0.7, "first": 0.7})
+        mostly = "mixed" if name == "scan" and self.random.random() < MIXED else mostly
         prefix = [mostly if self.random.random() < 0.9 else self.random.choice(PREFIXES) for _ in args]
         bodies = [self.body(depth, steady)]
         if name in ("cond", "switch"):
