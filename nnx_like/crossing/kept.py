@@ -174,7 +174,7 @@ class Used:
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
     """The walk that was kept for some objects, with their refs, if it would find the same now."""
-    kept: KeptWalk | None = getattr(roots[0][2], "_walks", _NONE).get(_key(roots))
+    kept: KeptWalk | None = flattening.slot_of(roots[0][2], "_walks", _NONE).get(_key(roots))
     used = None if kept is None else kept.use(roots)
     return None if kept is None or used is None else (used, kept.refs)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from liftcore import trace_state
 
-from ..objects.flattening import mark
+from ..objects.flattening import NO_MARKS, mark
 from ..objects.pytree import Pytree
 from .definition import (
     AGAIN,
@@ -147,4 +147,5 @@ def empty(cls: type[Pytree], trace: Any) -> Any:
     """An object without attributes, of which `__init__` was not called."""
     made = object.__new__(cls)
     object.__setattr__(made, "_trace", trace)
+    object.__setattr__(made, "_marks", NO_MARKS)
     return made

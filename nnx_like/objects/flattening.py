@@ -14,9 +14,20 @@ from liftcore.statics import Undescribed, snapshot
 
 from .markers import has_data, is_data
 
-__all__ = ["Statics", "is_marked_static", "mark", "marks_made", "marks_of", "register"]
+__all__ = [
+    "NO_MARKS",
+    "Statics",
+    "is_marked_static",
+    "mark",
+    "marks_made",
+    "marks_of",
+    "own_marks",
+    "register",
+    "slot_of",
+]
 
-_NO_MARKS: Mapping[str, bool] = {}
+NO_MARKS: Mapping[str, bool] = {}
+"""The marks of an object of which no attribute was marked."""
 
 
 @jax.tree_util.register_static
@@ -77,9 +88,23 @@ def _key(value: Any) -> Hashable:
         return _Alike(value)
 
 
+def own_marks(node: Any) -> Mapping[str, bool]:
+    """The marks of an object, beside those of its class."""
+    found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
+    return found
+
+
+def slot_of(node: Any, name: str, default: Any) -> Any:
+    """What a slot holds; a `__getattr__` of the user's, which may pass on all that is asked of it, is not asked."""
+    try:
+        return object.__getattribute__(node, name)
+    except AttributeError:
+        return default
+
+
 def marks_of(node: Any) -> Mapping[str, bool]:
     """Whether attributes of an object are static, where a mark says it."""
-    own = getattr(node, "_marks", _NO_MARKS)
+    own = own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
 
@@ -96,12 +121,12 @@ def mark(node: Any, marks: Mapping[str, bool]) -> None:
     """Marks attributes of one object."""
     global _made
     _made += 1
-    object.__setattr__(node, "_marks", {**getattr(node, "_marks", _NO_MARKS), **marks})
+    object.__setattr__(node, "_marks", {**own_marks(node), **marks})
 
 
 def is_marked_static(node: Any, name: str) -> bool:
     """Whether a mark says that an attribute is static."""
-    own = getattr(node, "_marks", None)
+    own = own_marks(node)
     of_class = type(node)._field_marks
     return bool((own or of_class) and marks_of(node).get(name))
 
@@ -139,7 +164,7 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
                 veiled.append(name)
         names.append(name)
         children.append(value)
-    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(getattr(node, "_marks", ())), *rest))
+    return tuple(names), children, Statics((tuple(names), tuple(veiled), dict(own_marks(node)), *rest))
 
 
 def _sorted(node: Any) -> list[tuple[str, Any]]:
@@ -179,6 +204,5 @@ def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
         attributes[name] = _unveiled(child) if name in veiled else child
         if not is_data(child) and not has_data(child):  # the leaves became something else: they stay leaves
             marks = {**marks, name: False}
-    if marks:
-        object.__setattr__(made, "_marks", marks)
+    object.__setattr__(made, "_marks", marks)
     return made

@@ -73,7 +73,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
     _trace: Any
     """The JAX trace in which the object may be changed."""
     _marks: Mapping[str, bool]
-    """Whether attributes are static, where a mark said it; not set where none did."""
+    """Whether attributes are static, where a mark said it."""
 
     _walks: dict[Any, Any]
     """What walks that began here found, kept by those who need it again; not set at first."""
@@ -85,6 +85,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __init_subclass__(cls, *, pytree: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
+        _check_slots(cls)
         cls._field_marks = {**cls._field_marks, **_marks_in(cls)}
         if pytree:
             flattening.register(cls)
@@ -95,6 +96,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         made = super().__new__(cls)
         object.__setattr__(made, "_trace", trace_state())
+        object.__setattr__(made, "_marks", flattening.NO_MARKS)
         return made
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -129,7 +131,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
 
     def __getstate__(self) -> Any:
         """The state to pickle and copy: the attributes, without the trace."""
-        return dict(vars(self)), dict(getattr(self, "_marks", ()))
+        return dict(vars(self)), dict(flattening.own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
         attributes, marks = state
@@ -145,7 +147,7 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
     """What is kept of walks that began at an object; it lives as long as the object, or until one loses another."""
-    walks: dict[Any, Any] | None = getattr(root, "_walks", None)
+    walks: dict[Any, Any] | None = flattening.slot_of(root, "_walks", None)
     if walks is None:
         walks = {}
         object.__setattr__(root, "_walks", walks)
@@ -161,6 +163,18 @@ def forget_walks() -> None:
         root = _with_walks.popitem()[1]()
         if root is not None:
             root._walks.clear()
+
+
+def _check_slots(cls: type) -> None:
+    """Checks that a class has no slots of its own, in which attributes would not be found."""
+    slots = vars(cls).get("__slots__", ())
+    names = [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
+    if names:
+        raise StructureError(
+            f"{cls.__name__}.__slots__",
+            f"{', '.join(names)} would be lost: the attributes of an object are what `vars` returns.",
+            "Delete `__slots__`, or `slots=True` of a dataclass.",
+        )
 
 
 def _marks_in(cls: type) -> dict[str, bool]:
@@ -248,8 +262,7 @@ def renewed(node: Pytree) -> Any:
     """
     made = object.__new__(type(node))
     object.__setattr__(made, "_trace", trace_state())
-    if hasattr(node, "_marks"):
-        object.__setattr__(made, "_marks", node._marks)
+    object.__setattr__(made, "_marks", flattening.own_marks(node))
     return made
 
 

@@ -79,6 +79,14 @@ MISUSES: dict[str, tuple[Any, str]] = {
         r"donated arguments: there is no argument 3",
     ),
     "a static argument of remat": (lambda: nnx.remat(lambda x: x, static_argnums=-2), "there is no argument -2"),
+    "a variable in a list of another class": (
+        lambda: nnx.jit(nothing)(nnx.Dict(x=type("Items", (list,), {})([nnx.Param(1.0)]))),
+        r"x\[0\]: a Param is where only static values can be\. Keep it in an attribute",
+    ),
+    "a dict whose keys have no order": (
+        lambda: nnx.jit(nothing)(nnx.Dict(x={1: nnx.Param(1.0), "a": 2})),
+        r"x: JAX cannot flatten this.*Use keys of one type",
+    ),
     "objects in objects in objects": (lambda: nnx.jit(nothing)(deep()), "objects are nested deeper than Python calls"),
     "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
 }
@@ -94,6 +102,25 @@ def test_it_says_where_and_what(misuse: str) -> None:
 
 def test_what_takes_more_arguments_may_have_any_of_them() -> None:
     assert nnx.jit(lambda *args, **flags: 2, static_argnums=5, static_argnames="train")(Layer(), train=True) == 2
+
+
+def test_an_object_may_pass_on_what_is_asked_of_it() -> None:
+    class Wrapper(nnx.Module):
+        def __init__(self, module: Any) -> None:
+            self.module = module
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.module, name)
+
+    wrapper = Wrapper(Layer())
+    run = nnx.jit(lambda wrapper: wrapper.w.sum())
+    assert [run(wrapper), run(wrapper)] == [4, 4]
+    assert nnx.clone(wrapper).module is not wrapper.module
+
+
+def test_a_class_with_slots_is_refused() -> None:
+    with pytest.raises(LiftError, match="w would be lost: the attributes of an object are what `vars` returns"):
+        type("Slotted", (nnx.Module,), {"__slots__": ("w",)})
 
 
 def test_a_list_may_hold_itself() -> None:
