@@ -113,7 +113,7 @@ def differences(program: Program) -> str | None:
         found = _compared(program, one, two)
         if found:
             return f"call {number}: {found}"
-        if two.error is not None:
+        if one.error is not None or two.error is not None:
             plain = Side(plain_world(), plain_of(made, {}))
             plain.prepare(program)
         else:
