@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+
+from ..graph.walk import is_object
 
 __all__ = ["another", "is_steady", "kept"]
 
@@ -76,7 +79,8 @@ def is_steady(value: Any) -> bool:
     """Whether nothing that a value refers to may change: of a function, what it closes over and its globals.
 
     Args:
-        value: any value, such as a function. The modules that it uses are taken to stay as they are.
+        value: any value, such as a function. Of modules and classes that it uses, the objects in the attributes that
+            it names may change; all else in them, and in libraries, is taken to stay as it is.
     """
     todo, seen = [value], {id(value)}
     while todo:
@@ -121,15 +125,20 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # it is assigned later
             yield []
-    for name in _names(function.__code__):
-        if name in function.__globals__:
-            yield _of_module(function.__globals__[name], function)
+    names = set(_names(function.__code__))
+    for name in names & function.__globals__.keys():
+        value = function.__globals__[name]
+        if not isinstance(value, types.FunctionType) or not _is_of_library(value):
+            yield value
+        if isinstance(value, (types.ModuleType, type)):  # such as `settings.model` in the body
+            yield from [vars(value)[one] for one in names & vars(value).keys() if is_object(vars(value)[one])]
 
 
-def _of_module(value: Any, function: types.FunctionType) -> Any:
-    """A global; a function of another module is one of a library, and like a module."""
-    is_other = isinstance(value, types.FunctionType) and value.__globals__ is not function.__globals__
-    return None if is_other else value
+def _is_of_library(function: types.FunctionType) -> bool:
+    """Whether a function is of an installed package, or of Python: what it refers to is no model of the user's."""
+    module, file = function.__globals__["__name__"], function.__globals__.get("__file__") or ""
+    root = module.partition(".")[0]
+    return _is_ours(module) or root == "liftcore" or root in sys.stdlib_module_names or "-packages" in file
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

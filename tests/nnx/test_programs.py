@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -122,6 +123,21 @@ def test_a_function_that_reads_a_global_model_sees_it_as_it_is_now() -> None:
     before = nnx.cond(True, of_global, of_global, jnp.ones(()))
     MODEL.scale.set_value(MODEL.scale.get_value() * 3)
     assert nnx.cond(True, of_global, of_global, jnp.ones(())) == 3 * before
+
+
+class Settings:
+    model = Scaled()
+
+
+SETTINGS: Any = types.ModuleType("settings")
+SETTINGS.model = Settings.model
+
+
+@pytest.mark.parametrize("run", [lambda x: Settings.model.at(x), lambda x: SETTINGS.model.at(x)])
+def test_an_attribute_of_a_module_or_a_class_is_seen_as_it_is_now(run: Any) -> None:
+    before = nnx.cond(True, run, run, jnp.ones(()))
+    Settings.model.scale *= 2
+    assert nnx.cond(True, run, run, jnp.ones(())) == 2 * before
 
 
 def test_a_loop_of_a_function_that_holds_no_objects_is_kept() -> None:
