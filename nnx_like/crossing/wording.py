@@ -50,7 +50,7 @@ def _reword(error: LiftError) -> None:
     named = _Named(*running)
     error.where, error.what = named.said(error.where).removesuffix(" at /"), named.said(error.what)
     error.what = _ASIDE.sub("", error.what).replace("`broadcast`", "None")
-    error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix))
+    error.fix = _OPTION.sub(named.option, _ASIDE.sub("", error.fix)).replace("(scope, …)", "(…)")
 
 
 class _Named:

@@ -307,6 +307,13 @@ MUTANTS = (
         ("lift/test_jit.py",),
     ),
     Mutant(
+        "runners/direct.py",
+        "scope.names(), self._around()",
+        "(), self._around()",
+        "a body that is called directly finds another one's names taken",
+        ("lift/test_jit_direct.py",),
+    ),
+    Mutant(
         "runners/custom.py",
         "return _names(values[:-1])",
         "return set()",

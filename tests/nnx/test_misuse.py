@@ -100,6 +100,15 @@ def test_it_says_where_and_what(misuse: str) -> None:
     assert re.search(text, str(raised.value)), str(raised.value)
 
 
+def test_what_was_compiled_takes_objects_of_the_same_structure() -> None:
+    layer: Any = Layer()
+    compiled = nnx.jit(lambda layer: layer.w.sum()).lower(layer).compile()
+    assert compiled(layer) == 4
+    layer.name = "first"
+    with pytest.raises(LiftError, match=r"`jitted\.lower\(…\)\.compile\(\)`"):
+        compiled(layer)
+
+
 def test_what_takes_more_arguments_may_have_any_of_them() -> None:
     assert nnx.jit(lambda *args, **flags: 2, static_argnums=5, static_argnames="train")(Layer(), train=True) == 2
 
