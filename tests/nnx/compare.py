@@ -162,7 +162,7 @@ def _is_told_otherwise(lift: Lift, one: Any, two: Any) -> bool:
         if isinstance(one, LoopInvarianceError):
             return True
     # What happens to be the same in all iterations may depend on what they carry.
-    wording = "reads it|depends on"
+    wording = "reads it|depends on|differs between iterations"
     return isinstance(one, LoopInvarianceError) and has(lift, "scan") and bool(re.search(wording, str(one)))
 
 
