@@ -17,6 +17,7 @@ from ..graph.build import Builder
 from ..graph.definition import (
     AGAIN,
     STATIC,
+    TREE,
     Definition,
     Fixed,
     metadata_definition,
@@ -24,9 +25,12 @@ from ..graph.definition import (
     path_text,
     static_value,
 )
-from ..graph.walk import Place, Walk, is_object
+from ..graph.walk import Place, Walk, is_object, is_single
+from ..objects.pytree import Pytree
 from ..variablelib.variable import Variable
+from .contents import Contents
 from .groups import Groups, parts_of
+from .kept import is_fixed
 from .metadata import AxisNames, is_told_of_axes
 from .places import Name, named_by
 from .ref import Change, Ref, Still, is_ref
@@ -58,10 +62,14 @@ class Inside:
         self.values = scope.collections_below()
         self.builder = _InnerBuilder(self.values, names)
         self.given: list[tuple[Ref, Any]] = []
+        self._made: list[_Made] = []
 
     def decode(self, tree: Any) -> Any:
         """The pytree with objects where a `Ref` stands for one, and with static arguments as they were given."""
-        return jax.tree.map(self._decoded, tree, is_leaf=is_ref)
+        before = len(self.builder.table)
+        decoded = jax.tree.map(self._decoded, tree, is_leaf=is_ref)
+        self._made.append(_Made(list(self.builder.table.values())[before:]))
+        return decoded
 
     def _decoded(self, leaf: Any) -> Any:
         if type(leaf) is Still:
@@ -90,6 +98,12 @@ class Inside:
             may not be written in the scope, by key; and the change of the structure.
         """
         walk = _InnerWalk(self, stay if stays is stay else None)
+        written = None if holds_objects(result) else self._only_written()
+        if written is not None:
+            encode(walk, self.groups, result, prefix, name, what)  # as it is, once it is checked
+            home = {name: ([], {}) for name in self.groups.specs}
+            self._write(written, home)
+            return result, home, Change(None, tuple(range(len(self.builder.table))))
         definitions = walk.again()
         known = {id(node): index for index, node in self.builder.table.items()}
         was = [known.get(id(node)) for node in walk.nodes]
@@ -99,7 +113,7 @@ class Inside:
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         for group, values in walk.fresh.items():
             home.setdefault(group, ([], {}))[0].extend(values)
-        self._write(walk, home)
+        self._write([(group, key, parts) for group, key, _, parts, *_ in walk.leaves], home)
         came_from = tuple([known.get(id(node)) for node in walk.nodes])
         return result, home, Change(None if same else definitions, came_from)
 
@@ -108,14 +122,42 @@ class Inside:
         found: str | None = self.builder.slots.get(id(value), _NOTHING)[0]
         return found
 
-    def _write(self, walk: _InnerWalk, home: dict[str, Any]) -> None:
+    def _only_written(self) -> list[tuple[str, str, Any]] | None:
+        """The values of all variables, if the body changed nothing else; None where another walk has to say it."""
+        if self.names is not None or self.builder.may_change or not all(made.is_same() for made in self._made):
+            return None
+        slots = self.builder.slots
+        values = [(*slots[id(variable)], variable._value) for made in self._made for variable in made.variables]
+        kinds = {type(value) for _, _, value in values}
+        return values if all(is_single(kind) or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
+
+    def _write(self, values: list[tuple[str, str, Any]], home: dict[str, Any]) -> None:
         """Brings values that changed on their way: what is another value than was given, equal or not."""
-        for group, key, _, parts, *_ in walk.leaves:
+        for group, key, parts in values:
             if _changed(parts, self.values[group][key]):
                 if self.scope.is_mutable_collection(group):
                     self.scope.put_variable(group, key, parts)
                 else:
                     home[group][1][key] = parts
+
+
+class _Made:
+    """Objects and variables as a body gets them.
+
+    Args:
+        nodes: what the builder made: objects, variables, lists and dicts.
+    """
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self.objects = [node for node in nodes if isinstance(node, Pytree)]
+        self.variables = [node for node in nodes if isinstance(node, Variable)]
+        self.dicts = [node for node in nodes if type(node) is dict]
+        self.lists = [node for node in nodes if type(node) is list]
+        self.contents = Contents(self.objects, self.variables, self.dicts, self.lists)
+
+    def is_same(self) -> bool:
+        """Whether all but the values of variables is what it was."""
+        return self.contents.are_in(self.objects, self.variables, self.dicts, self.lists)
 
 
 def _changed(now: Any, given: Any) -> bool:
@@ -127,7 +169,7 @@ def _changed(now: Any, given: Any) -> bool:
 class _InnerBuilder(Builder):
     """A builder that notes where each value came from, and gives metadata as a body sees it."""
 
-    __slots__ = ("arrays", "described", "names", "slots", "unknown")
+    __slots__ = ("arrays", "described", "may_change", "names", "slots", "unknown")
 
     def __init__(self, values: Any, names: AxisNames | None) -> None:
         super().__init__(lambda group, key: values[group][key])
@@ -137,21 +179,29 @@ class _InnerBuilder(Builder):
         self.arrays: dict[Place, Any] = {}
         self.unknown: dict[int, Definition] = {}
         """What there is no key for, by identity, as the caller met it."""
+        self.may_change = False
+        """Whether anything was made that can change in itself, other than an object, a variable, a list or a dict."""
 
     def build(self, definition: Definition, place: Place | None = None) -> Any:
         """The value that a definition stands for."""
         if definition[0] == STATIC:
             self._note(definition)
+        elif definition[0] == TREE:
+            self.may_change = True
         return super().build(definition, place)
 
     def _note(self, definition: Definition) -> None:
         value = definition[2]
-        if type(value) is Fixed and not value.has_key:
+        if type(value) is not Fixed:
+            return
+        if not value.has_key:
             self.unknown[id(value.value)] = definition
+        self.may_change = self.may_change or not is_fixed(value.value)
 
     def _variable(self, definition: Definition) -> Any:
         made = super()._variable(definition)
         self.slots[id(made)] = definition[5:]
+        self.may_change = self.may_change or definition[4] is not None
         if self.names is not None and definition[3]:
             self.described[id(made)] = made._metadata, definition[3]
         return made

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import itertools
 import operator
 import types
 import weakref
@@ -26,10 +25,11 @@ from ..objects import flattening
 from ..objects.pytree import Pytree, walks_of
 from ..statelib.tree import StateTree
 from ..variablelib.variable import Variable
+from .contents import Contents
 from .ref import Ref, Still
 from .values import Values
 
-__all__ = ["KeptWalk", "Used", "find", "keep"]
+__all__ = ["KeptWalk", "Used", "find", "is_fixed", "keep"]
 
 _FIXED = frozenset(
     {
@@ -51,9 +51,6 @@ _FIXED = frozenset(
 _FIXED_KINDS = (type, enum.Enum, Held, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
 
 _value = operator.attrgetter("_value")
-_metadata = operator.attrgetter("_metadata")
-_attributes = operator.attrgetter("__dict__")  # in half the time of `vars`
-_of_all = itertools.chain.from_iterable
 
 Root = tuple[str, str, Pytree]
 """An object among the arguments: what the keys of its values begin with, its group, and itself."""
@@ -78,43 +75,26 @@ class KeptWalk:
         self.nodes = [None if id(node) in given else node for node in walk.nodes]
         self.places = [walk.index[id(root)] for _, _, root in roots]
         self.inner = [node for node in self.nodes if isinstance(node, Pytree)]
-        dicts = [*[vars(root) for _, _, root in roots], *map(vars, self.inner)]
-        containers = [*_containers([list(attributes.values()) for attributes in dicts])]
+        objects = [*[root for _, _, root in roots], *self.inner]
+        containers = [*_containers([list(vars(one).values()) for one in objects])]
         self.dicts = [one for one in containers if type(one) is dict]
         self.lists = [one for one in containers if type(one) is list]
-        dicts += self.dicts
-        self.names, self.attributes = list(_of_all(dicts)), list(_of_all(map(dict.values, dicts)))
-        self.items, self.name_kinds = list(_of_all(self.lists)), list(map(type, _of_all(self.dicts)))
-        self.sizes = list(map(len, [*dicts, *self.lists]))
-        self.marks = flattening.marks_made()
+        self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
+        self.contents = Contents(objects, self.variables, self.dicts, self.lists)
         self.holders = walk.holders
         self.by_key = {
             group: {key: holder for key, (holder, _) in found.items()} for group, found in self.holders.items()
         }
         self.slots = {group: (Still(tuple(found)), list(found.values())) for group, found in self.by_key.items()}
-        self.variables = [node for node in walk.nodes if isinstance(node, Variable)]
         self.traces = _distinct([variable._trace for variable in self.variables])
-        self.metadata = list(map(_metadata, self.variables))
-        self.known = [*self.inner, *self.variables]
-        self.kinds = list(map(type, [*[root for _, _, root in roots], *self.known]))
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
         """What the walk would find now; None where anything but the values of variables is another."""
         objects = [root for _, _, root in roots]
-        dicts = [*map(_attributes, objects), *map(_attributes, self.inner), *self.dicts]
-        same = (
-            all(known() is root for known, root in zip(self.others, objects[1:], strict=True))
-            and self.marks == flattening.marks_made()
-            and [*map(type, objects), *map(type, self.known)] == self.kinds
-            and [*map(len, dicts), *map(len, self.lists)] == self.sizes
-            and list(_of_all(dicts)) == self.names
-            and list(map(type, _of_all(self.dicts))) == self.name_kinds
-            and all(map(operator.is_, _of_all(map(dict.values, dicts)), self.attributes))
-            and all(map(operator.is_, _of_all(self.lists), self.items))
-            and all(map(operator.is_, map(_metadata, self.variables), self.metadata))
-        )
-        if not same:
+        if not all(known() is root for known, root in zip(self.others, objects[1:], strict=True)):
+            return None
+        if not self.contents.are_in([*objects, *self.inner], self.variables, self.dicts, self.lists):
             return None
         values = {}
         for group, (names, variables) in self.slots.items():
@@ -224,13 +204,13 @@ def _can_be_kept(node: Any) -> bool:
     if isinstance(node, (list, dict)):
         return all(map(_is_seen, node.values() if isinstance(node, dict) else node))
     if isinstance(node, Variable):
-        return is_single(type(node._value)) and all(map(_is_fixed, node._metadata.values()))
+        return is_single(type(node._value)) and all(map(is_fixed, node._metadata.values()))
     return all(map(_is_seen, vars(node).values()))
 
 
 def _is_seen(value: Any) -> bool:
     """Whether all that is in an attribute is fixed, or compared in each call."""
-    if is_object(value) or type(value) is list or _is_fixed(value):
+    if is_object(value) or type(value) is list or is_fixed(value):
         return True
     if type(value) is dict and all(type(name) is str for name in value):
         return True  # it is a node of its own, as a list is
@@ -260,12 +240,12 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
         left += _inside(value) or ()
 
 
-def _is_fixed(value: Any) -> bool:
+def is_fixed(value: Any) -> bool:
     """Whether a value can never change in itself."""
     kind = type(value)
     if kind in _FIXED or isinstance(value, _FIXED_KINDS):
         return True
-    return (kind is frozenset or _is_plain_tuple(value)) and all(map(_is_fixed, value))
+    return (kind is frozenset or _is_plain_tuple(value)) and all(map(is_fixed, value))
 
 
 def _is_plain_tuple(value: Any) -> bool:

@@ -139,6 +139,8 @@ class Outside:
 
     def abstract(self, result: Any, home: Any, change: Change) -> Any:
         """The result of a body that did not really run, with objects that are all new; no object changes."""
+        if not _holds_ref(result):
+            return result
         written = {(group, key): value for group, (_, values) in home.items() for key, value in values.items()}
 
         def read(group: str, key: Any) -> Any:
