@@ -476,3 +476,17 @@ def test_kept_walks_keep_nothing_alive() -> None:
     del other
     model.part = None
     assert [one() for one in gone] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "holds"),
+    [
+        (lambda: {0: jnp.ones(2)}, lambda held: held.update({1: held[0] + 1}), lambda held: held[1][0] == 2),
+        (lambda: {0: 1}, lambda held: held.update({0: 2}), lambda held: held == {0: 2}),
+        (lambda: nnx.Param([jnp.ones(1)]), lambda held: held[...].append(held[0]), lambda held: len(held[...]) == 2),
+    ],
+)
+def test_what_a_body_does_to_other_containers_is_seen(make, change, holds):
+    model = nnx.Dict(held=make())
+    nnx.jit(lambda model: change(model.held))(model)
+    assert holds(model.held)
