@@ -81,8 +81,9 @@ class MultiHeadDotProductAttention(Module):
         deterministic: whether to drop nothing; where there is a dropout rate, given here or at the call.
         out_kernel_init, out_bias_init: of `out`; by default those of the others.
         attention_fn: what attends, as the function does. It gets those options that it has parameters for.
-        decode: whether to decode one position at a time, with a cache that `init` makes, as long as its inputs. Beyond
-            it the result is an error, or NaN where the index is traced; see `liftcore.nn.DecodeCache`.
+        decode: whether to decode with a cache that `init` makes, as long as its inputs: a whole prompt at once, chunks
+            of it, or one position at a time, each of which sees itself and those before it. Beyond the end of the
+            cache the result is an error, or NaN where the index is traced; see `liftcore.nn.DecodeCache`.
         normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
         qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: of the projections.
         qk_attn_weights_einsum_cls, attn_weights_value_einsum_cls: functions that make the `einsum` of the function; a
@@ -90,6 +91,9 @@ class MultiHeadDotProductAttention(Module):
         num_kv_heads: the number of heads of keys and values, of which each serves as many heads of queries.
         rotary: turns queries and keys by their positions before they are compared and cached, `rotary(x, positions)`:
             `rotary_embedding`, or a `functools.partial` of it.
+        ragged_cache: whether each example has its own position in the cache, so that prompts of a batch may differ in
+            length; else there is one for all, as in Linen.
+        cache_dtype: that of the cached keys and values, whatever `dtype` is; by default that of the computation.
     """
 
     num_heads: int
@@ -120,6 +124,8 @@ class MultiHeadDotProductAttention(Module):
     is_causal: bool = field(default=False, kw_only=True)
     rotary: Callable[[Array, ArrayLike], Array] | None = field(default=None, kw_only=True)
     implementation: str | None = field(default=None, kw_only=True)
+    ragged_cache: bool = field(default=False, kw_only=True)
+    cache_dtype: Dtype | None = field(default=None, kw_only=True)
 
     @compact
     def __call__(
@@ -135,6 +141,7 @@ class MultiHeadDotProductAttention(Module):
         sow_weights: bool = False,
         positions: ArrayLike | None = None,
         key_positions: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
     ) -> Array:
         """Maps `(*batch, queries, features)` to `(*batch, queries, out_features)`.
 
@@ -150,6 +157,8 @@ class MultiHeadDotProductAttention(Module):
             positions: those of the queries, for `rotary`, `(*batch, queries)`; by default counted from 0, or from the
                 start of the cache.
             key_positions: those of the keys; in self-attention by default those of the queries.
+            lengths: `(*batch,)`: how many of the inputs count, those after them being padding that is not cached; for
+                decoding with `ragged_cache`.
 
         Raises:
             LiftArgumentError: where inputs, heads, masks and options do not fit together.
@@ -159,19 +168,22 @@ class MultiHeadDotProductAttention(Module):
         inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
         _check_inputs(where, inputs_q, inputs_k, inputs_v)
         _check_positions(where, self.rotary, positions, key_positions)
+        _check_lengths(where, lengths, self.decode and self.ragged_cache)
         chosen = {**_dropout(self, deterministic, dropout_rng), **_products(self)}
         query, key, value = _projections(self, where, inputs_q, inputs_k, inputs_v)
-        cache = nn.decode_cache(self.scope, key, value) if self.decode else None
+        cache = None
+        if self.decode:
+            cache = nn.decode_cache(self.scope, key, value, ragged=self.ragged_cache, dtype=self.cache_dtype)
         if self.rotary is not None:
-            first = 0 if cache is None else cache.index.value
-            positions = first + jnp.arange(query.shape[-3]) if positions is None else positions
+            counted = jnp.arange if cache is None else cache.positions
+            positions = counted(query.shape[-3]) if positions is None else positions
             if key_positions is None:
-                key_positions = positions if inputs_k is inputs_q else first + jnp.arange(key.shape[-3])
+                key_positions = positions if inputs_k is inputs_q else counted(key.shape[-3])
             query = _called(where, self.rotary, query, positions)
             key = _called(where, self.rotary, key, key_positions)
         if cache is not None:
-            query, key, value, mask = cache.append(query, key, value, mask)
-        chosen["is_causal"] = self.is_causal and cache is None  # all that is in the cache lies in the past
+            query, key, value, mask = cache.append(query, key, value, mask, lengths=lengths)
+        chosen["is_causal"] = self.is_causal and cache is None  # the mask of the cache hides what comes later
         if sow_weights:
             chosen["module"] = self
         given = options(self, dot_product_attention, mask=mask, **chosen)
@@ -196,9 +208,9 @@ class MultiHeadAttention(MultiHeadDotProductAttention):
         >>> import jax
         >>> layer, x = MultiHeadAttention(num_heads=2, decode=True), jnp.ones((1, 5, 8))
         >>> variables = layer.init(jax.random.key(0), x)
-        >>> y, mutated = layer.apply(variables, x[:, :1], mutable=["cache"])
+        >>> y, mutated = layer.apply(variables, x[:, :3], mutable=["cache"])
         >>> y.shape, mutated["cache"]["cached_key"].shape
-        ((1, 1, 8), (1, 5, 2, 4))
+        ((1, 3, 8), (1, 5, 2, 4))
     """
 
 
@@ -221,6 +233,7 @@ class SelfAttention(MultiHeadDotProductAttention):
         sow_weights: bool = False,
         *,
         positions: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
     ) -> Array:
         """Maps `(*batch, length, features)` to `(*batch, length, out_features)`; see the base class."""
         warnings.warn(
@@ -236,6 +249,7 @@ class SelfAttention(MultiHeadDotProductAttention):
             dropout_rng=dropout_rng,
             sow_weights=sow_weights,
             positions=positions,
+            lengths=lengths,
         )
 
 
@@ -352,6 +366,15 @@ def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> N
             where,
             "positions were given, and the layer does nothing with them.",
             "Let it turn queries and keys by them: `rotary=nn.rotary_embedding`.",
+        )
+
+
+def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> None:
+    if lengths is not None and not are_taken:
+        raise LiftArgumentError(
+            where,
+            "lengths were given, and the layer has no cache with a position for each example.",
+            "Make it with `decode=True, ragged_cache=True`; where it does not decode, hide padding by the mask.",
         )
 
 

@@ -1,17 +1,19 @@
-"""The cache of attention that decodes one position after the other: keys and values of those before it."""
+"""The cache of attention that decodes: the keys and values of the positions so far, taken one or many at a time."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..errors import LiftArgumentError, ScopeVariableNotFoundError
 from ..scopes.scope import Scope
-from ..typing import Array, ArrayLike
+from ..typing import Array, ArrayLike, Dtype
 from .masks import check_attention_mask
 
 __all__ = ["DecodeCache", "Holder", "decode_cache"]
@@ -30,16 +32,19 @@ class DecodeCache:
     Example:
         >>> from types import SimpleNamespace as Box
         >>> cache = DecodeCache(Box(value=jnp.zeros((5, 1, 2))), Box(value=jnp.zeros((5, 1, 2))), Box(value=0), "here")
-        >>> query, keys, values, mask = cache.append(*[jnp.ones((1, 1, 2))] * 3)
+        >>> query, keys, values, mask = cache.append(*[jnp.ones((2, 1, 2))] * 3)
         >>> keys.shape, mask
-        ((5, 1, 2), Array([[[1., 0., 0., 0., 0.]]], dtype=float32))
+        ((5, 1, 2), Array([[[1., 0., 0., 0., 0.],
+                            [1., 1., 0., 0., 0.]]], dtype=float32))
 
     Attributes:
-        key: those of the positions so far, `(*batch, length, heads, depth)`, zeros after them.
+        key: those of the positions so far, `(*batch, room, heads, depth)`, zeros after them.
         value: the same of values.
-        index: the next position, an `int32` scalar; by it positions are counted from 0.
+        index: the next position, counted from 0: an `int32` scalar, or `(*batch,)`, one for each example.
         where: the place, for errors.
         made_by: what makes a cache, with a noun that "of the greatest length" can follow, for errors.
+        casts: whether the dtype of the cache was chosen: keys and values are cast to it, and back to their own where
+            they are attended to. Without it another dtype is an error.
     """
 
     key: Holder
@@ -47,68 +52,137 @@ class DecodeCache:
     index: Holder
     where: str
     made_by: str = "`init` with inputs"
+    casts: bool = False
 
-    def append(
-        self, query: Array, key: Array, value: Array, mask: ArrayLike | None = None
-    ) -> tuple[Array, Array, Array, Array]:
-        """Adds one position, and gives what its query attends to: the query, all keys and values, and their mask.
+    def positions(self, number: int) -> Array:
+        """The positions that the next so many inputs have.
 
-        Where the cache is full and its index is known, that is an error. A traced index cannot raise: then the query
-        is NaN, and so is what attention makes of it; keys and values stay as they are, and the index counts on.
+        Example:
+            >>> from types import SimpleNamespace as Box
+            >>> full = Box(value=jnp.zeros((2, 9, 1, 2)))
+            >>> DecodeCache(full, full, Box(value=jnp.array([0, 4])), "here").positions(3)
+            Array([[0, 1, 2],
+                   [4, 5, 6]], dtype=int32)
 
         Args:
-            query: `(*batch, 1, query heads, depth)`.
-            key: `(*batch, 1, heads, depth)`.
-            value: the same of values.
-            mask: of the weights, `(*batch, query heads, 1, length)`, combined with that of the positions so far.
+            number: how many.
 
         Returns:
-            The query; keys and values, `(*batch, length, heads, depth)`; the mask.
+            `(number,)`; with an index for each example `(*batch, number)`.
+        """
+        index = jnp.asarray(self.index.value)
+        return jnp.expand_dims(index, -1) + jnp.arange(number, dtype=index.dtype)
+
+    def append(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: ArrayLike | None = None,
+        *,
+        lengths: ArrayLike | None = None,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Adds positions, and gives what their queries attend to: the queries, all keys and values, and their mask.
+
+        A query sees the keys of its own position and of those before it, so chunks of any sizes give what all
+        positions at once give. Where the room does not suffice and the index is known, that is an error. A traced
+        index cannot raise: then each query beyond the room is NaN, and so is what attention makes of it; its key and
+        value are dropped, and the index counts on.
+
+        Args:
+            query: `(*batch, positions, query heads, depth)`.
+            key: `(*batch, positions, heads, depth)`.
+            value: the same of values.
+            mask: of the weights, `(*batch, query heads, positions, room)`, combined with that of the positions so far.
+            lengths: `(*batch,)` integers, for a cache with an index for each example: how many of the positions count;
+                less than none is none, and more than there are is all. Those after them are padding: they are not
+                kept, no other position sees them, and the example goes on at its own length.
+
+        Returns:
+            The queries; keys and values, `(*batch, room, heads, depth)`; the mask.
 
         Raises:
-            LiftArgumentError: where not one position is given, its shape or dtype is not that of the cache, the mask
-                does not fit, or the cache is known to be full.
+            LiftArgumentError: where shapes or dtypes are not those of the cache, the mask or the lengths do not fit,
+                or the room is known not to suffice.
         """
-        keys, values, index = self.key.value, self.value.value, self.index.value
+        keys, values = self.key.value, self.value.value
         self._check(query, (key, keys), (value, values))
-        batch, length = keys.shape[:-3], keys.shape[-3]
-        check_attention_mask(self.where, "mask", mask, (*batch, query.shape[-2], 1, length))
-        fits = self._fits(index, length)
-        self.key.value = keys = _put(keys, key, index, fits)
-        self.value.value = values = _put(values, value, index, fits)
-        self.index.value = index + 1
-        seen = jnp.broadcast_to(jnp.arange(length) <= index, (*batch, 1, 1, length))
+        batch, room, number = keys.shape[:-3], keys.shape[-3], key.shape[-3]
+        check_attention_mask(self.where, "mask", mask, (*batch, query.shape[-2], number, room))
+        count = self._count(lengths, batch, number)
+        self._check_room(count, room)
+        at = to = self.positions(number)
+        fits = at < room
+        if lengths is not None:  # padding goes, as what is too much does, to a position that there is not
+            is_padding = jnp.arange(number) >= jnp.expand_dims(count, -1)
+            to, fits = jnp.where(is_padding, room, at), fits | is_padding
+        self.key.value, self.value.value = keys, values = _put(keys, key, to), _put(values, value, to)
+        self.index.value = self.index.value + count
+        seen = jnp.expand_dims(jnp.arange(room) <= jnp.expand_dims(at, -1), -3)  # an axis for the heads
+        seen = jnp.broadcast_to(seen, (*batch, 1, number, room))
         allowed = jnp.asarray(seen if mask is None else jnp.logical_and(mask, seen), jnp.float32)
-        return jnp.where(fits, query, jnp.nan), keys, values, allowed
+        query = jnp.where(jnp.expand_dims(fits, (-1, -2)), query, jnp.nan)
+        return query, keys.astype(key.dtype), values.astype(value.dtype), allowed
 
     def _check(self, query: Array, *pairs: tuple[Array, Array]) -> None:
         for name, (new, kept) in zip(("key", "value"), pairs, strict=True):
-            expected = (*kept.shape[:-3], 1, *kept.shape[-2:])
-            if (new.shape, new.dtype) != (expected, kept.dtype) or query.shape[:-2] != expected[:-2]:
+            expected = (*kept.shape[:-3], *new.shape[-3:-2], *kept.shape[-2:])
+            same = self.casts or new.dtype == kept.dtype
+            if not same or new.shape != expected or query.shape[:-2] != expected[:-2]:
+                positions = ", ".join(map(str, (*kept.shape[:-3], "positions", *kept.shape[-2:])))
                 raise LiftArgumentError(
                     self.where,
-                    f"the cache takes one position at a time, a {name} of shape {expected} and dtype {kept.dtype}; "
+                    f"the cache takes a {name} of shape ({positions}) and dtype {kept.dtype}, and as many queries; "
                     f"given {new.shape} and {new.dtype}, with queries of shape {query.shape}.",
-                    "Pass inputs of length 1, of the batch and dtype that the cache was made with.",
+                    "Pass inputs of the batch that the cache was made with. A dtype of its own for the cache is chosen "
+                    "where that is made: `dtype` of `decode_cache`, `cache_dtype` of a layer.",
                 )
 
-    def _fits(self, index: Array, length: int) -> Array:
-        if not isinstance(index, jax.core.Tracer) and int(index) >= length:
+    def _count(self, lengths: ArrayLike | None, batch: tuple[int, ...], number: int) -> Any:
+        """How many positions are added: a number, or with lengths one for each example."""
+        shape = jnp.shape(self.index.value)
+        if shape not in ((), batch):
             raise LiftArgumentError(
                 self.where,
-                f"the cache is full: it has room for {length} positions, and this would be number {int(index) + 1}.",
+                f"the cache has an index of shape {shape}, and a batch of shape {batch}.",
+                f"Use one index for all, of shape (), or one for each example, of shape {batch}.",
+            )
+        if lengths is None:
+            return number
+        lengths = jnp.asarray(lengths)
+        if shape != batch or lengths.shape != batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
+            raise LiftArgumentError(
+                self.where,
+                f"lengths, {lengths.dtype} of shape {lengths.shape}, need a batch of that shape and an index of the "
+                f"cache for each example; the batch has shape {batch} and the index {shape}.",
+                "Make the cache with `ragged=True` (in layers `ragged_cache`), and pass one integer for each example.",
+            )
+        return jnp.clip(lengths, 0, number).astype(self.index.value.dtype)
+
+    def _check_room(self, count: Any, room: int) -> None:
+        index = self.index.value
+        if isinstance(index, jax.core.Tracer) or isinstance(count, jax.core.Tracer):
+            return
+        last = np.asarray(index) + np.asarray(count)
+        if last.size and last.max() > room:
+            example = f" of example {tuple(map(int, np.argwhere(last > room)[0]))}" if last.ndim else ""
+            raise LiftArgumentError(
+                self.where,
+                f"the cache is full: it has room for {room} positions, and this would be number {last.max()}{example}.",
                 f"Make a longer one: call {self.made_by} of the greatest length.",
             )
-        return index < length
 
 
-def decode_cache(scope: Scope, key: Array, value: Array) -> DecodeCache | None:
+def decode_cache(
+    scope: Scope, key: Array, value: Array, *, ragged: bool = False, dtype: Dtype | None = None
+) -> DecodeCache | None:
     """The cache of a scope, to decode with; where there is none yet, it is made, empty, and the result is None.
 
-    It has room for as many positions as the keys have that it is made from: those of the longest inputs, then.
+    It has room for as many positions as the keys have that it is made from: those of the longest inputs, then. After
+    that it takes inputs of any length: a whole prompt, chunks of it, one position after the other.
 
-    Collections: `cache`, with `cached_key` and `cached_value`, of the shapes and dtypes of key and value, and
-    `cache_index`, a scalar.
+    Collections: `cache`, with `cached_key` and `cached_value`, of the shapes of key and value, and `cache_index`, a
+    scalar, or with `ragged` of shape `(*batch,)`.
 
     Example:
         >>> import liftcore
@@ -118,15 +192,20 @@ def decode_cache(scope: Scope, key: Array, value: Array) -> DecodeCache | None:
         ...         query, keys, values, mask = cache.append(x, x, x)
         ...         x = liftcore.nn.dot_product_attention(query, keys, values, mask=mask)
         ...     return x
-        >>> _, variables = liftcore.init(step)(jax.random.key(0), jnp.ones((5, 2, 3)))
-        >>> y, variables = liftcore.apply(step, mutable=["cache"])(variables, jnp.ones((1, 2, 3)))
+        >>> _, variables = liftcore.init(step)(jax.random.key(0), jnp.ones((8, 2, 3)))
+        >>> decode = liftcore.apply(step, mutable=["cache"])
+        >>> y, variables = decode(variables, jnp.ones((5, 2, 3)))  # a prompt
+        >>> y, variables = decode(variables, jnp.ones((1, 2, 3)))  # and a step
         >>> y.shape, variables["cache"]["cache_index"].item()
-        ((1, 2, 3), 1)
+        ((1, 2, 3), 6)
 
     Args:
         scope: where the variables live.
         key: `(*batch, length, heads, depth)`, as it would be cached; only shape and dtype count.
         value: the same of values.
+        ragged: whether each example has an index of its own, for prompts of different lengths in one batch.
+        dtype: that of the cache, such as `bfloat16` for half the memory, whatever the computation has; by default that
+            of key and value.
 
     Raises:
         ScopeVariableNotFoundError: where `apply` is to decode one position and was given no cache, or an immutable one.
@@ -139,15 +218,31 @@ def decode_cache(scope: Scope, key: Array, value: Array) -> DecodeCache | None:
             'Make one with inputs of the greatest length, `cache = model.init(key, inputs)["cache"]`, then pass '
             '`{"params": params, "cache": cache}` and `mutable=["cache"]`.',
         )
-    cached_key = scope.variable("cache", "cached_key", jnp.zeros, key.shape, key.dtype)
-    cached_value = scope.variable("cache", "cached_value", jnp.zeros, value.shape, value.dtype)
-    index = scope.variable("cache", "cache_index", lambda: jnp.array(0, jnp.int32))
-    return DecodeCache(cached_key, cached_value, index, where) if exists else None
+    batch = key.shape[:-3] if ragged else ()
+    cached_key = scope.variable("cache", "cached_key", jnp.zeros, key.shape, dtype or key.dtype)
+    cached_value = scope.variable("cache", "cached_value", jnp.zeros, value.shape, dtype or value.dtype)
+    index = scope.variable("cache", "cache_index", lambda: jnp.zeros(batch, jnp.int32))
+    return DecodeCache(cached_key, cached_value, index, where, casts=dtype is not None) if exists else None
 
 
-def _put(kept: Array, new: Array, index: Array, fits: Array) -> Array:
-    """The kept array with the new one at a position; as it was, where that does not fit."""
+def _put(kept: Array, new: Array, at: Array) -> Array:
+    """The kept array with new ones at their positions, `(*batch, positions)` or `(positions,)`, if it has these."""
+    new = new.astype(kept.dtype)
+    if at.shape == (1,):
+        return _put_one(kept, new, at[0])
+    put: Callable[..., Array] = _put_many
+    for _ in kept.shape[:-3]:
+        put = jax.vmap(put, in_axes=(0, 0, 0 if at.ndim > 1 else None))
+    return put(kept, new, at)
+
+
+def _put_many(kept: Array, new: Array, at: Array) -> Array:
+    return kept.at[at].set(new, mode="drop")
+
+
+def _put_one(kept: Array, new: Array, index: Array) -> Array:
+    """The same for one position: a slice, which is faster than a scatter."""
     zero = jnp.zeros_like(index)  # with 64-bit numbers on, a plain 0 would be of another dtype than the index
     starts = [*(zero for _ in kept.shape[:-3]), index, zero, zero]
     there = lax.dynamic_slice(kept, starts, new.shape)  # what JAX would overwrite instead, since it clamps the position
-    return lax.dynamic_update_slice(kept, jnp.where(fits, new, there), starts)
+    return lax.dynamic_update_slice(kept, jnp.where(index < kept.shape[-3], new, there), starts)

@@ -45,8 +45,8 @@ class MultiHeadAttention(Module):
         >>> layer(x, is_causal=True).shape
         (1, 5, 4)
         >>> layer.init_cache(x.shape)
-        >>> layer(x[:, :1], decode=True).shape, int(layer.cache_index[...])
-        ((1, 1, 4), 1)
+        >>> layer(x[:, :3], decode=True).shape, int(layer.cache_index[...])
+        ((1, 3, 4), 3)
 
     Args:
         num_heads: the number of heads.
@@ -72,8 +72,8 @@ class MultiHeadAttention(Module):
         attention_fn: the attention function, called with query, key and value, and with the keyword arguments `mask`,
             `dropout_rng`, `dropout_rate`, `broadcast_dropout`, `deterministic`, `dtype`, `precision`, `module` (None,
             or what sows) and `is_causal`.
-        decode: whether a call takes one position and attends to those that came before, which the cache holds; here or
-            at the call.
+        decode: whether a call takes the next positions, one or many, of which each attends to itself and to those
+            before it, which the cache holds; here or at the call.
         normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
         qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
         out_promote_dtype: the same of `out`.
@@ -221,6 +221,7 @@ class MultiHeadAttention(Module):
         is_causal: bool = False,
         out_sharding: Any = None,
         qkv_sharding: Any = None,
+        lengths: ArrayLike | None = None,
     ) -> Array:
         """Maps `(*batch, queries, in_features)` to `(*batch, queries, out_features)`.
 
@@ -237,6 +238,8 @@ class MultiHeadAttention(Module):
             is_causal: whether query `i` sees no key after the `i`-th.
             out_sharding: the sharding of the result; see `LinearGeneral`.
             qkv_sharding: the sharding of queries, keys and values.
+            lengths: `(*batch,)`: how many of the inputs count, those after them being padding that is not cached; for
+                decoding with a cache that has a position for each example.
 
         Raises:
             LiftArgumentError: if the shapes of inputs, mask and cache do not match, or a required argument is missing.
@@ -248,8 +251,14 @@ class MultiHeadAttention(Module):
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
         if self._chosen("decode", decode):
-            query, key, value, mask = self._cache().append(query, key, value, mask)
-            is_causal = False  # all that is in the cache lies in the past
+            query, key, value, mask = self._cache().append(query, key, value, mask, lengths=lengths)
+            is_causal = False  # the mask of the cache hides what comes later
+        elif lengths is not None:
+            raise LiftArgumentError(
+                "MultiHeadAttention",
+                "lengths were given, and the layer does not decode.",
+                "Pass `decode=True`, or hide padding by the mask.",
+            )
         dropout_rng = self._dropout_rng(deterministic, rngs)
         y = self.attention_fn(
             query,
@@ -267,17 +276,18 @@ class MultiHeadAttention(Module):
         )
         return self.out(y, out_sharding=out_sharding)
 
-    def init_cache(self, input_shape: Shape, dtype: Dtype = jnp.float32) -> None:
+    def init_cache(self, input_shape: Shape, dtype: Dtype = jnp.float32, *, ragged: bool = False) -> None:
         """Makes an empty cache, for calls that decode.
 
         Args:
             input_shape: `(*batch, length, features)`: that of the longest inputs; the features do not count.
-            dtype: that of the keys and values.
+            dtype: that of the cached keys and values, whatever the computation has.
+            ragged: whether each example has its own position, so that prompts of a batch may differ in length.
         """
         shape = (*input_shape[:-1], self.num_kv_heads, self.head_dim)
         self.cached_key = Cache(jnp.zeros(shape, dtype))
         self.cached_value = Cache(jnp.zeros(shape, dtype))
-        self.cache_index = Cache(jnp.array(0, jnp.int32))
+        self.cache_index = Cache(jnp.zeros(input_shape[:-2] if ragged else (), jnp.int32))
 
     def set_view(
         self,
@@ -366,7 +376,7 @@ class MultiHeadAttention(Module):
                 "`decode` is True, and there is no cache to decode with.",
                 "Call `init_cache(input_shape)` first, with the shape of the longest inputs.",
             )
-        return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape")
+        return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape", casts=True)
 
 
 def _head_dim(num_heads: int, num_kv_heads: int, features: int) -> int:

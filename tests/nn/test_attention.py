@@ -356,9 +356,8 @@ def test_step_without_a_cache_says_how_to_make_one() -> None:
 @pytest.mark.parametrize(
     ("x", "mask", "message"),
     [
-        (INPUTS, None, "one position at a time, a key of shape (2, 1, 3, 6) and dtype float32; given (2, 4, 3, 6) and"),
-        (INPUTS[:1, :1], None, "a key of shape (2, 1, 3, 6) and dtype float32; given (1, 1, 3, 6) and float32"),
-        (INPUTS[:, :1].astype(jnp.bfloat16), None, "dtype float32; given (2, 1, 3, 6) and bfloat16"),
+        (INPUTS[:1], None, "a key of shape (2, positions, 3, 6) and dtype float32, and as many queries; given (1, 4,"),
+        (INPUTS[:, :1].astype(jnp.bfloat16), None, "and as many queries; given (2, 1, 3, 6) and bfloat16"),
         (INPUTS[:, :1], np.ones((2, 4)), "the mask has shape (2, 4), which does not broadcast to that of the weights"),
     ],
 )

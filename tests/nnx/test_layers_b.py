@@ -120,7 +120,10 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: attention(dropout_rate=0.5)(X), "`deterministic` is None"),
         (lambda r: attention(dropout_rate=0.5, deterministic=False, keep_rngs=False)(X), "has no stream"),
         (lambda r: attention(decode=True)(X), "Call `init_cache(input_shape)` first"),
-        (lambda r: decoding(3)(X), "one position at a time"),
+        (lambda r: decoding(3)(X[:1]), "a key of shape (2, positions, 2, 2)"),
+        (lambda r: decoding(2)(X), "room for 2 positions, and this would be number 3"),
+        (lambda r: decoding(3)(X, lengths=jnp.array([1, 2])), "an index of the cache for each example"),
+        (lambda r: attention()(X, lengths=jnp.array([1, 2])), "the layer does not decode"),
         (lambda r: [layer := decoding(1), layer(X[:, :1]), layer(X[:, :1])], "call `init_cache` with a shape of the"),
         (lambda r: nnx.view(attention(), decode=True, batch_size=2), "a cache needs both"),
         (lambda r: cell().initialize_carry((2, 4)), "no stream to draw the first carry with"),
@@ -210,6 +213,21 @@ def test_decoding_is_causal_attention_position_by_position() -> None:
     found = jnp.concatenate([step(layer, X[:, i : i + 1]) for i in range(3)], axis=1)
     np.testing.assert_allclose(found, layer(X, decode=False, is_causal=True), rtol=1e-5, atol=1e-6)
     assert np.isnan(step(layer, X[:, :1])).all()  # the cache is full, which a traced index cannot raise
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_ragged_cache_decodes_each_example_at_its_own_length(dtype: Any) -> None:
+    layer = nnx.MultiHeadAttention(4, 4, num_kv_heads=2, decode=True, rngs=rngs())
+    layer.init_cache((2, 4, 4), dtype, ragged=True)
+    lengths = jnp.array([2, 1])
+    prompt = layer(X[:, :2], lengths=lengths)
+    step = layer(X[jnp.arange(2), lengths][:, None])
+    expected = layer(X, decode=False, is_causal=True)
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    for i, length in enumerate([2, 1]):
+        np.testing.assert_allclose(prompt[i, :length], expected[i, :length], atol=tolerance)
+        np.testing.assert_allclose(step[i, 0], expected[i, length], atol=tolerance)
+    assert (layer.cached_key.dtype, step.dtype, list(layer.cache_index[...])) == (dtype, jnp.float32, [3, 2])
 
 
 def test_a_view_may_have_a_cache_of_its_own() -> None:
