@@ -1,4 +1,5 @@
 from . import (
+    checkpoints,
     errors,
     filters,
     frozen_dict,
@@ -104,6 +105,7 @@ __all__ = [
     "broadcast",
     "checkify",
     "checkpoint",
+    "checkpoints",
     "cond",
     "copy",
     "custom_jvp",

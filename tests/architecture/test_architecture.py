@@ -17,7 +17,7 @@ LEVELS = (
     {"errors", "typing", "values", "lazy", "tracing", "_compat"},
     {"filters", "rng", "meta", "statics", "rest", "struct", "traverse_util", "frozen_dict", "texts"},
     {"scopes", "saving", "serialization"},
-    {"pipeline", "entry"},
+    {"pipeline", "entry", "checkpoints"},
     {"runners"},
     {"lift", "nn", "diagnostics"},
 )

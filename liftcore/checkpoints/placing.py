@@ -1,0 +1,204 @@
+"""One leaf that was saved, and what the target has in its place: whether it fits, and how it becomes alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "shown_type", "unmarked"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """An array that has not been read.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype, as NumPy has it.
+        read: makes an array of NumPy of it, which nobody else holds.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    read: Callable[[], Any]
+
+
+class SavedKey(NamedTuple):
+    """What was saved of typed random keys: the name of their implementation, and their data."""
+
+    impl: Any
+    data: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyTarget:
+    """Typed random keys of a target, or their shape, as one leaf."""
+
+    key: Any
+
+
+def unmarked(leaf: Any) -> Any:
+    """What was in the target."""
+    return leaf.key if isinstance(leaf, KeyTarget) else leaf
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def shown_type(value: Any) -> str:
+    """The type of a leaf, for errors.
+
+    Example:
+        >>> shown_type(np.zeros((2, 3))), shown_type(3), shown_type(None)
+        ('float64[2,3]', 'int', 'None')
+    """
+    value = unmarked(value)
+    if isinstance(value, SavedKey):
+        return f"a random key of impl {value.impl!r}"
+    if _is_array(value):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return "None" if value is None else type(value).__name__
+
+
+# --- whether it fits --------------------------------------------------------------------------------------------------
+
+
+def misfit(target: Any, saved: Any, cast: bool) -> str | None:
+    """What does not fit where `saved` is to be restored for `target`, or None."""
+    if isinstance(target, KeyTarget):
+        return _key_misfit(target.key, saved)
+    if _is_array(target) or isinstance(target, _NUMBERS):
+        return _array_misfit(target, saved, cast)
+    if (target is None or isinstance(target, str | bytes)) and type(target) is not type(saved):
+        return f"expected {shown_type(target)}, found {shown_type(saved)}"
+    return None
+
+
+def _array_misfit(target: Any, saved: Any, cast: bool) -> str | None:
+    if not _is_array(saved) and not isinstance(saved, _NUMBERS):
+        return f"expected {shown_type(target)}, found {shown_type(saved)}"
+    if np.shape(target) != np.shape(saved):
+        return f"shape {np.shape(saved)}, not {np.shape(target)} as in the target"
+    loose = isinstance(target, _NUMBERS) or isinstance(saved, _NUMBERS)
+    if _same(target, saved, loose) or (cast and _castable(target, saved)):
+        return None
+    names = [value.dtype if _is_array(value) else type(value).__name__ for value in (saved, target)]
+    return f"dtype {names[0]}, not {names[1]} as in the target"
+
+
+def _same(target: Any, saved: Any, loose: bool) -> bool:
+    """Whether two dtypes are the same or, where one is a number of Python, of one kind."""
+    if loose:
+        return _kind(target) == _kind(saved) and _fits(target, saved)
+    return bool(target.dtype == saved.dtype)
+
+
+_KINDS = ((bool, np.bool_), (int, np.integer), (float, np.floating), (complex, np.complexfloating))
+
+
+def _kind(value: Any) -> type | None:
+    if not _is_array(value):
+        return type(value)
+    return next((kind for kind, group in _KINDS if jnp.issubdtype(value.dtype, group)), None)
+
+
+def _castable(target: Any, saved: Any) -> bool:
+    kinds = _kind(saved), _kind(target)
+    return kinds in ((float, float), (float, complex), (complex, complex), (int, float)) or (
+        kinds == (int, int) and _fits(target, saved)
+    )
+
+
+def _fits(target: Any, saved: Any) -> bool:
+    """Whether integers are within the range of the target's dtype."""
+    if not _is_array(target) or _kind(target) is not int:
+        return True
+    if _is_array(saved):
+        (low, high), (least, most) = _range(target.dtype), _range(saved.dtype)
+        if low <= least and most <= high:
+            return True
+    value, (low, high) = _read(saved), _range(target.dtype)
+    return not np.size(value) or bool(low <= int(np.min(value)) and int(np.max(value)) <= high)
+
+
+def _range(dtype: Any) -> tuple[int, int]:
+    info: Any = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.min), int(info.max)
+
+
+def _key_misfit(target: Any, saved: Any) -> str | None:
+    if not isinstance(saved, SavedKey) or not isinstance(saved.impl, str):
+        return f"expected {shown_type(target)}, found {shown_type(saved)}"
+    try:
+        data = jax.ShapeDtypeStruct(saved.data.shape, saved.data.dtype)  # type: ignore[no-untyped-call]
+        found = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=saved.impl), data)
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"expected {shown_type(target)}, found no data of a random key of impl {saved.impl!r} ({error})"
+    if (found.dtype, found.shape) != (target.dtype, target.shape):
+        return f"expected {shown_type(target)}, found {shown_type(found)}"
+    return None
+
+
+# --- how it becomes alike ---------------------------------------------------------------------------------------------
+
+
+def _read(saved: Any) -> Any:
+    return saved.read() if isinstance(saved, Stored) else saved
+
+
+def converted(target: Any, saved: Any) -> Any:
+    """What was saved, as the target has it: a number, an array of NumPy, or one of JAX on the same devices."""
+    if isinstance(target, KeyTarget):
+        key = jax.random.wrap_key_data(jnp.asarray(_read(saved.data)), impl=saved.impl)
+        return _on_devices(target.key, key)
+    value = _read(saved)
+    if isinstance(target, _NUMBERS):
+        return _number(target, value)
+    if not _is_array(target):
+        return value
+    array = np.asarray(value, target.dtype)
+    if isinstance(target, np.generic):
+        return array[()]
+    if isinstance(target, jax.Array | jax.ShapeDtypeStruct):
+        return _on_devices(target, array)
+    return array
+
+
+def _number(target: Any, value: Any) -> Any:
+    if not _is_array(value):
+        return type(target)(value)
+    if _kind(value) is not type(target):
+        return type(target)(value.item())
+    return _weak(np.asarray(value))
+
+
+def _weak(array: np.ndarray[Any, Any]) -> Any:
+    """An array of JAX whose dtype gives way to others, as that of a number does, if JAX has it as the default."""
+    weak = jnp.asarray(array.item())
+    return weak if weak.dtype == array.dtype else _in_jax(array)
+
+
+def _in_jax(array: Any) -> Any:
+    """An array of JAX, unless JAX would narrow its dtype."""
+    kept = jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype
+    return jnp.asarray(array) if kept else array
+
+
+def _on_devices(target: Any, array: Any) -> Any:
+    sharding = target.sharding
+    if isinstance(target, jax.Array) and not target.committed:
+        sharding = None  # it goes where the computation is, and so shall what takes its place
+    if sharding is not None:
+        return jax.device_put(array, sharding)
+    if target.weak_type and np.shape(array) == ():
+        return _weak(array)
+    return _in_jax(array) if isinstance(array, np.ndarray) else array
