@@ -22,7 +22,7 @@ SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
     "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
-    "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
+    "liftcore.training", "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",

@@ -11,6 +11,7 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
                    Blueprint, Scoped, is_scoped, split_scoped
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
+    training       liftcore.training
     filters        liftcore.filters; of these also here: DenyList
     frozen dicts   FrozenDict, freeze, unfreeze, copy, pop, pretty_repr
     boxes          liftcore.meta; of these also here: AxisMetadata, unbox

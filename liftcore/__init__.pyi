@@ -11,6 +11,7 @@ from . import (
     serialization,
     statics,
     struct,
+    training,
     traverse_util,
     typing,
 )
@@ -162,6 +163,7 @@ __all__ = [
     "swap_collection",
     "switch",
     "trace_state",
+    "training",
     "transformation",
     "traverse_util",
     "typing",

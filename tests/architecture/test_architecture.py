@@ -20,6 +20,7 @@ LEVELS = (
     {"pipeline", "entry", "checkpoints"},
     {"runners"},
     {"lift", "nn", "diagnostics"},
+    {"training"},
 )
 """The rooms and files of liftcore; each imports from its own level and those above it here."""
 
@@ -142,7 +143,7 @@ PUBLIC = {"liftcore"} | {f"liftcore.{name}" for name in liftcore.__all__ if insp
 """The package, and the modules that it offers."""
 
 
-NAMES_OF_USERS = {"Cache", "Variable"}
+NAMES_OF_USERS = {"Cache", "TrainState", "Variable"}
 """Classes of nnx_like under the names that users of NNX know, which the core has for something else."""
 
 

@@ -1,0 +1,34 @@
+"""Training: the state of a run, loss scaling, averages, and gradients of many microbatches or of single examples.
+
+    the state of a run     TrainState
+    parts of a model       labels and mask, which make a filter a tree for optax; count, size_bytes
+    mixed precision        DynamicScale, DynamicScaleResult
+    averages               ExponentialMovingAverage
+    gradients              accumulate_gradients, per_example_gradients
+    when to stop           EarlyStopping
+
+An optimiser is any transformation with the two functions of `optax`, which is not needed to import this.
+
+Example:
+    >>> import jax, jax.numpy as jnp, liftcore, optax
+    >>> from liftcore.filters import PathContains
+    >>> def model(scope, x):
+    ...     x = scope.child(liftcore.nn.dense, "encoder")(x, 8)
+    ...     return scope.child(liftcore.nn.dense, "head")(x, 1)
+    >>> _, variables = liftcore.init(model)(jax.random.key(0), jnp.ones((4, 3)))
+    >>> state = TrainState.create(
+    ...     apply_fn=liftcore.apply(model),
+    ...     params=variables["params"],
+    ...     tx=optax.adam(1e-3),
+    ...     trainable=PathContains("head"),
+    ... )
+    >>> def loss_fn(params, x):
+    ...     return jnp.mean(state.apply_fn({"params": params}, x) ** 2)
+    >>> loss, grads = state.value_and_grad(loss_fn)(jnp.ones((4, 3)))
+    >>> list(grads), int(state.apply_gradients(grads=grads).step)
+    (['head'], 1)
+"""
+
+from ..lazy import from_stub
+
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__)

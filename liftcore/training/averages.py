@@ -1,0 +1,118 @@
+"""`ExponentialMovingAverage`: averages of variables over the steps of a run."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import LiftArgumentError, shown
+from ..filters import leaves_of, to_predicate
+from ..struct import PyTreeNode, field
+from ..texts import path_text
+from ..typing import Filter, PyTree, Variables
+from .parts import check_names, inserted, taken
+
+__all__ = ["ExponentialMovingAverage"]
+
+
+class ExponentialMovingAverage(PyTreeNode):
+    """Averages of variables: `average = decay * average + (1 - decay) * value` at each update. It is never changed.
+
+    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with weights that
+    fall exponentially; the correction for averages that begin at zero is that of D. Kingma and J. Ba, "Adam" (2015).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> variables = {"params": {"w": jnp.array([0.0, 8.0])}, "batch_stats": {"mean": jnp.array(3.0)}}
+        >>> ema = ExponentialMovingAverage.create(variables, decay=0.75)
+        >>> moved = {"params": {"w": jnp.array([4.0, 0.0])}, "batch_stats": {"mean": jnp.array(5.0)}}
+        >>> ema = ema.update(moved)
+        >>> ema.apply_to(moved)["params"], float(ema.apply_to(moved)["batch_stats"]["mean"])
+        ({'w': Array([1., 6.], dtype=float32)}, 5.0)
+
+    Attributes:
+        averages: the averages, as a tree without the other variables; of dtype float32 at least, since in a smaller one
+            a step of `1 - decay` would be lost.
+        weight: with `debias` the sum of the weights of all values so far, else None.
+        decay: the weight of the old average; it is static.
+        filter: the filter of the variables that are averaged; it is static.
+    """
+
+    averages: Any
+    weight: Any
+    decay: float = field(pytree_node=False)
+    filter: Filter = field(pytree_node=False)
+
+    @classmethod
+    def create(cls, variables: Variables, decay: float, only: Filter = "params", debias: bool = False) -> Self:
+        """The averages before the first update.
+
+        Args:
+            variables: `{collection: {module: {name: value}}}`.
+            decay: the weight of the old average, at least 0 and less than 1.
+            only: a filter of the variables that are averaged.
+            debias: whether the averages begin at zero and are divided by the sum of their weights, so that the first
+                values, which are those of an untrained model, have no weight. Else they begin with these values.
+
+        Raises:
+            LiftArgumentError: if `decay` is out of its range, or the filter takes nothing, or something that is not of
+                floating point.
+        """
+        where = "ExponentialMovingAverage.create"
+        if not 0 <= decay < 1:
+            raise LiftArgumentError(where, f"expected 0 <= decay < 1, given {decay}.", "Write `decay=0.999`, say.")
+        filter = to_predicate(only)  # a predicate is hashable, as static fields must be
+        part = taken(f"{where}, only", variables, filter)
+        for path, value in leaves_of(part):
+            _check_floating(f"{where}, {path_text(path)}", value)
+        averages = jax.tree.map(lambda value: jnp.asarray(value, _wide(value)) * (0 if debias else 1), part)
+        return cls(averages, jnp.zeros(()) if debias else None, decay, filter)
+
+    def update(self, variables: Variables, decay: Any = None) -> Self:
+        """The averages after one more step.
+
+        Args:
+            variables: all variables, or at least those that are averaged.
+            decay: another weight of the old average in this step, such as
+                `jnp.minimum(0.999, (1 + step) / (10 + step))` for a quick start.
+
+        Raises:
+            LiftArgumentError: if the filter takes other variables than those that are averaged.
+        """
+        kept = self.decay if decay is None else decay
+        part = taken("ExponentialMovingAverage.update", variables, self.filter)
+        check_names("ExponentialMovingAverage.update", part, self.averages, "Give the variables that it was made for.")
+
+        def moved(average: Any, value: Any) -> Any:
+            return (kept * average + (1 - kept) * value).astype(average.dtype)
+
+        weight = None if self.weight is None else moved(self.weight, 1.0)
+        return self.replace(averages=jax.tree.map(moved, self.averages, part), weight=weight)
+
+    def apply_to(self, variables: Variables) -> PyTree:
+        """Variables with the averages in the place of those that are averaged, in their dtypes.
+
+        Args:
+            variables: all variables. With `debias`, before the first update, they come out as they are.
+        """
+        part = taken("ExponentialMovingAverage.apply_to", variables, self.filter)
+        check_names("ExponentialMovingAverage.apply_to", part, self.averages, "Give the variables it was made for.")
+
+        def average(value: Any, average: Any) -> Any:
+            if self.weight is not None:
+                average = jnp.where(self.weight > 0, average / jnp.where(self.weight > 0, self.weight, 1), value)
+            return average.astype(jnp.asarray(value).dtype)
+
+        return inserted(variables, jax.tree.map(average, part, self.averages))
+
+
+def _wide(value: Any) -> Any:
+    return jnp.promote_types(jnp.asarray(value).dtype, jnp.float32)
+
+
+def _check_floating(where: str, value: PyTree) -> None:
+    for leaf in jax.tree.leaves(value):
+        if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact):
+            raise LiftArgumentError(where, f"{shown(leaf)} has no average.", 'Choose others: `only="params"`, say.')

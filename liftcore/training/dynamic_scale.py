@@ -1,0 +1,113 @@
+"""`DynamicScale`: a loss that is scaled before it is differentiated, so that small gradients survive float16."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..struct import PyTreeNode, field
+from ..typing import Array, PyTree
+
+__all__ = ["DynamicScale", "DynamicScaleResult"]
+
+_TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+class DynamicScaleResult(NamedTuple):
+    """What a function of `DynamicScale.value_and_grad` returns.
+
+    Attributes:
+        dynamic_scale: the scale for the next step.
+        finite: whether all gradients are finite; where not, the step is to be left out.
+        aux: the value of the function, or with `has_aux` that and the rest.
+        grad: the gradients, of dtype float32.
+    """
+
+    dynamic_scale: DynamicScale
+    finite: Array
+    aux: Any
+    grad: PyTree
+
+
+class DynamicScale(PyTreeNode):
+    """The factor of a loss, as large as its gradients can bear. It is never changed.
+
+    P. Micikevicius et al., "Mixed Precision Training" (2018).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> scale = DynamicScale(scale=4.0)
+        >>> w = jnp.array(3.0, jnp.float16)
+        >>> scale, finite, loss, grad = scale.value_and_grad(lambda w: w**2)(w)
+        >>> bool(finite), float(loss), grad, float(scale.scale)
+        (True, 9.0, Array(6., dtype=float32), 4.0)
+
+    Attributes:
+        growth_factor: by which the scale grows after enough finite steps.
+        backoff_factor: by which it shrinks after a step with gradients that are not finite.
+        growth_interval: after how many finite steps in a row it grows.
+        fin_steps: the number of finite steps since it changed.
+        scale: the factor.
+        minimum_scale: what the scale never falls below, by default the smallest normal float32; None for no limit.
+    """
+
+    growth_factor: float = field(pytree_node=False, default=2.0)
+    backoff_factor: float = field(pytree_node=False, default=0.5)
+    growth_interval: int = field(pytree_node=False, default=2000)
+    fin_steps: Any = 0
+    scale: Any = 65536.0
+    minimum_scale: float | None = field(pytree_node=False, default=_TINY)
+
+    def value_and_grad(
+        self,
+        fun: Callable[..., Any],
+        argnums: int | Sequence[int] = 0,
+        has_aux: bool = False,
+        axis_name: Any = None,
+    ) -> Callable[..., DynamicScaleResult]:
+        """`jax.value_and_grad` of the scaled function; what comes out is divided by the scale again.
+
+        Args:
+            fun: returns a number, or with `has_aux` that and something else.
+            argnums: the number of the argument to differentiate with respect to, or several.
+            has_aux: whether `fun` returns a pair, of which only the first is differentiated.
+            axis_name: a mapped axis over which the gradients are averaged before they are looked at.
+
+        Returns:
+            A function with the arguments of `fun`, which returns a `DynamicScaleResult`.
+        """
+
+        @functools.wraps(fun)
+        def scaled(*args: Any, **kwargs: Any) -> Any:
+            out = fun(*args, **kwargs)
+            return (self.scale * out[0], out[1]) if has_aux else self.scale * out
+
+        differentiated = jax.value_and_grad(scaled, argnums, has_aux)
+
+        def call(*args: Any, **kwargs: Any) -> DynamicScaleResult:
+            out, grads = differentiated(*args, **kwargs)
+            out = (out[0] / self.scale, out[1]) if has_aux else out / self.scale
+            grads = jax.tree.map(lambda grad: jnp.asarray(grad, jnp.float32) / self.scale, grads)
+            if axis_name is not None:
+                grads = jax.lax.pmean(grads, axis_name)  # type: ignore[no-untyped-call]
+            finite = functools.reduce(
+                jnp.logical_and, [jnp.isfinite(grad).all() for grad in jax.tree.leaves(grads)], jnp.array(True)
+            )
+            return DynamicScaleResult(self._after(finite), finite, out, grads)
+
+        return call
+
+    def _after(self, finite: Array) -> Self:
+        """The scale after a step whose gradients were finite, or were not."""
+        full = self.fin_steps == self.growth_interval
+        grown = jnp.where(full, jnp.minimum(self.scale * self.growth_factor, _MAX), self.scale)
+        shrunk = self.scale * self.backoff_factor
+        if self.minimum_scale is not None:
+            shrunk = jnp.maximum(shrunk, self.minimum_scale)
+        steps = jnp.where(finite & ~jnp.asarray(full), self.fin_steps + 1, 0)
+        return self.replace(scale=jnp.where(finite, grown, shrunk), fin_steps=steps)

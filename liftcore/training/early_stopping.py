@@ -1,0 +1,54 @@
+"""`EarlyStopping`: whether a metric has stopped improving."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from ..struct import PyTreeNode
+
+__all__ = ["EarlyStopping"]
+
+
+class EarlyStopping(PyTreeNode):
+    """Says when to stop: after more than `patience` updates in a row without an improvement. It is never changed.
+
+    Example:
+        >>> stopping = EarlyStopping(min_delta=0.01, patience=1)
+        >>> for epoch, loss in enumerate([4.0, 3.0, 3.0, 3.0, 2.0]):
+        ...     stopping = stopping.update(loss)
+        ...     if stopping.should_stop:
+        ...         break
+        >>> epoch, stopping.best_metric
+        (3, 3.0)
+
+    Attributes:
+        min_delta: by how much more than this a metric must fall below the best one to be an improvement.
+        patience: how many updates without an improvement are accepted.
+        best_metric: the lowest metric so far.
+        patience_count: the number of updates since the last improvement.
+        should_stop: whether to stop; once true, it stays true.
+        has_improved: whether the last update was an improvement.
+    """
+
+    min_delta: float = 0
+    patience: int = 0
+    best_metric: Any = math.inf
+    patience_count: int = 0
+    should_stop: bool = False
+    has_improved: bool = False
+
+    def reset(self) -> Self:
+        """The state before the first update."""
+        return type(self)(min_delta=self.min_delta, patience=self.patience)
+
+    def update(self, metric: Any) -> Self:
+        """The state after one more metric, of which less is better.
+
+        Args:
+            metric: a number, not a tracer.
+        """
+        if math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta:
+            return self.replace(best_metric=metric, patience_count=0, has_improved=True)
+        stop = self.should_stop or self.patience_count >= self.patience
+        return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)

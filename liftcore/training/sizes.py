@@ -1,0 +1,57 @@
+"""How many numbers variables are made of, and how many bytes, by filter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..filters import partition
+from ..typing import Filter, Variables
+
+__all__ = ["count", "size_bytes"]
+
+
+def count(variables: Variables, filter: Filter = True) -> int:
+    """How many numbers there are in the variables that a filter takes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, liftcore
+        >>> from liftcore.filters import PathContains
+        >>> shapes = jax.eval_shape(lambda: {"params": {"dense": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}}})
+        >>> count(shapes), count(shapes, PathContains("kernel"))
+        (16, 12)
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`; values may be boxed, and `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables, by default all.
+    """
+    return sum(math.prod(np.shape(leaf)) for leaf in _leaves(variables, filter))
+
+
+def size_bytes(variables: Variables, filter: Filter = True) -> int:
+    """How many bytes the variables that a filter takes have, all devices together; a replicated array counts once.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> variables = {"params": {"w": jnp.ones((3, 4), jnp.bfloat16)}, "cache": {"k": jnp.ones(5)}}
+        >>> size_bytes(variables), size_bytes(variables, "params")
+        (44, 24)
+
+    Args:
+        variables: `{collection: {module: {name: value}}}`; values may be boxed, and `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables, by default all.
+    """
+    return sum(math.prod(np.shape(leaf)) * _itemsize(leaf) for leaf in _leaves(variables, filter))
+
+
+def _itemsize(leaf: Any) -> int:
+    return int(leaf.dtype.itemsize if hasattr(leaf, "dtype") else jax.dtypes.result_type(leaf).itemsize)
+
+
+def _leaves(variables: Variables, filter: Filter) -> Iterator[Any]:
+    (part,), _ = partition(variables, [filter])
+    yield from jax.tree.leaves(part)
