@@ -10,7 +10,7 @@
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
     ├── checks:    TooManyTracesError
-    └── bytes:     SerializationError
+    └── bytes:     SerializationError, CheckpointInUseError
 
     NotSharedWarning: what is compiled is not kept
 
@@ -221,6 +221,10 @@ class TooManyTracesError(LiftError, AssertionError):
 
 class SerializationError(LiftError, ValueError):
     """Bytes or a state tree could not be read, or do not fit the target."""
+
+
+class CheckpointInUseError(LiftError, RuntimeError):
+    """A checkpoint was to be written where another process, or another object, is the writer."""
 
 
 class NotSharedWarning(UserWarning):

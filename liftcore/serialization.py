@@ -235,8 +235,9 @@ def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:
     """Returns a tree like `target` with the leaves of `state`.
 
     Of `target` only the structure is used. Its names and those of `state` must be the same, and an array or number must
-    get an array or number. Shapes and dtypes are not compared: a target may be made of zeros or of
-    `jax.ShapeDtypeStruct`s, and the model says best whether a shape fits. Where `target` is `None`, or a type that
+    get an array or number. Shapes and dtypes are not compared, as in flax: a target may be made of zeros or of
+    `jax.ShapeDtypeStruct`s, and the model says best whether a shape fits. To have them compared, call
+    `liftcore.checkpoints.match_state`. Where `target` is `None`, or a type that
     nothing is known about, it takes what is there.
 
     Example:
@@ -334,7 +335,8 @@ def to_bytes(target: Any) -> bytes:
 def from_bytes(target: Any, encoded_bytes: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
     """Returns a tree like `target` with the leaves of `encoded_bytes`; see `from_state_dict`.
 
-    Arrays come as NumPy arrays, and read-only.
+    Arrays come as NumPy arrays, and read-only. As in flax, their shapes and dtypes are not compared with those of the
+    target, and nothing tells whether a number was damaged; `liftcore.checkpoints.load_file` compares, and finds it.
 
     Args:
         target: a tree of the structure that was saved; `None` gives the state dict itself.

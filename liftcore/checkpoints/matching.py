@@ -17,9 +17,9 @@ from ..errors import SerializationError
 from ..filters import to_predicate
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, PyTree
-from .placing import KeyTarget, SavedKey, Stored, converted, misfit, shown_type, unmarked
+from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarked
 
-__all__ = ["Stored", "match_state"]
+__all__ = ["match_state"]
 
 _MAX_CLOSEST = 200
 """For so many names the closest ones are looked for; for thousands this would take minutes."""
@@ -69,9 +69,9 @@ def match_state(
         A new tree.
 
     Raises:
-        SerializationError: if something does not fit; it names every path, with the closest names on the other side.
+        SerializationError: if something does not fit; it names every path, with the closest name on the other side.
     """
-    marked = jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target)
+    marked = _with_marks(target)
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
     saved = _with_keys(dict(_flat(state)), expected)
@@ -82,6 +82,16 @@ def match_state(
     _check(where, taken, found, strict, cast, bool(expected))
     new = {path: converted(leaf, found[path]) for path, leaf in taken.items() if path in found}
     return from_state_dict(marked, _filled(spec, (), new))
+
+
+def _with_marks(target: PyTree) -> PyTree:
+    """A target in which typed random keys are leaves that no other function takes apart."""
+    try:
+        has_keys = any(map(_is_typed_key, jax.tree.leaves(target)))
+    except (TypeError, ValueError):  # names in a dict that JAX cannot sort; no such tree comes from JAX
+        return target
+    # JAX sorts dicts, which are to come back as they are.
+    return jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target) if has_keys else target
 
 
 def _is_typed_key(value: Any) -> bool:
@@ -163,7 +173,7 @@ def _check(
 
 
 def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, str]]:
-    """What is missing and what is unexpected, each with the closest names of the others."""
+    """What is missing and what is unexpected, each with the closest name of the others."""
     missing, unexpected = [p for p in taken if p not in found], [p for p in found if p not in taken]
     left = _MAX_CLOSEST
     for kind, side, paths, leaves, others in (
@@ -172,9 +182,9 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
     ):
         names = ["/".join(path) for path in others]
         for path in paths:
-            close = difflib.get_close_matches("/".join(path), names, 2) if left > 0 else []
+            close = difflib.get_close_matches("/".join(path), names, 1) if left > 0 else []
             left -= 1
-            hint = f"; closest: {', '.join(close)}" if close else ""
+            hint = f"; closest: {close[0]}" if close else ""
             yield path, f"{kind}, {shown_type(leaves[path])} in {side}{hint}"
 
 

@@ -199,6 +199,6 @@ def _on_devices(target: Any, array: Any) -> Any:
         sharding = None  # it goes where the computation is, and so shall what takes its place
     if sharding is not None:
         return jax.device_put(array, sharding)
-    if target.weak_type and np.shape(array) == ():
+    if getattr(target, "weak_type", False) and np.shape(array) == ():
         return _weak(array)
     return _in_jax(array) if isinstance(array, np.ndarray) else array

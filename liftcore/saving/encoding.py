@@ -8,23 +8,23 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import msgpack
 import numpy as np
 
+from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged
 from .wire import Tokens, bin_header, ext_header
 
-__all__ = ["decode", "encode"]
+__all__ = ["NDARRAY", "Plan", "Reader", "array_type", "checked", "decode", "encode", "pieces_of", "reshaped"]
 
 # An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
 # (real, imaginary). These three are all the extensions there are.
-_NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
+NDARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
 
 # msgpack holds no more than 2**32 - 1 bytes in one value, and some readers half of that. Larger arrays go in pieces.
 _MAX_CHUNK_BYTES = 2**30
@@ -33,19 +33,6 @@ _CHUNKED_KEYS = {_CHUNKED, "shape", "chunks"}
 
 # Deep enough for any model, and shallow enough that no later recursion over what was read can overflow the stack.
 _MAX_DEPTH = 128
-
-_NUMPY_DTYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
-_ML_DTYPES = (
-    *("bfloat16", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"),
-    *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"),
-    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-)
-_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_DTYPES} | {
-    name: np.dtype(getattr(ml_dtypes, name)) for name in _ML_DTYPES if hasattr(ml_dtypes, name)
-}
 
 _ARRAYS = (np.ndarray, jax.Array)
 
@@ -74,25 +61,14 @@ def encode(tree: Any) -> bytes:
     Raises:
         StateError: if there is anything else in it.
     """
-    plan = _Plan()
+    plan = Plan()
     plan.add(tree, 0)
     # A `BytesIO` fills the bytes that it is given in place, as nobody else holds them, and gives them back. A join
     # would hold all arrays at once as they are written: contiguous, and on the host.
-    out, done = io.BytesIO(bytes(plan.size())), 0
-    for array in plan.arrays:
-        done = _write(out, array, plan.head, done)
-    out.write(plan.head[done:])
+    out = io.BytesIO(bytes(plan.size()))
+    for _, part in plan.parts():
+        out.write(part)
     return out.getvalue()
-
-
-def _write(out: io.BytesIO, array: _Array, head: bytearray, done: int) -> int:
-    """Writes an array, and what of `head` is before it and not done yet; returns how much of it is done then."""
-    data, start = _raw(array.value, array.dtype), 0
-    for position, length in array.pieces:
-        out.write(head[done:position])
-        out.write(data[start : start + length])
-        done, start = position, start + length
-    return done
 
 
 def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memoryview:
@@ -104,7 +80,7 @@ def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memor
     return np.asarray(value, dtype, order="C").reshape(-1).view(np.uint8).data
 
 
-class _Plan:
+class Plan:
     """What will be written: `head` is all but the bytes in arrays, which go between its parts."""
 
     def __init__(self) -> None:
@@ -116,6 +92,21 @@ class _Plan:
     def size(self) -> int:
         """Returns the number of all bytes."""
         return len(self.head) + sum(length for array in self.arrays for _, length in array.pieces)
+
+    def parts(self) -> Iterator[tuple[int | None, bytearray | memoryview]]:
+        """Yields all bytes in order: those of arrays, each with the number of its array, and those between them.
+
+        An array is made contiguous, and is copied to the host, when its bytes are asked for, and let go of after them.
+        """
+        done = 0
+        for number, array in enumerate(self.arrays):
+            data, start = None, 0
+            for position, length in array.pieces:
+                yield None, self.head[done:position]  # the caller lets go of the array before
+                data = data or _raw(array.value, array.dtype)
+                yield number, data[start : start + length]
+                done, start = position, start + length
+        yield None, self.head[done:]
 
     def add(self, tree: Any, depth: int) -> None:
         """Adds a tree that is that many levels below the whole."""
@@ -170,7 +161,7 @@ class _Plan:
             _check_depth(depth + 2)
             pieces = self._add_pieces(array.shape, dtype, size)
         else:
-            self.head += _header(_NDARRAY, array.shape, dtype, size)
+            self.head += _header(NDARRAY, array.shape, dtype, size)
             pieces = [(len(self.head), size)]
         self.arrays.append(_Array(array, dtype, pieces))
 
@@ -183,7 +174,7 @@ class _Plan:
         self.head += pack("chunks") + self._packer.pack_map_header(len(starts))
         for index, start in enumerate(starts):
             length = min(step, size - start)
-            self.head += pack(str(index)) + _header(_NDARRAY, (length // dtype.itemsize,), dtype, length)
+            self.head += pack(str(index)) + _header(NDARRAY, (length // dtype.itemsize,), dtype, length)
             pieces.append((len(self.head), length))
         return pieces
 
@@ -224,7 +215,7 @@ def decode(data: memoryview, copy: bool) -> Any:
         StateError: if the bytes are anything but what `encode` writes.
     """
     tokens = Tokens(data)
-    tree = _Reader(tokens).read(0, copy)
+    tree = Reader(tokens).read(0, copy)
     if tokens.left:
         raise damaged(f"the bytes cannot be read (after the value that they begin with there are {tokens.left} more).")
     return tree
@@ -242,8 +233,11 @@ def _plain_list(tokens: Tokens) -> list[Any]:
     return [_plain(tokens) for _ in range(length)] if kind == "list" else [None]
 
 
-class _Reader:
-    """What reads the values of tokens, and remembers how the arrays among them began."""
+class Reader:
+    """What reads the values of tokens, and remembers how the arrays among them began.
+
+    What leaves arrays where they are for now has methods of its own for them: `array`, `binary` and `joined`.
+    """
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -260,7 +254,7 @@ class _Reader:
             return self._dict(value, depth, copy)
         if kind == "list":
             return [self._below(index, depth, copy) for index in range(value)]
-        return bytes(value) if kind == "bin" else value
+        return self.binary(value) if kind == "bin" else value
 
     def _dict(self, length: int, depth: int, copy: bool) -> Any:
         made: dict[Any, Any] = {}
@@ -271,7 +265,7 @@ class _Reader:
             if key in made:
                 raise damaged(f"a dict has the key {key!r} twice.")
             made[key] = self._below(key, depth, copy and _CHUNKED not in made)  # pieces are copied as they are joined
-        return _whole(made) if _CHUNKED in made else made
+        return self.joined(made) if _CHUNKED in made else made
 
     def _below(self, name: Any, depth: int, copy: bool) -> Any:
         try:
@@ -280,11 +274,10 @@ class _Reader:
             raise error.below(name) from error.__cause__
 
     def _extension(self, code: int, data: memoryview, copy: bool) -> Any:
-        if code == _NDARRAY:
-            array = self._array(data)
-            return _frozen(array.copy()) if copy else array
+        if code == NDARRAY:
+            return self.array(data, copy)
         if code == _NUMPY_SCALAR:
-            array = self._array(data)
+            array = self._view(data)
             if array.shape:
                 raise damaged(f"a NumPy scalar has the shape {array.shape}.")
             return array[()]
@@ -292,16 +285,35 @@ class _Reader:
             return _complex(data)
         raise damaged(f"there is an extension of the unknown type {code}.")
 
-    def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
+    def binary(self, data: Any) -> Any:
+        """Returns the bytes that are a value."""
+        return bytes(data)
+
+    def array(self, data: Any, copy: bool) -> Any:
+        """Returns the array in an extension."""
+        array = self._view(data)
+        return _frozen(array.copy()) if copy else array
+
+    def joined(self, pieces: dict[Any, Any]) -> Any:
+        """Returns a large array that was written in pieces."""
+        chunks, shape = pieces_of(pieces, np.ndarray)
+        return _frozen(reshaped(np.concatenate(chunks), shape))
+
+    def _view(self, data: memoryview) -> np.ndarray[Any, Any]:
         """Returns the array in an extension, over the bytes that it lies in."""
         # Layers repeat. What is as long as an array before and begins with the same header is another of its type.
         known = self._types.get(len(data))
         if known is None or data[: len(known.header)] != known.header:
             known = self._types[len(data)] = _type(data)
         flat = np.frombuffer(data, known.dtype, offset=len(known.header))
-        if known.dtype == np.bool_ and flat.view(np.uint8).max(initial=0) > 1:
-            raise damaged("an array of dtype bool has bytes other than 0 and 1.")
-        return _reshape(flat, known.shape)
+        return reshaped(checked(flat), known.shape)
+
+
+def checked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns an array whose bytes are values of its dtype."""
+    if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+        raise damaged("an array of dtype bool has bytes other than 0 and 1.")
+    return array
 
 
 class _Type(NamedTuple):
@@ -315,17 +327,24 @@ class _Type(NamedTuple):
 def _type(data: memoryview) -> _Type:
     """Returns the type of the array in an extension."""
     tokens = Tokens(data)
+    dtype, shape = array_type(tokens, len(data))
+    return _Type(dtype, shape, data[: len(data) - tokens.left])
+
+
+def array_type(tokens: Tokens, length: int) -> tuple[np.dtype[Any], list[int]]:
+    """Returns dtype and shape of the array in an extension of some length, and leaves tokens where its bytes begin."""
+    before = tokens.left
     if tokens.take() != ("list", 3):
         raise damaged("an array is not made of shape, dtype and bytes.")
-    shape, name, (kind, buffer) = _plain_list(tokens), _plain(tokens), tokens.take()
-    if type(name) is not str or kind != "bin" or tokens.left:
+    shape, name, (kind, size) = _plain_list(tokens), _plain(tokens), tokens.head()
+    if type(name) is not str or kind != "bin" or before - tokens.left + size != length:
         raise damaged("an array is not made of shape, dtype and bytes.")
     if name not in _DTYPES:
         raise damaged(f"an array has the unknown dtype {name!r}.")
     dtype = _DTYPES[name]
-    if _size(shape) * dtype.itemsize != len(buffer):
-        raise damaged(f"an array of shape {shape} and dtype {dtype} cannot have {len(buffer)} bytes.")
-    return _Type(dtype, shape, data[: len(data) - len(buffer)])
+    if _size(shape) * dtype.itemsize != size:
+        raise damaged(f"an array of shape {shape} and dtype {dtype} cannot have {size} bytes.")
+    return dtype, shape
 
 
 def _complex(data: memoryview) -> complex:
@@ -342,7 +361,8 @@ def _size(shape: Sequence[Any]) -> int:
     return math.prod(shape)
 
 
-def _reshape(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def reshaped(flat: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Returns an array in a shape that it was written with."""
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # too many dimensions, or an empty array with an enormous one
@@ -355,18 +375,16 @@ def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _whole(pieces: dict[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a large array that was written in pieces."""
-    shape, chunks = _items(pieces.get("shape")), _items(pieces.get("chunks"))
-    if pieces.keys() != _CHUNKED_KEYS or not chunks:
+def pieces_of(joined: dict[Any, Any], kind: type) -> tuple[list[Any], list[int]]:
+    """Returns the pieces of a large array, which are flat arrays of some class, and its shape."""
+    shape, chunks = _items(joined.get("shape")), _items(joined.get("chunks"))
+    if joined.keys() != _CHUNKED_KEYS or not chunks:
         raise damaged("an array in pieces lacks its shape or its pieces.")
-    if not all(
-        isinstance(chunk, np.ndarray) and chunk.ndim == 1 and chunk.dtype == chunks[0].dtype for chunk in chunks
-    ):
+    if not all(isinstance(one, kind) and len(one.shape) == 1 and one.dtype == chunks[0].dtype for one in chunks):
         raise damaged("the pieces of an array are no flat arrays of one dtype.")
-    if _size(shape) != sum(chunk.size for chunk in chunks):
+    if _size(shape) != sum(math.prod(one.shape) for one in chunks):
         raise damaged(f"the pieces of an array do not make up its shape {shape}.")
-    return _frozen(_reshape(np.concatenate(chunks), shape))
+    return chunks, shape
 
 
 def _items(indexed: Any) -> list[Any]:

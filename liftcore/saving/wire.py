@@ -83,28 +83,42 @@ class Tokens:
         Raises:
             StateError: if the bytes are not msgpack, or end inside of the value.
         """
-        first = self._data[self._step(1)]
+        kind, value = self.head()
+        if kind == "ext":
+            code, length = value
+            return kind, (code, self.bytes(length))
+        return kind, self.bytes(value) if kind == "bin" else value
+
+    def head(self) -> tuple[str, Any]:
+        """Returns the next value, or its length instead of a view: its bytes come next.
+
+        Raises:
+            StateError: as `take` does.
+        """
+        at = self.step(1)
+        first = self._data[at]
         if first not in _FIRST:
             raise damaged(f"the bytes cannot be read (nothing begins with the byte {first:#x}).")
         kind, number, value = _FIRST[first]
         if number:
-            (value,) = number.unpack_from(self._data, self._step(number.size))
+            at = self.step(number.size)
+            (value,) = number.unpack_from(self._data, at)
         if kind == "ext":
-            code = int.from_bytes(self._bytes(1), signed=True)
-            return kind, (code, self._bytes(value))
+            return kind, (int.from_bytes(self.bytes(1), signed=True), value)
         if kind == "str":
             try:
-                return "value", str(self._bytes(value), "utf-8")
+                return "value", str(self.bytes(value), "utf-8")
             except UnicodeDecodeError as error:
                 raise damaged(f"the bytes cannot be read ({error}).") from error
-        return kind, self._bytes(value) if kind == "bin" else value
+        return kind, value
 
-    def _bytes(self, count: int) -> memoryview:
-        start = self._step(count)
-        return self._data[start : self._at]
+    def bytes(self, count: int) -> memoryview:
+        """Returns the next bytes."""
+        start = self.step(count)
+        return self._data[start : start + count]
 
-    def _step(self, count: int) -> int:
-        """Moves on by that many bytes, and returns where they begin."""
+    def step(self, count: int) -> int:
+        """Moves on by that many bytes, and returns where they begin in the data at hand."""
         start = self._at
         self._at += count
         if self._at > self._end:

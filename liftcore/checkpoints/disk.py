@@ -1,0 +1,143 @@
+"""A file that is replaced as a whole or not at all, and locks that end with the process which holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointInUseError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nothing keeps a second writer out
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FileLock", "replace_file", "sync_folder"]
+
+
+def replace_file(path: Path, parts: Iterable[Any]) -> None:
+    """Writes a file, which has the old bytes or all of the new ones, also if the machine stops in between.
+
+    1. The bytes go to a file of another name in the same folder, and from there to the disk.
+    2. It gets the name of the old file, in one step.
+    3. The folder goes to the disk, and with it the name.
+
+    Args:
+        path: the file; of a link, the file that it leads to.
+        parts: buffers, one after the other.
+
+    Raises:
+        CheckpointInUseError: if the file is being written already.
+        OSError: if there is no room, or anything else is wrong with the disk. The old file is there as before.
+    """
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}.tmp")
+    lock = FileLock(temporary, f'file "{path}"')
+    try:
+        os.ftruncate(lock.fd, 0)  # a writer that was killed may have left some
+        for part in parts:
+            _write(lock.fd, part)
+            del part
+        os.fsync(lock.fd)
+        os.replace(temporary, path)
+    except BaseException:
+        if lock.is_at(temporary):
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise
+    finally:
+        lock.release()
+    sync_folder(path.parent)
+
+
+def _write(fd: int, data: Any) -> None:
+    left = memoryview(data)
+    while left.nbytes:
+        left = left[os.write(fd, left) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes sure that the names in a folder are on the disk."""
+    if os.name != "posix":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FileLock:
+    """A file that only one holds open at a time; the system lets go of it when the process ends, however it ends.
+
+    Processes that are forked do not hold it: they may live longer, and would keep others from beginning again.
+
+    Args:
+        path: the file, which is made if it is not there.
+        where: what it stands for, in the error.
+
+    Raises:
+        CheckpointInUseError: if another process, or another object of this one, holds it.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        while True:
+            self.fd = -1
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            try:
+                self._lock(where)
+                if self.is_at(path):
+                    break
+            except BaseException:
+                self.release()
+                raise
+            self.release()  # between the two, someone who was done gave the file another name
+        _HELD.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self.fd >= 0
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file has a name, still."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), os.stat(path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Lets go of it; the file stays."""
+        if self.held:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def _lock(self, where: str) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self.fd, 20).decode("ascii", "replace").strip()
+            by = f"process {holder}" if holder.isdigit() and int(holder) != os.getpid() else "another writer"
+            what = f"{by} is writing there, and there can be one writer only."
+            raise CheckpointInUseError(where, what, "Close the other one first, or write to another place.") from None
+
+
+_HELD: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for lock in list(_HELD):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
