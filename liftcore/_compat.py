@@ -79,10 +79,7 @@ def tag(value: Any, name: str = TAG) -> Any:
 def varying_axes(kind: Any) -> frozenset[Any]:
     """The axes of the mesh of a `jax.shard_map` that a value of a type varies along."""
     found: frozenset[Any] | None = getattr(kind, "vma", None)
-    if found is None:  # JAX 0.10 tells it elsewhere, of a `ShapeDtypeStruct` under another name
-        told = getattr(kind, "manual_axis_type" if isinstance(kind, jax.ShapeDtypeStruct) else "mat", None)
-        found = getattr(told, "varying", None)
-    return found or frozenset()
+    return kind.mat.varying if found is None else found  # JAX 0.10 tells it elsewhere
 
 
 def vary(value: Any, axes: Collection[Any]) -> Any:

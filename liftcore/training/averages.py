@@ -86,6 +86,7 @@ class ExponentialMovingAverage(PyTreeNode):
         check_names("ExponentialMovingAverage.update", part, self.averages, "Give the variables that it was made for.")
 
         def moved(average: Any, value: Any) -> Any:
+            value = jnp.asarray(value, average.dtype)  # first of all: the product would be rounded to its own dtype
             return (kept * average + (1 - kept) * value).astype(average.dtype)
 
         weight = None if self.weight is None else moved(self.weight, 1.0)

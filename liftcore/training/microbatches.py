@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import vary, varying_axes
 from ..errors import AxisSizeError, LiftArgumentError, check_function, shown
 from ..filters import Any as AnyOf
 from ..lift.eval_shape import eval_shape
@@ -134,8 +133,7 @@ class _Batch(NamedTuple):
 
 def _zero(kind: Any) -> Any:
     """What the sum of gradients of a type begins with: it lies on devices as they do."""
-    zero = jnp.zeros_like(kind, dtype=jnp.promote_types(kind.dtype, jnp.float32))
-    return vary(zero, varying_axes(kind))
+    return jnp.zeros_like(kind, dtype=jnp.promote_types(kind.dtype, jnp.float32))
 
 
 def _parted(path: Any, leaf: Any, axis: int, steps: int) -> Any:

@@ -1,0 +1,242 @@
+"""`accumulate_gradients` and `per_example_gradients`, against loops by hand."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import liftcore
+import linen_like as nn
+from liftcore.errors import AxisSizeError, LiftArgumentError
+from liftcore.filters import PathContains
+from liftcore.training import TrainState, accumulate_gradients, per_example_gradients
+
+X = jax.random.normal(jax.random.key(1), (8, 3))
+RNGS = {"dropout": jax.random.key(2)}
+
+
+class Model(nn.Module):
+    plain: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.Dense(4)(x)
+        if not self.plain:
+            x = nn.BatchNorm(use_running_average=False, momentum=0.5)(x)
+            x = nn.Dropout(0.5, deterministic=False)(x)
+        return nn.Dense(1)(jnp.tanh(x))
+
+
+MODEL = Model()
+VARIABLES = MODEL.init({"params": jax.random.key(0), "dropout": jax.random.key(0)}, X)
+
+
+def loss(scope: Any, x: Any) -> Any:
+    return jnp.mean((MODEL.clone(parent=scope)(x) - 1) ** 2)
+
+
+def loss_of_one(scope: Any, x: Any) -> Any:
+    return loss(scope, x[None])
+
+
+def close(a: Any, b: Any) -> bool:
+    return jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-5), a, b))
+
+
+def by_hand(fn: Any, batches: list[Any], stats: Any, carry: bool) -> tuple[Any, Any, list[Any]]:
+    """Of each batch the value, the gradients and the batch statistics, which go on to the next one or do not."""
+    values, grads, all_stats = [], [], []
+    for key, x in zip(jax.random.split(RNGS["dropout"], len(batches)), batches, strict=True):
+
+        def of(params: Any, x: Any, stats: Any, key: Any) -> Any:
+            variables = {"params": params, "batch_stats": stats}
+            return liftcore.apply(fn, mutable=["batch_stats"])(variables, x, rngs={"dropout": key})
+
+        (value, mutated), grad = jax.value_and_grad(of, has_aux=True)(VARIABLES["params"], x, stats, key)
+        values, grads, all_stats = [*values, value], [*grads, grad], [*all_stats, mutated["batch_stats"]]
+        stats = mutated["batch_stats"] if carry else stats
+    stack = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves))
+    return jnp.stack(values), {"params": stack(*grads)}, all_stats
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda fn: fn], ids=["jit", "eager"])
+def test_microbatches_are_a_loop_with_statistics_and_keys(jit: Any) -> None:
+    run = jit(liftcore.apply(accumulate_gradients(loss, 4), mutable=["batch_stats"]))
+    (value, grads), mutated = run(VARIABLES, X, rngs=RNGS)
+    values, expected, stats = by_hand(loss, [X[i::4] for i in range(4)], VARIABLES["batch_stats"], carry=True)
+    assert close(value, values.mean())
+    assert close(grads, jax.tree.map(lambda leaf: leaf.mean(0), expected))
+    assert close(mutated["batch_stats"], stats[-1])
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda fn: fn], ids=["jit", "eager"])
+def test_examples_are_a_loop_whose_statistics_are_averaged(jit: Any) -> None:
+    run = jit(liftcore.apply(per_example_gradients(loss_of_one), mutable=["batch_stats"]))
+    (values, grads), mutated = run(VARIABLES, X, rngs=RNGS)
+    expected = by_hand(loss_of_one, list(X), VARIABLES["batch_stats"], carry=False)
+    assert close((values, grads), expected[:2])
+    assert close(mutated["batch_stats"], jax.tree.map(lambda *leaves: sum(leaves) / 8, *expected[2]))
+
+
+PLAIN = Model(plain=True)
+PARAMS = PLAIN.init(jax.random.key(0), X)
+
+
+def plain_loss(scope: Any, x: Any, y: Any, scale: Any = 1.0) -> Any:
+    return scale * jnp.mean((PLAIN.clone(parent=scope)(x) - y) ** 2)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_without_statistics_and_keys_it_is_the_whole_batch(steps: int) -> None:
+    y = jnp.arange(8.0)[:, None]
+    found = liftcore.apply(accumulate_gradients(plain_loss, steps))(PARAMS, X, y)
+    assert close(found, liftcore.apply(liftcore.value_and_grad(plain_loss))(PARAMS, X, y))
+    values, grads = liftcore.apply(per_example_gradients(plain_loss))(PARAMS, X, y)
+    assert close((values.mean(), jax.tree.map(lambda leaf: leaf.mean(0), grads)), found)
+
+
+def test_arguments_have_their_axes_or_are_shared() -> None:
+    wide, y = X[:, :, None].swapaxes(0, 2)[0], jnp.float32(0.5)
+    shared = accumulate_gradients(lambda scope, x, y, **kw: plain_loss(scope, x.T, y, **kw), 2, in_axes=(1, None))
+    found = liftcore.apply(shared)(PARAMS, wide, y, scale=jnp.float32(3))
+    assert close(found, liftcore.apply(liftcore.value_and_grad(plain_loss))(PARAMS, X, y, scale=3.0))
+    each = per_example_gradients(plain_loss, in_axes=(0, None))
+    assert liftcore.apply(each)(PARAMS, X, y)[0].shape == (8,)
+
+
+def test_flags_and_trees_pass_through() -> None:
+    def fn(scope: Any, batch: Any, train: bool, name: str) -> Any:
+        assert (train, name) == (True, "a")
+        return plain_loss(scope, batch["x"], batch["y"][0])
+
+    batch = {"x": X, "y": [jnp.ones((8, 1))]}
+    found = liftcore.apply(accumulate_gradients(fn, 2, in_axes=(0, None, None)))(PARAMS, batch, True, "a")
+    assert close(found, liftcore.apply(liftcore.value_and_grad(plain_loss))(PARAMS, X, jnp.ones((8, 1))))
+
+
+def test_what_else_a_function_returns_is_stacked() -> None:
+    def with_aux(scope: Any, x: Any) -> Any:
+        y = PLAIN.clone(parent=scope)(x)
+        return y.mean(), {"y": y}
+
+    (value, aux), _ = liftcore.apply(accumulate_gradients(with_aux, 4, has_aux=True))(PARAMS, X)
+    expected = PLAIN.apply(PARAMS, X)
+    assert close(value, expected.mean())
+    assert close(aux["y"].swapaxes(0, 1).reshape(8, 1), expected)
+    (value, aux), _ = liftcore.apply(per_example_gradients(with_aux, has_aux=True))(PARAMS, X)
+    assert close((value[:, None], aux["y"]), (expected, expected))
+
+
+def test_a_filter_chooses_the_gradients() -> None:
+    state = TrainState.create(
+        apply_fn=PLAIN.apply, params=PARAMS["params"], tx=optax.sgd(0.1), trainable=PathContains("Dense_1")
+    )
+    y = jnp.ones((8, 1))
+    for run in (
+        accumulate_gradients(plain_loss, 2, wrt=state.trainable),
+        per_example_gradients(plain_loss, wrt=state.trainable),
+    ):
+        _, grads = liftcore.apply(run)({"params": state.params}, X, y)
+        assert jax.tree.structure(grads["params"]) == jax.tree.structure(state.trainable_params)
+    hand = liftcore.apply(accumulate_gradients(plain_loss, 2, wrt=state.trainable))({"params": state.params}, X, y)[1]
+    after = state.apply_gradients(grads=hand["params"])
+    assert int(after.step) == 1
+
+
+def test_sums_are_not_kept_in_a_small_dtype() -> None:
+    def loss(scope: Any, x: Any) -> Any:
+        return jnp.sum(scope.param("w", lambda key: jnp.ones(1, jnp.bfloat16)) * x)
+
+    _, grads = liftcore.apply(accumulate_gradients(loss, 512))(
+        {"params": {"w": jnp.ones(1, jnp.bfloat16)}}, jnp.ones((512, 1), jnp.bfloat16)
+    )
+    assert (grads["params"]["w"].dtype, float(grads["params"]["w"][0])) == (jnp.bfloat16, 1.0)
+
+
+@pytest.mark.parametrize("make", [functools.partial(accumulate_gradients, steps=2), per_example_gradients])
+def test_both_may_run_in_init_and_below_a_model(make: Any) -> None:
+    fn = loss if isinstance(make, functools.partial) else loss_of_one
+    (_, grads), variables = liftcore.init(make(fn))({"params": jax.random.key(0), "dropout": jax.random.key(0)}, X)
+    assert close(variables["params"], VARIABLES["params"])
+    assert jax.tree.structure(grads["params"]) == jax.tree.structure(VARIABLES["params"])
+
+    def outer(scope: Any, x: Any) -> Any:
+        _, grads = scope.child(make(fn), "inner")(x)
+        return sum(leaf.sum() for leaf in jax.tree.leaves(grads))
+
+    found, variables = liftcore.init(outer)({"params": jax.random.key(0), "dropout": jax.random.key(0)}, X)
+    assert list(variables["params"]) == ["inner"]
+    assert jnp.isfinite(found)
+
+
+def test_both_serve_modules_too() -> None:
+    def of_module(module: Any, x: Any) -> Any:
+        return jnp.mean((module(x) - 1) ** 2)
+
+    expected = liftcore.apply(accumulate_gradients(loss, 4), mutable=["batch_stats"])(VARIABLES, X, rngs=RNGS)
+    lifted = nn.lift_with(functools.partial(accumulate_gradients, steps=4), of_module)
+    (value, (grads,)), mutated = nn.apply(lifted, MODEL, mutable=["batch_stats"])(VARIABLES, X, rngs=RNGS)
+    assert close(((value, grads), mutated), expected)
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_batches_and_parameters_may_be_spread_over_devices(kind: str) -> None:
+    P = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(getattr(jax.sharding.AxisType, kind),) * 2)
+
+    def fn(scope: Any, x: Any) -> Any:
+        return jnp.mean((x @ scope.param("w", jax.nn.initializers.ones, (3, 4))) ** 2)
+
+    w = jax.random.normal(jax.random.key(0), (3, 4))
+    expected = liftcore.apply(liftcore.value_and_grad(fn))({"params": {"w": w}}, X)
+    with jax.set_mesh(mesh):
+        spread = {"params": {"w": jax.device_put(w, P(None, "model"))}}, jax.device_put(X, P("data"))
+        found = jax.jit(liftcore.apply(accumulate_gradients(fn, 2)))(*spread)
+        assert found[1]["params"]["w"].sharding.spec == P(None, "model")
+        assert close(jax.device_get(found), jax.device_get(expected))
+
+
+ERRORS = {
+    "size": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 3), "8 batch elements do not make 3 microbatches"),
+    "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
+    "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
+    "function": (LiftArgumentError, lambda: per_example_gradients(3), "expected a function"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_cannot_be_parted_is_an_error(name: str) -> None:
+    kind, make, text = ERRORS[name]
+    with pytest.raises(kind, match=text):
+        liftcore.apply(make())(PARAMS, X, jnp.float32(1))
+
+
+def test_microbatches_of_a_shard_are_summed_up_there() -> None:
+    P = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def of_shards(x: Any) -> Any:
+        run = accumulate_gradients(plain_loss, 2, in_axes=(0, None))
+        varying = jax.tree.map(lambda leaf: leaf + 0 * x.sum(), PARAMS)
+        value, grads = liftcore.apply(run)(varying, x, jnp.float32(1))
+        return jax.lax.pmean((value, grads), "data")
+
+    found = jax.jit(jax.shard_map(of_shards, mesh=mesh, in_specs=P("data"), out_specs=P()))(X)
+    assert close(found, liftcore.apply(liftcore.value_and_grad(plain_loss))(PARAMS, X, jnp.float32(1)))
+
+
+def test_counters_that_examples_write_are_written_once() -> None:
+    def counting(scope: Any, x: Any) -> Any:
+        scope.variable("state", "seen", lambda: jnp.int32(0)).value += 1
+        return scope.param("w", jax.nn.initializers.ones, ()) * x.sum()
+
+    variables = {"params": {"w": jnp.ones(())}, "state": {"seen": jnp.int32(4)}}
+    _, mutated = liftcore.apply(per_example_gradients(counting), mutable=["state"])(variables, X)
+    assert (mutated["state"]["seen"].dtype, int(mutated["state"]["seen"])) == (jnp.int32, 5)
+    _, mutated = liftcore.apply(accumulate_gradients(counting, 4), mutable=["state"])(variables, X)
+    assert int(mutated["state"]["seen"]) == 8
