@@ -17,12 +17,14 @@ import nnx_like.errors
 import pax_like.errors
 
 DOCS = Path(__file__).parent
+PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
     "liftcore.filters", "liftcore.rng",
     "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
-    "liftcore.training", "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
+    "liftcore.training", "liftcore.generation",
+    "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",
@@ -153,9 +155,14 @@ def error_classes() -> str:
 
 def _section(heading: str) -> str:
     owner = _named(heading)
-    lead = re.split(r"(?<=[.:])\s", _first(owner))[0].rstrip(":.") + ".\n\n" if "." in heading else ""
+    lead = _lead(heading, owner)
     lines = (f"- `{name}`: {_line(heading, owner, name)}\n" for name in sorted(_names(heading, owner)))
     return f"\n## {heading}\n\n{lead}{''.join(lines)}"
+
+
+def _lead(heading: str, owner: Any) -> str:
+    """What is said of a module or a class below its heading."""
+    return re.split(r"(?<=[.:])\s", _first(owner))[0].rstrip(":.") + ".\n\n" if "." in heading else ""
 
 
 def _named(heading: str) -> Any:
@@ -189,7 +196,7 @@ def _line(heading: str, owner: Any, name: str) -> str:
     if home.startswith("liftcore") and not heading.startswith("liftcore"):
         public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
         return f"That of `{next(public, 'liftcore')}`."
-    if home.partition(".")[0] not in ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like"):
+    if home.partition(".")[0] not in PACKAGES:
         return f"See `{_elsewhere(heading, name, found)}`."
     return _first(found)
 

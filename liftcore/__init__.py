@@ -12,9 +12,11 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     what happens   explain, retraces, assert_max_traces
     layers         liftcore.nn
     training       liftcore.training
+    generation     liftcore.generation
     filters        liftcore.filters; of these also here: DenyList
     frozen dicts   FrozenDict, freeze, unfreeze, copy, pop, pretty_repr
     boxes          liftcore.meta; of these also here: AxisMetadata, unbox
+    on a mesh      init_sharded
     the rest       liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
 """
 

@@ -3,6 +3,7 @@ from . import (
     errors,
     filters,
     frozen_dict,
+    generation,
     lazy,
     meta,
     nn,
@@ -64,6 +65,7 @@ from .scopes.lifts import Advice, Captured
 from .scopes.scope import Scope
 from .scopes.scoped import Scoped, is_scoped, split_scoped
 from .scopes.variable import Variable
+from .sharded_init import ShardedInit, init_sharded
 from .statics import static_key
 from .tracing import trace_state
 
@@ -95,6 +97,7 @@ __all__ = [
     "Retraces",
     "Scope",
     "Scoped",
+    "ShardedInit",
     "Split",
     "Use",
     "Variable",
@@ -122,9 +125,11 @@ __all__ = [
     "fori_loop",
     "freeze",
     "frozen_dict",
+    "generation",
     "grad",
     "hessian",
     "init",
+    "init_sharded",
     "is_array",
     "is_scoped",
     "jacfwd",

@@ -1,5 +1,6 @@
 from liftcore import Captured, FrozenDict, In, InOut, Out, Scope, Variable, broadcast, meta
 from liftcore.filters import DenyList
+from liftcore.generation import generate
 
 from . import convert, errors, initializers
 from .activation import (
@@ -81,6 +82,7 @@ from .recurrent import (
     RNNCellBase,
     SimpleCell,
 )
+from .sharded_init import init_sharded
 from .spmd import (
     PARTITION_NAME,
     LogicallyPartitioned,
@@ -192,6 +194,7 @@ __all__ = [
     "fold_rngs",
     "fori_loop",
     "gelu",
+    "generate",
     "get_logical_axis_rules",
     "get_partition_spec",
     "get_sharding",
@@ -203,6 +206,7 @@ __all__ = [
     "hard_tanh",
     "hessian",
     "init",
+    "init_sharded",
     "init_with_output",
     "initializers",
     "intercept_methods",

@@ -219,8 +219,9 @@ def decode_cache(
             '`{"params": params, "cache": cache}` and `mutable=["cache"]`.',
         )
     batch = key.shape[:-3] if ragged else ()
-    cached_key = scope.variable("cache", "cached_key", jnp.zeros, key.shape, dtype or key.dtype)
-    cached_value = scope.variable("cache", "cached_value", jnp.zeros, value.shape, dtype or value.dtype)
+    # On a mesh with Explicit axes the cache is sharded as the keys and values are that it is made from.
+    cached_key = scope.variable("cache", "cached_key", lambda: jnp.zeros_like(key, dtype))
+    cached_value = scope.variable("cache", "cached_value", lambda: jnp.zeros_like(value, dtype))
     index = scope.variable("cache", "cache_index", lambda: jnp.zeros(batch, jnp.int32))
     return DecodeCache(cached_key, cached_value, index, where, casts=dtype is not None) if exists else None
 

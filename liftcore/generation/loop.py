@@ -1,0 +1,131 @@
+"""The program of `generate`: the prompts at once, then a loop that ends when all examples have ended."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..entry import apply
+from ..errors import LiftArgumentError, shown
+from ..typing import Array
+from .caches import recounted
+from .options import Options
+from .prompts import Prompts
+from .sampling import sample_tokens
+
+__all__ = ["Generated", "empty_cache", "run"]
+
+
+class Generated(NamedTuple):
+    """What `generate` returns.
+
+    Attributes:
+        tokens: `(batch, max_new_tokens)`, `int32`: the new tokens, a stop token included; then padding.
+        lengths: `(batch,)`, `int32`: how many new tokens there are.
+        log_probs: `(batch, max_new_tokens)`, `float32`: the logarithm of the probability that the model gives to each
+            of them, before temperature and limits; 0 for padding.
+    """
+
+    tokens: Array
+    lengths: Array
+    log_probs: Array
+
+
+class _State(NamedTuple):
+    """What one step of the loop hands to the next."""
+
+    step: Array
+    last: Array
+    cache: Any
+    ended: Array
+    found: Generated
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def empty_cache(model: Any, variables: Any, batch: int, room: int) -> Any:
+    """The collection `cache` that a model makes of inputs of the greatest length, with no position in it.
+
+    Args:
+        model: as in `generate`.
+        variables: without a cache.
+        batch: how many examples it is for.
+        room: how many positions.
+    """
+    cache = _applied(model, variables, jnp.zeros((batch, room), jnp.int32))[1].get("cache", {})
+    return recounted(cache, (batch,), lambda index, _: jnp.zeros_like(index))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def run(model: Any, variables: Any, prompts: Prompts, options: Options, room: int, size: int) -> Generated:
+    """Generates; see `generate`.
+
+    The prompts go through the model only for what the cache keeps of them, so XLA computes no logits of them. Then the
+    last token of each goes through it again, as the first step, and all steps are alike.
+
+    Args:
+        model: as there.
+        variables: without a cache.
+        prompts: padded.
+        options: checked.
+        room: how many positions the cache has room for.
+        size: how many tokens are generated at most.
+    """
+    batch, bucket = prompts.tokens.shape
+    cache = empty_cache(model, variables, batch, room)
+    _, written = _applied(model, {**variables, "cache": cache}, prompts.tokens)
+    back = bucket + 1 - prompts.lengths  # the padding, and the last token
+    cache = recounted(written["cache"], (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
+    last = jnp.take_along_axis(prompts.tokens, prompts.lengths[:, None] - 1, 1)[:, 0]
+    keys = options.key
+    if not keys.ndim:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(keys, jnp.arange(batch))
+    found = Generated(
+        jnp.full((batch, size), options.pad),
+        jnp.zeros(batch, jnp.int32),
+        jnp.zeros((batch, size), jnp.float32),
+    )
+    state = _State(jnp.zeros((), jnp.int32), last, cache, jnp.zeros(batch, bool), found)
+    step = functools.partial(_step, model, variables, keys, options)
+    return lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
+
+
+def _step(model: Any, variables: Any, keys: Array, options: Options, state: _State) -> _State:
+    """One more token for each example that has not ended."""
+    step, last, cache, ended, (tokens, lengths, log_probs) = state
+    logits, written = _applied(model, {**variables, "cache": cache}, last[:, None])
+    logits = _of_last(logits, len(last)).astype(jnp.float32)
+    now = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
+    token = sample_tokens(logits, now, options.temperature, options.top_k, options.top_p)
+    log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
+    found = Generated(
+        tokens.at[:, step].set(jnp.where(ended, options.pad, token)),
+        jnp.where(ended, lengths, step + 1),
+        log_probs.at[:, step].set(jnp.where(ended, 0, log_prob)),
+    )
+    last = jnp.where(ended, last, token)  # and not the padding, which may be no token
+    ended = ended | (token[:, None] == options.stops).any(-1) | (step + 1 >= options.limits)
+    return _State(step + 1, last, written["cache"], ended, found)
+
+
+def _applied(model: Any, variables: Any, tokens: Any) -> Any:
+    """The outputs of a model, and what it wrote."""
+    if hasattr(model, "apply"):
+        return model.apply(variables, tokens, mutable=["cache"])
+    return apply(model, mutable=["cache"])(variables, tokens)
+
+
+def _of_last(logits: Any, batch: int) -> Array:
+    """Those of the last position."""
+    shape = getattr(logits, "shape", None)
+    if shape is None or len(shape) != 3 or shape[:2] != (batch, 1):
+        raise LiftArgumentError(
+            "generate",
+            "expected a model that maps tokens, (batch, length), to an array of logits, (batch, length, vocabulary); "
+            f"of tokens of shape {(batch, 1)} it made {shown(logits)}.",
+            "Return the logits alone, of all positions of the inputs.",
+        )
+    return logits[:, -1]  # type: ignore[no-any-return]

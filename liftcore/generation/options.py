@@ -1,0 +1,158 @@
+"""How tokens are chosen and when an example ends, as arrays: other numbers need no other program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import LiftArgumentError, shown
+from ..typing import ArrayLike, Key
+
+__all__ = ["Options", "make_options"]
+
+_ALL = np.iinfo(np.int32).max
+_STOPS = 8  # so many at once, so that one more is seldom another program
+
+
+class Options(NamedTuple):
+    """What a program of `generate` gets beside variables and prompts; all of it is traced.
+
+    Attributes:
+        key: one, or one for each example.
+        temperature: `(batch,)`, `float32`; 0 takes the most probable token.
+        top_k: `(batch,)`, `int32`.
+        top_p: `(batch,)`, `float32`.
+        limits: `(batch,)`, `int32`: the greatest number of new tokens.
+        stops: `(a multiple of 8,)`, `int32`, filled up with -1.
+        pad: `()`, `int32`: what stands after the end.
+    """
+
+    key: Key
+    temperature: np.ndarray[Any, Any]
+    top_k: np.ndarray[Any, Any]
+    top_p: np.ndarray[Any, Any]
+    limits: np.ndarray[Any, Any]
+    stops: np.ndarray[Any, Any]
+    pad: np.ndarray[Any, Any]
+
+
+def make_options(
+    where: str,
+    batch: int,
+    *,
+    key: Key | None,
+    temperature: ArrayLike | None,
+    top_k: ArrayLike | None,
+    top_p: ArrayLike | None,
+    max_new_tokens: ArrayLike,
+    stop_tokens: Sequence[int],
+    pad_token: int,
+) -> Options:
+    """Checks the options of `generate`, and makes arrays of them.
+
+    Args:
+        where: the function, for errors.
+        batch: how many examples there are.
+        key: see `generate`, as of all others.
+        temperature: see there.
+        top_k: see there.
+        top_p: see there.
+        max_new_tokens: see there.
+        stop_tokens: see there.
+        pad_token: see there.
+
+    Raises:
+        LiftArgumentError: where one of them is not as described there.
+    """
+    if temperature is None:
+        temperature = 0.0 if key is None else 1.0
+    numbers = _each(where, "temperature", temperature, batch, np.float32)
+    _check(where, "temperature", numbers, (numbers >= 0) & (numbers < np.inf), "0 or a positive number", "0.8")
+    limits = _each(where, "max_new_tokens", max_new_tokens, batch, np.int32)
+    _check(where, "max_new_tokens", limits, limits >= 1, "1 or more", "50")
+    ks = _each(where, "top_k", _ALL if top_k is None else top_k, batch, np.int32)
+    _check(where, "top_k", ks, ks >= 1, "1 or more", "40")
+    ps = _each(where, "top_p", 1.0 if top_p is None else top_p, batch, np.float32)
+    _check(where, "top_p", ps, (ps > 0) & (ps <= 1), "more than 0, and at most 1", "0.9")
+    _check_draws(where, bool((numbers > 0).any()), key is not None, top_k is not None or top_p is not None)
+    return Options(
+        _keys(where, key, batch), numbers, ks, ps, limits, _stops(where, stop_tokens), np.asarray(pad_token, np.int32)
+    )
+
+
+def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """One number for each example."""
+    try:
+        found = np.asarray(given)
+        exact = np.issubdtype(found.dtype, np.integer) or (dtype == np.float32 and found.dtype.kind == "f")
+    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
+        found, exact = np.asarray(0), False
+    if not exact or found.shape not in ((), (batch,)):
+        kind = "an integer" if dtype == np.int32 else "a number"
+        raise LiftArgumentError(
+            where,
+            f"expected {kind} as {name}, or one for each of {batch} examples, given {shown(given)}.",
+            f"Pass `{name}=1`, or an array of shape ({batch},), outside `jax.jit`.",
+        )
+    return np.broadcast_to(found.astype(dtype), (batch,))
+
+
+def _check(where: str, name: str, given: Any, is_right: Any, what: str, such: str) -> None:
+    if not is_right.all():
+        raise LiftArgumentError(
+            where,
+            f"{name} is {given[~is_right][0].item()}, and has to be {what}.",
+            f"Pass a value such as `{name}={such}`.",
+        )
+
+
+def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> None:
+    if draws and not has_key:
+        raise LiftArgumentError(
+            where,
+            "the temperature is above 0, and there is no key to draw tokens with.",
+            "Pass `key=jax.random.key(0)`, or `temperature=0` for the most probable tokens.",
+        )
+    if has_limits and not draws:
+        raise LiftArgumentError(
+            where,
+            "top_k or top_p was given, and the most probable token is taken whatever they are.",
+            "Pass `key=jax.random.key(0)` and a temperature above 0 to draw tokens, or leave them out.",
+        )
+
+
+def _keys(where: str, key: Any, batch: int) -> Key:
+    """One typed key, or one for each example."""
+    if key is None:
+        return jax.random.key(0)  # nothing is drawn with it
+    if not _is_key(key) and getattr(key, "dtype", None) == np.uint32:
+        key = jax.random.wrap_key_data(key)
+    if not _is_key(key) or key.shape not in ((), (batch,)):
+        raise LiftArgumentError(
+            where,
+            f"expected a key, or one for each of {batch} examples, given {shown(key)}.",
+            f"Pass `key=jax.random.key(0)`, or `jax.random.split(key, {batch})`.",
+        )
+    found: Key = key
+    return found
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
+def _stops(where: str, stop_tokens: Any) -> np.ndarray[Any, Any]:
+    found = np.asarray(list(stop_tokens) if np.ndim(stop_tokens) else [stop_tokens])
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0):
+        raise LiftArgumentError(
+            where,
+            f"expected tokens, integers from 0, as stop_tokens, given {shown(stop_tokens)}.",
+            "Pass a list of them: `stop_tokens=[0]`.",
+        )
+    padded = np.full(-(-max(found.size, 1) // _STOPS) * _STOPS, -1, np.int32)
+    padded[: found.size] = found
+    return padded

@@ -1,0 +1,108 @@
+"""Prompts of different lengths as one padded array, made and checked before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import LiftArgumentError, shown
+from ..typing import ArrayLike
+
+__all__ = ["Prompts", "make_prompts"]
+
+_SMALLEST = 16
+
+
+class Prompts(NamedTuple):
+    """Prompts, padded with zeros on the right.
+
+    Attributes:
+        tokens: `(batch, bucket)`, `int32`.
+        lengths: `(batch,)`, `int32`.
+    """
+
+    tokens: np.ndarray[Any, Any]
+    lengths: np.ndarray[Any, Any]
+
+
+def make_prompts(
+    where: str, prompt: Any, lengths: ArrayLike | None = None, bucket: int | None = None, longest: int | None = None
+) -> Prompts:
+    """Pads prompts to the length of their bucket.
+
+    Example:
+        >>> make_prompts("here", [[5, 6], [7]], bucket=4).tokens
+        array([[5, 6, 0, 0],
+               [7, 0, 0, 0]], dtype=int32)
+
+    Args:
+        where: the function, for errors.
+        prompt: integers of shape `(batch, length)`, or a list of sequences of integers.
+        lengths: of an array, how many tokens of each example count; by default all.
+        bucket: the length of the result; by default the next power of two, at least 16.
+        longest: the greatest length that a default bucket may have.
+
+    Raises:
+        LiftArgumentError: where prompts are not integers of these shapes, empty, or longer than the bucket.
+    """
+    rows = _rows(where, prompt, lengths)
+    most = max(map(len, rows))
+    if bucket is None:
+        bucket = max(_SMALLEST, 1 << (most - 1).bit_length())
+        bucket = bucket if longest is None or longest < most else min(bucket, longest)
+    if most > bucket:
+        raise LiftArgumentError(
+            where,
+            f"a prompt has {most} tokens, and the bucket is {bucket}.",
+            f"Pass `bucket={most}` or more, or leave it out.",
+        )
+    tokens = np.zeros((len(rows), bucket), np.int32)
+    for to, row in zip(tokens, rows, strict=True):
+        to[: len(row)] = row
+    return Prompts(tokens, np.array([len(row) for row in rows], np.int32))
+
+
+def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
+    """The prompts one by one, without padding."""
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((prompt, lengths))):
+        raise LiftArgumentError(
+            where,
+            "the prompts are traced, and their lengths are to be known.",
+            "Call it outside `jax.jit`: it compiles itself, once for all prompts of a bucket.",
+        )
+    given = prompt if isinstance(prompt, list | tuple) else np.atleast_1d(np.asarray(prompt))
+    rows = [np.asarray(row) for row in given]
+    if not rows or any(row.ndim != 1 for row in rows):
+        raise LiftArgumentError(
+            where,
+            f"expected prompts of shape (batch, length), or a list of lists of tokens, given {shown(prompt)}.",
+            "Make a batch of a single prompt: `[prompt]`.",
+        )
+    if lengths is not None:
+        rows = _cut(where, rows, np.asarray(lengths))
+    for i, row in enumerate(rows):
+        if not row.size or not np.issubdtype(row.dtype, np.integer) or row.min() < 0:
+            what = "is empty" if not row.size else f"has the dtype {row.dtype}"
+            if row.size and np.issubdtype(row.dtype, np.integer):
+                what = f"has a negative token, {row.min()}"
+            raise LiftArgumentError(
+                where,
+                f"prompt {i} {what}, and a prompt is one token or more, each an integer from 0.",
+                "Begin each with a token, such as that for the start of a text; pass tokens as integers, "
+                "`tokens.astype(int)`, and lengths where some are padding.",
+            )
+    return rows
+
+
+def _cut(where: str, rows: list[np.ndarray[Any, Any]], lengths: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    width = len(rows[0])
+    fit = lengths.shape == (len(rows),) and np.issubdtype(lengths.dtype, np.integer)
+    if not fit or len({len(row) for row in rows}) > 1 or lengths.min() < 1 or lengths.max() > width:
+        raise LiftArgumentError(
+            where,
+            f"lengths are {lengths.tolist()}, for prompts of shape ({len(rows)}, {width}).",
+            f"Pass for each row of an array an integer from 1 to {width}; leave lengths out for a list of lists.",
+        )
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
