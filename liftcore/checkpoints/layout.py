@@ -167,7 +167,7 @@ class _FileTokens(Tokens):
 
 
 class _Payload(NamedTuple):
-    """The bytes of a value in a file: those of an array or, without a dtype, the value itself."""
+    """Where in a file the bytes of an array are or, without a dtype, a value that is bytes."""
 
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...]
@@ -216,12 +216,17 @@ def _lazy(tree: Any, path: tuple[str, ...], stored: Callable[[_Payload, tuple[st
 
 
 def _stored(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:
-    read = functools.partial(_read, file, payload, expected, path)
-    return read().tobytes() if payload.dtype is None else Stored(payload.shape, payload.dtype, read)
+    if payload.dtype is not None:
+        return Stored(payload.shape, payload.dtype, functools.partial(_read, file, payload, expected, path))
+    [(start, length)] = payload.spans
+    file.seek(start)
+    data = b"".join(iter(lambda: file.read(left) if (left := start + length - file.tell()) else b"", b""))
+    _check(data, expected, path)
+    return data
 
 
 def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:
-    """The bytes of a value, as an array of their own."""
+    """The bytes of an array, in memory of their own."""
     size = sum(length for _, length in payload.spans)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     flat = memory[(first := -memory.ctypes.data % _ALIGNMENT) : first + size]
@@ -229,12 +234,17 @@ def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[s
     for start, length in payload.spans:
         _read_into(file, start, flat[done : done + length].data)
         done += length
+    _check(flat.data, expected, path)
     try:
-        if expected is not None and zlib.crc32(flat.data) != expected:
-            raise damaged("the bytes here are not those that were written: their checksum differs.")
-        return flat if payload.dtype is None else reshaped(checked(flat.view(payload.dtype)), payload.shape)
+        return reshaped(checked(flat.view(payload.dtype)), payload.shape)
     except StateError as error:
         raise StateError(error.what, error.fix, path) from error.__cause__
+
+
+def _check(data: bytes | memoryview, expected: int | None, path: tuple[str, ...]) -> None:
+    if expected is not None and zlib.crc32(data) != expected:
+        error = damaged("the bytes here are not those that were written: their checksum differs.")
+        raise StateError(error.what, error.fix, path)
 
 
 def _bytes_at(file: BinaryIO, start: int, count: int) -> bytearray:

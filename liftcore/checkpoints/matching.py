@@ -21,8 +21,8 @@ from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarke
 
 __all__ = ["match_state"]
 
-_MAX_CLOSEST = 200
-"""For so many names the closest ones are looked for; for thousands this would take minutes."""
+_MAX_COMPARISONS = 50_000
+"""How many pairs of names are compared to find the closest ones, which takes about a second."""
 
 
 def match_state(
@@ -175,7 +175,7 @@ def _check(
 def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, str]]:
     """What is missing and what is unexpected, each with the closest name of the others."""
     missing, unexpected = [p for p in taken if p not in found], [p for p in found if p not in taken]
-    left = _MAX_CLOSEST
+    left = _MAX_COMPARISONS
     for kind, side, paths, leaves, others in (
         ("missing", "the target", missing, taken, unexpected),
         ("unexpected", "what was saved", unexpected, found, missing),
@@ -183,7 +183,7 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
         names = ["/".join(path) for path in others]
         for path in paths:
             close = difflib.get_close_matches("/".join(path), names, 1) if left > 0 else []
-            left -= 1
+            left -= len(names)
             hint = f"; closest: {close[0]}" if close else ""
             yield path, f"{kind}, {shown_type(leaves[path])} in {side}{hint}"
 

@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "shown_type", "unmarked"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
     """An array that has not been read.
 
@@ -35,7 +35,7 @@ class SavedKey(NamedTuple):
     data: Any
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class KeyTarget:
     """Typed random keys of a target, or their shape, as one leaf."""
 
