@@ -8,6 +8,7 @@ from ..row import Row
 from ..settings import Settings
 from .compiling import compiled, recompiles
 from .filtering import filtering
+from .generation import generation
 from .importing import importing
 from .nesting import levels, nested, nested_scans, runs
 from .objects import called, stepped
@@ -37,4 +38,5 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "select": selecting,
     "save": saving,
     "restore": restoring,
+    "generation": generation,
 }
