@@ -61,7 +61,9 @@ def add_metadata_axis(
 
     rest = subtract(True, tuple(variable_axes))
     into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured(all=True)]
-    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), rngs=("as it is",))
+    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), rngs=("as it is",)).listing(
+        variable_axes
+    )
     return transformation(transform, into, out, [True], "add_metadata_axis", advice=advice)(fn)
 
 

@@ -142,6 +142,7 @@ def scan(
     into = (variable_broadcast, variable_carry, *axes.in_filters)
     out = (variable_broadcast, variable_carry, *axes.out_filters, Captured())
     advice = _ADVICE.along("iteration", axes.in_axes, axes.out_axes, key_axes, _SHARED_AND_CARRIED)
+    advice = advice.listing(variable_axes)
     return transformation(transform, into, out, rules, "scan", advice=advice)(fn)
 
 

@@ -10,7 +10,8 @@
     attention                        dot_product_attention, dot_product_attention_weights
     masks, rotary, decoding          of attention: masks, positions, and the cache to decode with
     fp8                              fp8_dot_general, fp8_simulated_dot_general, fp8_einsum: products of 8-bit numbers
-    lora                             lora, and merge_lora, unmerge_lora for trees of variables
+    low_rank                         lora, lora_einsum, lora_conv, lora_embedding: updates of low rank;
+                                     merge_lora, unmerge_lora for trees of variables
     pooling                          max_pool, min_pool, avg_pool, pool, which need no scope
     statistics                       averager, moments, standardize, abs_square, to_reduction_dtype: parts of norms
     reparametrization                unit_norm, spectral_normalize: weights that are rescaled before they are used

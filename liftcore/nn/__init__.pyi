@@ -8,7 +8,9 @@ from .fp8 import Fp8Meta, fp8_dot_general, fp8_einsum, fp8_simulated_dot_general
 from .kernels import convolve, convolve_transpose
 from .linear import affine, affine_einsum, dense, dense_general, einsum
 from .lookup import Embedding, embedding
-from .low_rank import lora, merge_lora, unmerge_lora
+from .low_rank import lora
+from .low_rank_layers import LowRankEmbedding, lora_conv, lora_einsum, lora_embedding
+from .low_rank_merging import merge_lora, unmerge_lora
 from .masks import combine_masks, make_attention_mask, make_causal_mask
 from .normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .pooling import avg_pool, max_pool, min_pool, pool
@@ -23,6 +25,7 @@ __all__ = [
     "DecodeCache",
     "Embedding",
     "Fp8Meta",
+    "LowRankEmbedding",
     "PaddingLike",
     "PromoteDtypeFn",
     "Sequences",
@@ -57,6 +60,9 @@ __all__ = [
     "instance_norm",
     "layer_norm",
     "lora",
+    "lora_conv",
+    "lora_einsum",
+    "lora_embedding",
     "make_attention_mask",
     "make_causal_mask",
     "max_pool",

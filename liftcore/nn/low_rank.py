@@ -1,4 +1,4 @@
-"""Low-rank updates of kernels, in a collection of their own: made, applied, and merged into the kernels.
+"""Low-rank updates of kernels: `a @ b` beside a kernel, made and applied without ever computing a changed kernel.
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
 """
@@ -6,27 +6,101 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https:/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
 from .. import meta
-from ..errors import LiftArgumentError
+from ..errors import LiftArgumentError, shown
 from ..scopes.scope import Scope
-from ..typing import Array, ArrayLike, Dtype, Initializer, Path, Variables
+from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
 from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .params import check_stored
+from .linear import affine
+from .params import check_stored, param_for
 
-__all__ = ["LORA", "lora", "merge_lora", "unmerge_lora"]
+__all__ = ["LORA", "Update", "factor_names", "lora", "lora_scale"]
 
 LORA = "lora"
-"""The collection of the updates. A filter `"lora"` takes exactly them."""
+"""The collection of the updates, by default. A filter `"lora"` takes exactly them."""
 
 _HE_UNIFORM = initializers.he_uniform()
+
+
+def factor_names(collection: str) -> tuple[str, str]:
+    """What the two factors of an update are called: among the parameters their names say what they are.
+
+    Example:
+        >>> factor_names("lora"), factor_names("params")
+        (('a', 'b'), ('lora_a', 'lora_b'))
+    """
+    return ("lora_a", "lora_b") if collection == "params" else ("a", "b")
+
+
+def lora_scale(alpha: float | None, rank: int) -> float:
+    """What an update is multiplied by: `alpha / rank`, or 1 without an alpha."""
+    return 1.0 if alpha is None else alpha / rank
+
+
+class Update(NamedTuple):
+    """An update in the making: where its factors are kept, and how new ones are made.
+
+    Attributes:
+        layer: what is called, for errors.
+        scope: where the update lives.
+        rank: that of the update.
+        collection: where the factors are kept.
+        param_dtype: the dtype of new ones.
+        a_init, b_init: make them.
+    """
+
+    layer: str
+    scope: Scope
+    rank: int
+    collection: str
+    param_dtype: Dtype
+    a_init: Initializer
+    b_init: Initializer
+
+    @property
+    def where(self) -> str:
+        """The place, for errors."""
+        return f"{self.layer} at {self.scope.path_text}"
+
+    def check(self) -> None:
+        """Checks the rank, before anything is made."""
+        if not isinstance(self.rank, int) or self.rank < 1:
+            fix = "Pass a small one: `rank=8`."
+            raise LiftArgumentError(self.where, f"expected a rank of 1 or more, given {shown(self.rank)}.", fix)
+
+    def factors(
+        self, inputs: ArrayLike | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...], fan_in: int
+    ) -> tuple[Array, Array]:
+        """Both factors; `a_init` is asked for a matrix with `fan_in` rows, which it divides by as a rule."""
+        a_name, b_name = factor_names(self.collection)
+        flat = (fan_in, math.prod(a_shape) // fan_in if fan_in else self.rank)
+
+        def new_a(key: Key, shape: Shape, dtype: Dtype) -> Any:
+            made = self.a_init(key, flat, dtype)
+            return meta.replace_boxed(made, jnp.reshape(meta.unbox(made), shape))
+
+        return self._factor(inputs, a_name, new_a, a_shape), self._factor(inputs, b_name, self.b_init, b_shape)
+
+    def _factor(self, inputs: ArrayLike | None, name: str, init_fn: Initializer, shape: tuple[int, ...]) -> Array:
+        scope = self.scope
+        if self.collection == "params":
+            made: Array = param_for(inputs, self.layer, scope, name, init_fn, shape, self.param_dtype)
+            return made
+
+        def new() -> Any:  # with the key of a parameter in the same place: the collection changes no value
+            return init_fn(scope.make_rng("params"), shape, self.param_dtype)
+
+        value: Array = scope.variable(self.collection, name, new).value
+        check_stored(inputs, self.layer, scope, f"{self.collection}/{name}", value, shape)
+        return value
 
 
 def lora(
@@ -38,6 +112,7 @@ def lora(
     batch_dims: Iterable[int] = (),
     *,
     alpha: float | None = None,
+    collection: str = LORA,
     dtype: Dtype | None = None,
     param_dtype: Dtype = jnp.float32,
     precision: lax.PrecisionLike = None,
@@ -67,6 +142,7 @@ def lora(
         axis: the axes that are summed over.
         batch_dims: the leading axes for which updates are not shared.
         alpha: the factor is `alpha / rank`; by default it is 1.
+        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
         dtype: the dtype of the computation; by default, what inputs and update promote to.
         param_dtype: the dtype of a new update.
         precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
@@ -79,131 +155,13 @@ def lora(
         LiftArgumentError: where the rank is not positive, or an axis does not exist.
         ScopeParamShapeError: where the stored update is for other sizes.
     """
-    where, shape, features = f"lora at {scope.path_text}", jnp.shape(inputs), to_tuple(features)
-    if rank < 1:
-        raise LiftArgumentError(where, f"expected a rank of 1 or more, given {rank}.", "Pass a small one: `rank=8`.")
+    update = Update("lora", scope, rank, collection, param_dtype, a_init, b_init)
+    update.check()
+    where, shape, features = update.where, jnp.shape(inputs), to_tuple(features)
     axes = normalize_axes(where, "axis", axis, len(shape))
     batch = normalize_axes(where, "batch_dims", batch_dims, len(shape))
-    n, lead, summed = len(batch), tuple(shape[i] for i in batch), tuple(shape[i] for i in axes)
-    a_shape, b_shape = (*lead, *summed, rank), (*lead, rank, *features)
-
-    def new_a() -> Any:
-        made = a_init(scope.make_rng("params"), (math.prod(lead) * math.prod(summed), rank), param_dtype)
-        return meta.replace_boxed(made, jnp.reshape(meta.unbox(made), a_shape))
-
-    a = scope.variable(LORA, "a", new_a).value
-    b = scope.variable(LORA, "b", lambda: b_init(scope.make_rng("params"), b_shape, param_dtype)).value
-    check_stored(inputs, "lora", scope, "lora/a", a, a_shape)
-    check_stored(inputs, "lora", scope, "lora/b", b, b_shape)
+    lead, summed = tuple(shape[i] for i in batch), tuple(shape[i] for i in axes)
+    a, b = update.factors(inputs, (*lead, *summed, rank), (*lead, rank, *features), math.prod(lead + summed))
     x, a, b = promote_dtype(inputs, a, b, dtype=dtype)
-    x = lax.dot_general(x, a, ((axes, tuple(range(n, n + len(axes)))), (batch, batch)), precision=precision)
-    x = x * _scale(alpha, rank)
-    return lax.dot_general(x, b, (((x.ndim - 1,), (n,)), (batch, batch)), precision=precision)
-
-
-def _scale(alpha: float | None, rank: int) -> float:
-    return 1.0 if alpha is None else alpha / rank
-
-
-def merge_lora(variables: Variables, *, alpha: float | None) -> Variables:
-    """The variables of the layer or model itself, with each update added to its kernel: it then costs nothing.
-
-    The sum is computed in `float32` at least and rounded to the dtype of the kernel. The updates may be stacked along
-    leading axes, as a lifted `scan` does it, if the kernels are too.
-
-    Example:
-        >>> kernel, a, b = jnp.ones((2, 2)), jnp.array([[1.0], [0.0]]), jnp.array([[0.0, 3.0]])
-        >>> variables = {"params": {"dense": {"kernel": kernel}}, "lora": {"dense": {"a": a, "b": b}}}
-        >>> merged = merge_lora(variables, alpha=2.0)
-        >>> merged
-        {'params': {'dense': {'kernel': Array([[1., 7.],
-               [1., 1.]], dtype=float32)}}}
-
-    Args:
-        variables: with the collections `params` and `lora`.
-        alpha: that of the layers, which is not stored: it must be said again.
-
-    Returns:
-        All collections but `lora`.
-
-    Raises:
-        LiftArgumentError: where there is no `lora`, or an update has no kernel that it fits.
-    """
-    if LORA not in variables:
-        raise LiftArgumentError(
-            "merge_lora",
-            f'expected a collection "{LORA}", given {sorted(variables)}.',
-            f"Pass what `init` of the layer with updates made, or add them: `{{**variables, '{LORA}': updates}}`.",
-        )
-    rest = {name: tree for name, tree in variables.items() if name != LORA}
-    return {**rest, "params": _moved("merge_lora", variables["params"], variables[LORA], alpha, jnp.add)}
-
-
-def unmerge_lora(variables: Variables, updates: Mapping[str, Any], *, alpha: float | None) -> Variables:
-    """The inverse of `merge_lora`: kernels without the updates, and the updates beside them.
-
-    Each of the two rounds once, so a kernel comes back within the last place of the larger of it and the merged one.
-
-    Example:
-        >>> updates = {"dense": {"a": jnp.array([[1.0]]), "b": jnp.array([[3.0]])}}
-        >>> unmerge_lora({"params": {"dense": {"kernel": jnp.array([[5.0]])}}}, updates, alpha=None)["params"]
-        {'dense': {'kernel': Array([[2.]], dtype=float32)}}
-
-    Args:
-        variables: what `merge_lora` returned.
-        updates: the collection `lora` that it was given.
-        alpha: that of the layers, which is not stored: it must be said again.
-
-    Raises:
-        LiftArgumentError: where an update has no kernel that it fits.
-    """
-    moved = _moved("unmerge_lora", variables["params"], updates, alpha, jnp.subtract)
-    return {**variables, "params": moved, LORA: updates}
-
-
-def _moved(
-    where: str, params: Mapping[str, Any], updates: Mapping[str, Any], alpha: float | None, by: Callable[..., Array]
-) -> Any:
-    """Parameters with each kernel that has an update moved by it; those without stay the same objects."""
-    result = dict(params)
-    for path, a, b in _pairs(updates, ()):
-        node = result
-        for name in path:
-            if name in node:
-                node[name] = dict(node[name])
-            node = node.get(name, {})
-        if "kernel" not in node:
-            raise LiftArgumentError(
-                where,
-                f'"lora/{"/".join(path)}" is the update of no kernel: "params" has none there.',
-                "Pass the parameters of the model that the updates were made for.",
-            )
-        kernel = meta.unbox(node["kernel"])
-        wide = jnp.promote_types(jnp.float32, kernel.dtype)
-        update = _product(where, path, kernel, a.astype(wide), b.astype(wide)) * _scale(alpha, a.shape[-1])
-        node["kernel"] = meta.replace_boxed(node["kernel"], by(kernel.astype(wide), update).astype(kernel.dtype))
-    return result
-
-
-def _pairs(updates: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Array, Array]]:
-    """The updates below a path, each with the path of its layer."""
-    if "a" in updates and not isinstance(updates["a"], Mapping):
-        yield path, meta.unbox(updates["a"]), meta.unbox(updates["b"])
-    for name, below in updates.items():
-        if isinstance(below, Mapping):
-            yield from _pairs(below, (*path, name))
-
-
-def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array:
-    """`a @ b` in the shape of the kernel, for each index of the leading axes that all three share."""
-    n = a.ndim + b.ndim - 2 - kernel.ndim
-    lead, rank = a.shape[: max(n, 0)], a.shape[-1]
-    if n < 0 or b.shape[: n + 1] != (*lead, rank) or a.shape[:-1] + b.shape[n + 1 :] != kernel.shape:
-        raise LiftArgumentError(
-            where,
-            f"the update at {'/'.join(path)} has shapes {a.shape} and {b.shape}, which do not make {kernel.shape}.",
-            "Updates and kernels must be stacked alike, and along leading axes.",
-        )
-    left = a.reshape(*lead, math.prod(a.shape[n:-1]), rank)
-    right = b.reshape(*lead, rank, math.prod(b.shape[n + 1 :]))
-    return jnp.matmul(left, right, precision="highest").reshape(kernel.shape)
+    x = affine(x, a, axis=axes, batch_dims=batch, precision=precision, where=where) * lora_scale(alpha, rank)
+    return affine(x, b, batch_dims=range(len(batch)), precision=precision, where=where)

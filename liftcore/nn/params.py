@@ -14,9 +14,15 @@ __all__ = ["check_stored", "param_for"]
 
 
 def param_for(
-    inputs: ArrayLike, layer: str, scope: Scope, name: str, init_fn: Initializer, shape: tuple[int, ...], dtype: Dtype
+    inputs: ArrayLike | None,
+    layer: str,
+    scope: Scope,
+    name: str,
+    init_fn: Initializer,
+    shape: tuple[int, ...],
+    dtype: Dtype,
 ) -> Any:
-    """`scope.param(name, init_fn, shape, dtype)`, where the shape depends on that of the inputs.
+    """`scope.param(name, init_fn, shape, dtype)`, where the shape depends on that of the inputs, if any are given.
 
     Inputs without features need a kernel without elements: of those an initializer that divides by fan-in is not asked.
 
@@ -26,7 +32,7 @@ def param_for(
     try:
         return scope.param(name, _of_nothing(init_fn) if 0 in shape else init_fn, shape, dtype)
     except ScopeParamShapeError as error:
-        error.add_note(_note(inputs, layer, scope))
+        _note(error, inputs, layer, scope)
         raise
 
 
@@ -41,7 +47,7 @@ def _of_nothing(init_fn: Initializer) -> Initializer:
 
 
 def check_stored(
-    inputs: ArrayLike, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
+    inputs: ArrayLike | None, layer: str, scope: Scope, name: str, value: ArrayLike, shape: tuple[int, ...]
 ) -> None:
     """Checks that a variable which is no parameter has the shape that the inputs ask for.
 
@@ -54,9 +60,10 @@ def check_stored(
             f"the stored value has shape {jnp.shape(value)}, expected shape {shape}.",
             "Check the sizes of the module and of its inputs, or call `init` again for this model.",
         )
-        error.add_note(_note(inputs, layer, scope))
+        _note(error, inputs, layer, scope)
         raise error
 
 
-def _note(inputs: ArrayLike, layer: str, scope: Scope) -> str:
-    return f"The {layer} at {scope.path_text} was called with inputs of shape {jnp.shape(inputs)}."
+def _note(error: Exception, inputs: ArrayLike | None, layer: str, scope: Scope) -> None:
+    if inputs is not None:
+        error.add_note(f"The {layer} at {scope.path_text} was called with inputs of shape {jnp.shape(inputs)}.")

@@ -112,7 +112,7 @@ def over_elements(
         result, groups = elements.run(body, element, (operands, whole), out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
-    advice = mapper.advice.along("element", axes.in_axes, axes.out_axes, key_axes)
+    advice = mapper.advice.along("element", axes.in_axes, axes.out_axes, key_axes).listing(variable_axes)
     return transformation(
         transform, axes.in_filters, (*axes.out_filters, Captured()), rules, mapper.name, advice=advice
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..filters import Nothing, to_predicate, union
@@ -108,3 +109,21 @@ class Advice(NamedTuple):
         )
         rngs = tuple(f"the same keys in all {each}s" if axis is None else f"split between {each}s" for axis in key_axes)
         return self._replace(into=into, out=out, rngs=rngs, captured="stacked on a new axis 0")
+
+    def listing(self, variable_axes: Mapping[Any, Any]) -> Advice:
+        """The same where the argument `variable_axes` was given: the line to write then lists what it has already."""
+        names = [_quoted(filter) for filter in variable_axes]
+        if not names or None in names or not all(isinstance(axis, int | None) for axis in variable_axes.values()):
+            return self
+        listed = "".join(f"{name}: {axis}, " for name, axis in zip(names, variable_axes.values(), strict=True))
+        return self._replace(collection=self.collection.replace("variable_axes={{", f"variable_axes={{{{{listed}", 1))
+
+
+def _quoted(filter: Filter) -> str | None:
+    """A filter by names of collections as one writes it, for a text that is formatted; of others None."""
+    if isinstance(filter, str):
+        return json.dumps(filter).replace("{", "{{").replace("}", "}}")
+    if not isinstance(filter, tuple):
+        return None
+    names = [_quoted(name) for name in filter]
+    return None if None in names else f"({', '.join(map(str, names))}{',' * (len(names) == 1)})"

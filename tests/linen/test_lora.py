@@ -141,9 +141,12 @@ def test_compiled_and_repeated_models_have_their_updates(lift: Any) -> None:
 
 def test_model_that_has_no_target_is_refused() -> None:
     with pytest.raises(
-        LiftArgumentError, match=r"LoRA at /: LayerNorm has no Dense or DenseGeneral that `targets` .* True"
+        LiftArgumentError, match=r"LoRA at /: LayerNorm has no Dense, .* or Embed that `targets` .* True: there is none"
     ):
         nn.LoRA(nn.LayerNorm(), 2).init(KEY, X)
+    listed = "its layers are params/attention/query/kernel .DenseGeneral., .* params/shared/kernel .Dense.. Write"
+    with pytest.raises(LiftArgumentError, match=listed):
+        jax.eval_shape(nn.LoRA(Block(), 2, targets=filters.PathContains("encoder")).init, KEY, X)
     with pytest.raises(LiftArgumentError, match="lora at /: expected a rank of 1 or more, given 0"):
         nn.LoRADense(3, 0).init(KEY, X)
 

@@ -17,6 +17,14 @@ TABLE = {
     "lora, attention": Row(
         "LoRA", lambda nn: {"base": nn.MultiHeadDotProductAttention(2), "rank": 1, "b_init": RANDOM}, SERIES
     ),
+    "lora, convolution": Row(
+        "LoRA", lambda nn: {"base": nn.Conv(4, (2,), padding="VALID"), "rank": 2, "b_init": RANDOM}, SERIES
+    ),
+    "lora, equation": Row(
+        "LoRA",
+        lambda nn: {"base": nn.Einsum((2, 4, 3), "bti,nio->btno"), "rank": 2, "b_init": RANDOM, "collection": "params"},
+        SERIES,
+    ),
     "lora, targets": Row(
         "LoRA",
         lambda nn: {

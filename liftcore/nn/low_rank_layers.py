@@ -1,0 +1,280 @@
+"""Low-rank updates of layers that are more than one product: equations, convolutions and embeddings.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Collection, Iterable
+
+import jax.numpy as jnp
+from jax import lax
+from jax.nn import initializers
+
+from ..scopes.scope import Scope
+from ..struct import dataclass, field
+from ..typing import Array, ArrayLike, Dtype, Initializer
+from .dtypes import PromoteDtypeFn, promote_dtype
+from .equation import to_equation
+from .kernels import check_groups, check_kernel_mask, convolve
+from .linear import affine, affine_einsum
+from .lookup import Embedding
+from .low_rank import LORA, Update, lora_scale
+from .windows import PaddingLike, to_window
+
+__all__ = ["LowRankEmbedding", "lora_conv", "lora_einsum", "lora_embedding"]
+
+_HE_UNIFORM = initializers.he_uniform()
+
+
+def lora_einsum(
+    scope: Scope,
+    inputs: ArrayLike,
+    shape: Iterable[int],
+    einsum_str: str,
+    rank: int,
+    *,
+    alpha: float | None = None,
+    collection: str = LORA,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    precision: lax.PrecisionLike = None,
+    a_init: Initializer = _HE_UNIFORM,
+    b_init: Initializer = initializers.zeros,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+) -> Array:
+    """What a low-rank update of its kernel adds to the product of `einsum`; see `lora`.
+
+    Both factors have one dimension for each of the kernel, in its order, and the rank last. Dimensions that the inputs
+    do not have are 1 in `a`, those that the result does not have are 1 in `b`; the update is the sum of `a * b` over
+    the rank.
+
+    Example:
+        >>> import jax, liftcore
+        >>> heads = (4, 3, 2)  # heads, in, features
+        >>> x = jnp.ones((5, 3))
+        >>> y, variables = liftcore.init(lora_einsum)(jax.random.key(0), x, heads, "td,ndh->tnh", rank=1)
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((5, 4, 2), {'lora': {'a': (1, 3, 1, 1), 'b': (4, 1, 2, 1)}})
+
+    Args:
+        scope: where the update lives.
+        inputs: the first operand.
+        shape: the shape of the kernel, the second operand.
+        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`.
+        rank: that of the update, at least 1.
+        alpha: the factor is `alpha / rank`; by default it is 1.
+        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        dtype: the dtype of the computation; by default, what inputs and update promote to.
+        param_dtype: the dtype of a new update.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        a_init: makes `a`; asked for a matrix with `rank` columns.
+        b_init: makes `b`; asked for its shape.
+        promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
+
+    Raises:
+        LiftArgumentError: where the rank is not positive, or it is no such equation.
+        ScopeParamShapeError: where the stored update is for other sizes.
+    """
+    update = Update("lora_einsum", scope, rank, collection, param_dtype, a_init, b_init)
+    update.check()
+    shape = tuple(shape)
+    labels = to_equation(update.where, einsum_str, jnp.shape(inputs), shape).right
+    operands, result = einsum_str.replace(" ", "").split("->")
+    left, right = operands.split(",")
+    new, summed = {*result} & {*right} - {*left, "."}, {*right} - {*result, "."}
+    a_shape = (*(1 if label in new else size for label, size in zip(labels, shape, strict=True)), rank)
+    b_shape = (*(1 if label in summed else size for label, size in zip(labels, shape, strict=True)), rank)
+    a, b = update.factors(inputs, a_shape, b_shape, math.prod(a_shape[:-1]))
+    x, a, b = promote_dtype(inputs, a, b, dtype=dtype)
+    a = jnp.squeeze(a, [i for i, label in enumerate(labels) if label in new])
+    b = jnp.squeeze(b, [i for i, label in enumerate(labels) if label in summed])
+    r = next(letter for letter in string.ascii_letters if letter not in einsum_str)
+    between = _without(result, new) + r
+    into, out = f"{left},{_without(right, new)}{r}->{between}", f"{between},{_without(right, summed)}{r}->{result}"
+    x = affine_einsum(into, x, a, precision=precision, where=update.where) * lora_scale(alpha, rank)
+    return affine_einsum(out, x, b, precision=precision, where=update.where)
+
+
+def _without(term: str, letters: Collection[str]) -> str:
+    return "".join(letter for letter in term if letter not in letters)
+
+
+def lora_conv(
+    scope: Scope,
+    inputs: Array,
+    features: int,
+    kernel_size: int | Iterable[int],
+    rank: int,
+    strides: int | Iterable[int] | None = 1,
+    padding: PaddingLike = "SAME",
+    *,
+    input_dilation: int | Iterable[int] | None = 1,
+    kernel_dilation: int | Iterable[int] | None = 1,
+    feature_group_count: int = 1,
+    mask: Array | None = None,
+    alpha: float | None = None,
+    collection: str = LORA,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    precision: lax.PrecisionLike = None,
+    a_init: Initializer = _HE_UNIFORM,
+    b_init: Initializer = initializers.zeros,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+) -> Array:
+    """What a low-rank update of its kernel adds to the result of `conv`: a convolution to `rank` channels, and a map.
+
+    Shapes: `(*batch, *spatial, in)` to `(*batch, *other_spatial, features)`; `batch` may be of any length.
+    Collection `lora`: `a`, `(*kernel_size, in / feature_group_count, rank)`; `b`, `(rank, features)`. See `lora`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> y, variables = liftcore.init(lora_conv)(jax.random.key(0), jnp.ones((1, 8, 8, 3)), 4, (3, 3), rank=2)
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 8, 8, 4), {'lora': {'a': (3, 3, 3, 2), 'b': (2, 4)}})
+
+    Args:
+        scope: where the update lives.
+        inputs: channels last.
+        features: the size of the last dimension of the result.
+        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
+        rank: that of the update, at least 1.
+        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
+        padding: that of `conv`.
+        input_dilation: the spacing of the inputs, with zeros between.
+        kernel_dilation: the spacing of the kernel's elements.
+        feature_group_count: the number of groups; all have the same `a`.
+        mask: multiplied with the update too, which has to be computed for that.
+        alpha: the factor is `alpha / rank`; by default it is 1.
+        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        dtype: the dtype of the computation; by default, what inputs and update promote to.
+        param_dtype: the dtype of a new update.
+        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
+            them; by default as the backend does.
+        a_init: makes `a`; asked for a matrix `(prod(kernel_size) * in / feature_group_count, rank)`.
+        b_init: makes `b`; asked for its shape.
+        promote_dtype: called as `promote_dtype(inputs, a, b, dtype=dtype)`.
+
+    Raises:
+        LiftArgumentError: where the rank is not positive, or inputs, window, groups and mask do not fit together.
+        ScopeParamShapeError: where the stored update is for other sizes.
+    """
+    update = Update("lora_conv", scope, rank, collection, param_dtype, a_init, b_init)
+    update.check()
+    groups, window = feature_group_count, to_window(update.where, kernel_size, strides, padding, 1, 1)
+    check_groups(update.where, inputs.shape[-1], features, groups)
+    lead = (*window.size, inputs.shape[-1] // groups)
+    check_kernel_mask(update.where, mask, (*lead, features))
+    a, b = update.factors(inputs, (*lead, rank), (rank, features), math.prod(lead))
+    x, a, b = promote_dtype(inputs, a, b, dtype=dtype)
+    # A masked update is not of low rank: its kernel is needed. Otherwise each group gets `rank` channels of its own.
+    kernel = jnp.tile(a, groups) if mask is None else jnp.matmul(a, b, precision=precision) * mask
+    y = convolve(
+        x,
+        kernel,
+        None,
+        strides,
+        padding,
+        input_dilation=input_dilation,
+        kernel_dilation=kernel_dilation,
+        feature_group_count=groups,
+        precision=precision,
+        where=update.where,
+    )
+    y = y * lora_scale(alpha, rank)
+    if mask is not None:
+        return y
+    if groups == 1:
+        return affine(y, b, precision=precision, where=update.where)
+    y, b = y.reshape(*y.shape[:-1], groups, rank), b.reshape(rank, groups, features // groups)
+    y = jnp.einsum("...gr,rgf->...gf", y, b, precision=precision)
+    return y.reshape(*y.shape[:-2], features)
+
+
+@dataclass
+class LowRankEmbedding:
+    """What a low-rank update of its table adds to the results of an `Embedding`.
+
+    Example:
+        >>> update = LowRankEmbedding(jnp.array([[1.0], [2.0]]), jnp.array([[0.0, 3.0]]))
+        >>> update.lookup(jnp.array([1])), update.attend(jnp.array([5.0, 1.0]))
+        (Array([[0., 6.]], dtype=float32), Array([3., 6.], dtype=float32))
+
+    Attributes:
+        a: `(num_embeddings, rank)`.
+        b: `(rank, features)`.
+        scale: what `a @ b` is multiplied by.
+        dtype: the dtype of the computation; by default what the arrays promote to.
+        promote_dtype: brings arrays to that dtype.
+    """
+
+    a: Array
+    b: Array
+    scale: float = field(pytree_node=False, default=1.0)
+    dtype: Dtype | None = field(pytree_node=False, default=None)
+    promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
+
+    def lookup(self, indices: ArrayLike) -> Array:
+        """Of the vectors at integer indices, what the update adds: `(...)` to `(..., features)`."""
+        found, b = self.promote_dtype(Embedding(self.a).lookup(indices), self.b, dtype=self.dtype)
+        return affine(found * self.scale, b)
+
+    def attend(self, query: ArrayLike) -> Array:
+        """Of the inner products with all vectors, what it adds: `(..., features)` to `(..., num_embeddings)`."""
+        x, a, b = self.promote_dtype(query, self.a, self.b, dtype=self.dtype)
+        return affine(affine(x, b.T) * self.scale, a.T)
+
+
+def lora_embedding(
+    scope: Scope,
+    num_embeddings: int,
+    features: int,
+    rank: int,
+    *,
+    alpha: float | None = None,
+    collection: str = LORA,
+    dtype: Dtype | None = None,
+    param_dtype: Dtype = jnp.float32,
+    a_init: Initializer = _HE_UNIFORM,
+    b_init: Initializer = initializers.zeros,
+    promote_dtype: PromoteDtypeFn = promote_dtype,
+) -> LowRankEmbedding:
+    """A low-rank update of the table of `embedding`; see `lora`.
+
+    Collection `lora`: `a`, `(num_embeddings, rank)`; `b`, `(rank, features)`. RNG streams: `params`, for `a`.
+
+    Example:
+        >>> import jax, liftcore
+        >>> def added(scope, tokens):
+        ...     return lora_embedding(scope, 5, 3, rank=1).lookup(tokens)
+        >>> y, variables = liftcore.init(added)(jax.random.key(0), jnp.array([[0, 4]]))
+        >>> y.shape, jax.tree.map(jnp.shape, variables)
+        ((1, 2, 3), {'lora': {'a': (5, 1), 'b': (1, 3)}})
+
+    Args:
+        scope: where the update lives.
+        num_embeddings: the number of vectors.
+        features: the size of each.
+        rank: that of the update, at least 1.
+        alpha: the factor is `alpha / rank`; by default it is 1.
+        collection: where the update is kept; in `"params"`, the two are called `lora_a` and `lora_b`.
+        dtype: the dtype of the computation; by default, what inputs and update promote to.
+        param_dtype: the dtype of a new update.
+        a_init: makes `a`; asked for a matrix `(1, num_embeddings * rank)`, as one row is used for each index.
+        b_init: makes `b`; asked for its shape.
+        promote_dtype: called with inputs, or what was looked up, and factors.
+
+    Returns:
+        The update, to `lookup` indices or to `attend` to vectors.
+
+    Raises:
+        LiftArgumentError: where the rank is not positive.
+        ScopeParamShapeError: where the stored update has other sizes.
+    """
+    update = Update("lora_embedding", scope, rank, collection, param_dtype, a_init, b_init)
+    update.check()
+    a, b = update.factors(None, (num_embeddings, rank), (rank, features), 1)
+    return LowRankEmbedding(a, b, lora_scale(alpha, rank), dtype, promote_dtype)

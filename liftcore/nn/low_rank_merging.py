@@ -1,0 +1,164 @@
+"""Low-rank updates merged into the kernels that they change, and taken out again.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from .. import meta
+from ..errors import LiftArgumentError
+from ..typing import Array, Path, Shape, Variables
+from .low_rank import LORA, factor_names, lora_scale
+
+__all__ = ["merge_lora", "unmerge_lora"]
+
+
+def merge_lora(variables: Variables, *, alpha: float | None, collection: str = LORA) -> Variables:
+    """The variables of the layer or model itself, with each update added to its kernel: it then costs nothing.
+
+    The sum is computed in `float32` at least and rounded to the dtype of the kernel. The updates may be stacked along
+    leading axes, as a lifted `scan` does it, if the kernels are too.
+
+    Example:
+        >>> kernel, a, b = jnp.ones((2, 2)), jnp.array([[1.0], [0.0]]), jnp.array([[0.0, 3.0]])
+        >>> variables = {"params": {"dense": {"kernel": kernel}}, "lora": {"dense": {"a": a, "b": b}}}
+        >>> merged = merge_lora(variables, alpha=2.0)
+        >>> merged
+        {'params': {'dense': {'kernel': Array([[1., 7.],
+               [1., 1.]], dtype=float32)}}}
+
+    Args:
+        variables: with the collection `params` and that of the updates.
+        alpha: that of the layers, which is not stored: it must be said again.
+        collection: that of the updates; `"params"` where they are among the parameters.
+
+    Returns:
+        All variables but the updates.
+
+    Raises:
+        LiftArgumentError: where there are no updates, or one has no kernel that it fits.
+    """
+    names, updates, rest = factor_names(collection), variables.get(collection, {}), dict(variables)
+    if not any(True for _ in _pairs(updates, names, ())):
+        raise LiftArgumentError(
+            "merge_lora",
+            f'expected updates in the collection "{collection}", given {sorted(variables)}.',
+            f"Pass what `init` of the layer with updates made, or add them: `variables | {{'{collection}': updates}}`. "
+            'Updates that are parameters are merged by `collection="params"`.',
+        )
+    params = _without(rest["params"], names) if collection == "params" else rest["params"]
+    rest.pop(collection)
+    return {**rest, "params": _moved("merge_lora", params, updates, names, alpha, jnp.add)}
+
+
+def unmerge_lora(
+    variables: Variables, updates: Mapping[str, Any], *, alpha: float | None, collection: str = LORA
+) -> Variables:
+    """The inverse of `merge_lora`: kernels without the updates, and the updates beside them.
+
+    Each of the two rounds once, so a kernel comes back within the last place of the larger of it and the merged one.
+
+    Example:
+        >>> updates = {"dense": {"a": jnp.array([[1.0]]), "b": jnp.array([[3.0]])}}
+        >>> unmerge_lora({"params": {"dense": {"kernel": jnp.array([[5.0]])}}}, updates, alpha=None)["params"]
+        {'dense': {'kernel': Array([[2.]], dtype=float32)}}
+
+    Args:
+        variables: what `merge_lora` returned.
+        updates: the collection `lora` that it was given; of `"params"`, at least the `lora_a` and `lora_b`.
+        alpha: that of the layers, which is not stored: it must be said again.
+        collection: that of the updates.
+
+    Raises:
+        LiftArgumentError: where an update has no kernel that it fits.
+    """
+    names = factor_names(collection)
+    moved = _moved("unmerge_lora", variables["params"], updates, names, alpha, jnp.subtract)
+    if collection != "params":
+        return {**variables, "params": moved, collection: updates}
+    for path, *factors in _pairs(updates, names, ()):
+        node = moved
+        for name in path:  # `_moved` copied the dicts on the way
+            node = node[name]
+        node.update(zip(names, factors, strict=True))
+    return {**variables, "params": moved}
+
+
+def _moved(
+    where: str,
+    params: Mapping[str, Any],
+    updates: Mapping[str, Any],
+    names: tuple[str, str],
+    alpha: float | None,
+    by: Callable[..., Array],
+) -> Any:
+    """Parameters with each kernel that has an update moved by it; those without stay the same objects."""
+    result = dict(params)
+    for path, *factors in _pairs(updates, names, ()):
+        node = result
+        for name in path:
+            if name in node:
+                node[name] = dict(node[name])
+            node = node.get(name, {})
+        kernel_name = next((name for name in ("kernel", "embedding") if name in node), None)
+        if kernel_name is None:
+            raise LiftArgumentError(
+                where,
+                f'"lora/{"/".join(path)}" is the update of no kernel: "params" has none there.',
+                "Pass the parameters of the model that the updates were made for.",
+            )
+        kernel, (a, b) = meta.unbox(node[kernel_name]), map(meta.unbox, factors)
+        wide = jnp.promote_types(jnp.float32, kernel.dtype)
+        update = _product(where, path, kernel, a.astype(wide), b.astype(wide)) * lora_scale(alpha, a.shape[-1])
+        moved = by(kernel.astype(wide), update).astype(kernel.dtype)
+        node[kernel_name] = meta.replace_boxed(node[kernel_name], moved)
+    return result
+
+
+def _pairs(updates: Mapping[str, Any], names: tuple[str, str], path: Path) -> Iterator[tuple[Path, Any, Any]]:
+    """The updates below a path, each with the path of its layer."""
+    a, b = names
+    if a in updates and not isinstance(updates[a], Mapping):
+        yield path, updates[a], updates[b]
+    for name, below in updates.items():
+        if isinstance(below, Mapping):
+            yield from _pairs(below, names, (*path, name))
+
+
+def _without(params: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """The parameters that are no factors of updates."""
+    kept = {name: value for name, value in params.items() if name not in names or isinstance(value, Mapping)}
+    return {name: _without(value, names) if isinstance(value, Mapping) else value for name, value in kept.items()}
+
+
+def _product(where: str, path: Path, kernel: Array, a: Array, b: Array) -> Array:
+    """`a @ b` in the shape of the kernel, for each index of the leading axes that all three share.
+
+    The factors of an equation have all dimensions of the kernel, some of them 1, and are multiplied as they are.
+    """
+    n = a.ndim + b.ndim - 2 - kernel.ndim
+    lead, rank = a.shape[: max(n, 0)], a.shape[-1]
+    if _spans(kernel.shape, a.shape[:-1], b.shape[:-1]) and b.shape[-1] == rank:
+        return jnp.einsum("...r,...r->...", a, b, precision="highest")
+    if n < 0 or b.shape[: n + 1] != (*lead, rank) or a.shape[:-1] + b.shape[n + 1 :] != kernel.shape:
+        raise LiftArgumentError(
+            where,
+            f"the update at {'/'.join(path)} has shapes {a.shape} and {b.shape}, which do not make {kernel.shape}.",
+            "Updates and kernels must be stacked alike, and along leading axes.",
+        )
+    left = a.reshape(*lead, math.prod(a.shape[n:-1]), rank)
+    right = b.reshape(*lead, rank, math.prod(b.shape[n + 1 :]))
+    return jnp.matmul(left, right, precision="highest").reshape(kernel.shape)
+
+
+def _spans(shape: Shape, a: Shape, b: Shape) -> bool:
+    """Whether two shapes with as many dimensions as a third one broadcast to it."""
+    if not len(a) == len(b) == len(shape):
+        return False
+    return all({size} <= {i, j} <= {size, 1} for size, i, j in zip(shape, a, b, strict=True))
