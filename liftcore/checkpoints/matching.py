@@ -19,7 +19,7 @@ from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, PyTree
 from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarked
 
-__all__ = ["match_state"]
+__all__ = ["Comparison", "compare", "match_state"]
 
 _MAX_COMPARISONS = 50_000
 """How many pairs of names are compared to find the closest ones, which takes about a second."""
@@ -71,6 +71,32 @@ def match_state(
     Raises:
         SerializationError: if something does not fit; it names every path, with the closest name on the other side.
     """
+    match = compare(target, state, where=where, filter=filter, strict=strict, cast=cast)
+    return match.restored({path: converted(leaf, saved) for path, (leaf, saved) in match.pairs.items()})
+
+
+class Comparison(NamedTuple):
+    """A target and what was saved of it, which fit; what takes the place of what is in the target may be made now.
+
+    Attributes:
+        marked: the target, with each typed key as one leaf.
+        spec: its state.
+        pairs: for each path that is restored, the leaf of the target and that which was saved.
+    """
+
+    marked: PyTree
+    spec: Any
+    pairs: Mapping[Path, tuple[Any, Any]]
+
+    def restored(self, new: Mapping[Path, Any]) -> Any:
+        """A tree like the target, with new leaves at some paths."""
+        return from_state_dict(self.marked, _filled(self.spec, (), new))
+
+
+def compare(
+    target: PyTree, state: Any, *, where: str, filter: Filter = True, strict: bool = True, cast: bool = False
+) -> Comparison:
+    """What `match_state` does before it converts anything; see there."""
     marked = _with_marks(target)
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
@@ -80,8 +106,7 @@ def match_state(
     beside = {path: leaf for path, leaf in saved.items() if path not in expected and takes(path, leaf)}
     found = {path: saved[path] for path in taken if path in saved} | beside
     _check(where, taken, found, strict, cast, bool(expected))
-    new = {path: converted(leaf, found[path]) for path, leaf in taken.items() if path in found}
-    return from_state_dict(marked, _filled(spec, (), new))
+    return Comparison(marked, spec, {path: (leaf, found[path]) for path, leaf in taken.items() if path in found})
 
 
 def _with_marks(target: PyTree) -> PyTree:
