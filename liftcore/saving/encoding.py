@@ -112,6 +112,8 @@ class Plan:
         """Adds a tree that is that many levels below the whole."""
         _check_depth(depth)
         if type(tree) is dict:
+            if _CHUNKED in tree:
+                raise StateError(f"the name {_CHUNKED!r} says that something is a large array.", "Choose another name.")
             self._add_items(tree.items(), depth, self._packer.pack_map_header(len(tree)), keyed=True)
         elif type(tree) is list:
             self._add_items(enumerate(tree), depth, self._packer.pack_array_header(len(tree)), keyed=False)

@@ -1,0 +1,149 @@
+"""Bytes from anyone: an error that says what is wrong, or what was saved; never anything else.
+
+`--full` runs 20,000 mutated files.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from liftcore.checkpoints import files, layout, match_state
+from liftcore.errors import SerializationError
+from liftcore.saving import encoding
+from liftcore.serialization import msgpack_serialize, to_state_dict
+
+TREES: list[Any] = [
+    {"params": {f"layer_{i}": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.ones(3, "f4")} for i in range(3)}},
+    {"key": to_state_dict(jax.random.key(3)), "n": 3, "f": 1.5, "t": "text", "b": b"bytes", "none": None, "c": 2j},
+    {"flags": np.array([True, False]), "scalar": np.float16(2), "list": [1, [np.zeros((0, 4))]], "e": {}},
+    {"large": np.arange(4.0).reshape(2, 2), "after": np.ones(2)},
+    np.arange(300, dtype=np.int16),
+]
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(encoding, "_MAX_CHUNK_BYTES", 600)
+    CHECKED = [b"".join(bytes(part) for part in layout.parts_of(tree)) for tree in TREES]
+    PLAIN = [msgpack_serialize(tree) for tree in TREES]
+    patch.setattr(encoding, "_MAX_CHUNK_BYTES", 16)  # it has large arrays, in pieces
+    CHECKED[3] = b"".join(bytes(part) for part in layout.parts_of(TREES[3]))
+    PLAIN[3] = msgpack_serialize(TREES[3])
+VALUES = {msgpack_serialize(tree) for tree in TREES}
+CASES = [100, *[495] * 40]
+"""How many mutations in a case, each of them of a file with checksums and of one without: 20,000 of the first kind."""
+
+
+def flip(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def cut(data: bytes, chance: random.Random) -> bytes:
+    return data[: chance.randrange(len(data))]
+
+
+def splice(data: bytes, chance: random.Random) -> bytes:
+    other = chance.choice(CHECKED + PLAIN)
+    start, stop = sorted(chance.randrange(len(other)) for _ in range(2))
+    at, length = chance.randrange(len(data)), chance.choice((0, stop - start, chance.randrange(20)))
+    return data[:at] + other[start:stop] + data[at + length :]
+
+
+def insert(data: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(data) + 1)
+    return data[:at] + chance.randbytes(chance.choice((1, 2, 5, 40))) + data[at:]
+
+
+def repeat(data: bytes, chance: random.Random) -> bytes:
+    start, stop = sorted(chance.randrange(len(data)) for _ in range(2))
+    return data[:stop] + data[start:]
+
+
+def headers(data: bytes, chance: random.Random) -> bytes:
+    """A byte that announces something else, or an enormous amount of it."""
+    at = chance.randrange(len(data))
+    head = chance.choice([bytes([first]) for first in range(0x80, 0xE0)])
+    return data[:at] + head + chance.choice((b"", b"\xff\xff\xff\xff", b"\x7f" * 8)) + data[at + 1 :]
+
+
+MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [flip, flip, cut, splice, insert, repeat, headers]
+
+
+def load(data: bytes, checksums: bool) -> Any:
+    return files._read(layout.state_in(io.BytesIO(data), len(data), checksums))
+
+
+@pytest.mark.parametrize("seed", range(len(CASES)))
+def test_mutated_files_are_errors_or_what_was_saved(seed):
+    chance, read = random.Random(seed), 0
+    for _ in range(CASES[seed]):
+        index, mutation = chance.randrange(len(TREES)), chance.choice(MUTATIONS)
+        data = mutation(CHECKED[index], chance)
+        try:
+            found = load(data, checksums=True)
+        except SerializationError:
+            pass
+        else:
+            assert msgpack_serialize(found) in VALUES, mutation
+        try:  # without checksums a number may be another one, and all the same nothing but plain data comes out
+            found = load(mutation(PLAIN[index], chance), checksums=False)
+            read += 1
+            msgpack_serialize(found)
+            match_state(TREES[index], found)
+        except SerializationError:
+            pass
+    assert 0 < read < CASES[seed]
+
+
+def test_what_was_not_mutated_is_read():
+    for checked, plain in zip(CHECKED, PLAIN, strict=True):
+        assert msgpack_serialize(load(checked, True)) == msgpack_serialize(load(plain, False))
+
+
+def test_every_flipped_bit_is_found():
+    data = b"".join(bytes(part) for part in layout.parts_of({"a": np.arange(3), "b": [1, b"c"]}))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(SerializationError):
+            load(bytes(damaged), True)
+
+
+@pytest.mark.parametrize("inner", [b"\x81\xa1a", b"\x91"])
+def test_depth_is_bounded(inner):
+    for depth in (127, 128, 100_000):
+        data = inner * depth + b"\xc0"
+        if depth == 127:
+            assert load(data, False)
+        else:
+            with pytest.raises(SerializationError, match="levels deep"):
+                load(data, False) if depth > 128 else load(inner * 130 + b"\xc0", False)
+
+
+HOSTILE = [
+    b"\xc7\xff\x05" + bytes(255),  # an extension of an unknown type
+    b"\xc7\x09\x01\x93\x91\x04\xa3abc\xc4\x00",  # a dtype that is none
+    b"\xc7\x0b\x01\x93\x91\x04\xa5int32\xc4\x00",  # four numbers in no bytes
+    b"\xc7\x13\x01\x93\x92\xcf" + b"\xff" * 8 + b"\x00\xa4int8\xc4\x00",  # an empty array with an enormous axis
+    b"\xc7\x0c\x01\x93\x91\xff\xa5int32\xc4\x00\x00",  # a negative length
+    b"\x82\xa1a\x01\xa1a\x02",  # a name twice
+    b"\x81\xc0\x01",  # a name that is none
+    b"\x81\xc4\x01a\x01",
+    b"\x81\x91\x01\x01",
+    b"\xc1",
+    b"",
+    b"\xa2\xff\xff",  # no text
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+def test_what_nobody_writes_is_an_error(data):
+    with pytest.raises(SerializationError):
+        load(data, False)
