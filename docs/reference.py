@@ -22,7 +22,8 @@ PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
     "liftcore.filters", "liftcore.rng",
-    "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.typing",
+    "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor",
+    "liftcore.typing",
     "liftcore.training", "liftcore.generation",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",

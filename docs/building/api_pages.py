@@ -1,0 +1,120 @@
+"""Makes the pages of the API reference, with all signatures and arguments: a hook of MkDocs.
+
+`docs/api.md` lists every public name with one line. In the site each section of it is a page as well, which no file
+holds: it is made here from the same list, and mkdocstrings fills in what the docstrings say. A name that several
+packages offer is explained once, where it comes first; its other entries lead there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from docs import reference  # noqa: E402 - from the repository, wherever MkDocs was started
+
+__all__ = ["api_pages", "entries", "on_config", "on_files", "on_page_markdown"]
+
+_ITEM = re.compile(r"^- `(\w+)`:", re.MULTILINE)
+
+
+@functools.cache
+def entries() -> dict[str, str]:
+    """For each public name, such as `liftcore.vmap`, the entry that explains it."""
+    found = {section: section for section in reference.SECTIONS}
+    first: dict[int, str] = {}  # what is explained already, by identity
+    for section in reference.SECTIONS:
+        owner = reference._named(section)
+        for name in reference._names(section, owner):
+            path, value = f"{section}.{name}", _value(owner, name)
+            if inspect.ismodule(value):
+                found[path] = value.__name__
+            elif path not in found:
+                found[path] = first.setdefault(id(value), path) if _is_explained(path, value) else path
+    return found
+
+
+def api_pages() -> dict[str, str]:
+    """The text of each page of the reference, by its path in the site."""
+    return {_page(section): _text(section) for section in reference.SECTIONS}
+
+
+def on_config(config: Any) -> Any:
+    """Called by MkDocs: puts the pages below "API" in the navigation, package by package."""
+    packages: dict[str, list[dict[str, str]]] = {}
+    for section in reference.SECTIONS:
+        packages.setdefault(section.partition(".")[0], []).append({section: _page(section)})
+    below = ["api.md", *({package: list(pages)} for package, pages in packages.items())]
+    config.nav = [{"API": below} if item == {"API": "api.md"} else item for item in config.nav]
+    return config
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Called by MkDocs: adds the pages."""
+    from mkdocs.structure.files import File
+
+    for path, text in api_pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Called by MkDocs: the names that `api.md` lists lead to their entries."""
+    if page.file.src_uri != "api.md":
+        return markdown
+    lead, *sections = re.split(r"^## ", markdown, flags=re.MULTILINE)
+    return lead + "".join(f"## {_linked(text)}" for text in sections)
+
+
+def _linked(text: str) -> str:
+    section = text.partition("\n")[0].strip()
+    known = entries()
+    return _ITEM.sub(lambda m: f"- [`{m[1]}`][{known[f'{section}.{m[1]}']}]:", text)
+
+
+def _page(section: str) -> str:
+    return f"api/{section}.md"
+
+
+def _text(section: str) -> str:
+    owner = reference._named(section)
+    names = sorted(reference._names(section, owner))
+    if inspect.isclass(owner):
+        options = {"heading_level": 1, "show_root_full_path": True, "inherited_members": True}
+        lines = [f"      {option}: {str(value).lower()}\n" for option, value in options.items()]
+        members = [f"        - {name}\n" for name in [*names, "__call__"]]
+        return f"::: {section}\n    options:\n{''.join(lines)}      members:\n{''.join(members)}"
+    lead = reference._lead(section, owner)
+    return f"# {section} {{ #{section} }}\n\n{lead}" + "".join(_entry(section, owner, name) for name in names)
+
+
+def _entry(section: str, owner: Any, name: str) -> str:
+    """One name: in full, or a line that says what it is and where to read on."""
+    path, value = f"{section}.{name}", _value(owner, name)
+    target = entries()[path]
+    if inspect.ismodule(value):
+        return f"## `{name}`\n\nModule: see [`{target}`][{target}].\n\n"
+    line = reference._line(section, owner, name)
+    if target != path or path in reference.SECTIONS:
+        return f"## `{name}`\n\n{line} See [`{target}`][{target}].\n\n"
+    if not _is_explained(path, value):
+        return f"## `{name}` {{ #{path} }}\n\n{line}\n\n"
+    return f"::: {path}\n\n"
+
+
+def _value(owner: Any, name: str) -> Any:
+    return getattr(owner, name) if inspect.ismodule(owner) else inspect.getattr_static(owner, name)
+
+
+def _is_explained(path: str, value: Any) -> bool:
+    """Whether a name has a docstring of its own to show: it is ours, and no other name of something."""
+    ours = (getattr(value, "__module__", None) or "").partition(".")[0] in reference.PACKAGES
+    return ours and callable(value) and path not in reference.BY_HAND and path.rpartition(".")[0] != "liftcore.typing"
