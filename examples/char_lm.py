@@ -1,0 +1,216 @@
+"""Train a small GPT on the characters of Python's own documentation, and let it write.
+
+Run it with `python examples/char_lm.py`. It takes a few minutes on two CPU cores, and leaves checkpoints and a picture
+of the losses in `examples/out/char_lm/`. If it is stopped, however that happens, `--resume` goes on from the last
+checkpoint, and ends with the bytes that an unbroken run ends with.
+
+- `nn.scan(nn.remat(Block))` runs the layers as one, over stacked parameters, and stores no activations in between,
+- `accumulate_gradients` takes the gradients of a batch from one part of it after the other,
+- `TrainState` is the state of the run, which `Checkpoints` saves, with the position in the data, in a folder,
+- `nn.generate` reads a prompt at once, and adds one character after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+import liftcore
+import linen_like as nn
+from liftcore.checkpoints import Checkpoints
+from liftcore.training import TrainState, accumulate_gradients
+
+TEXT = "\n\n".join(topics[name] for name in sorted(topics))
+ALPHABET = sorted(set(TEXT))
+TOKENS = np.searchsorted(ALPHABET, list(TEXT)).astype(np.int32)
+HALF = jnp.bfloat16
+PROMPTS = ("The ", 'The "while" statement ', "If an exception is raised, ")
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A layer: attention over the characters before, then a network for each character, both added to the input."""
+
+    heads: int
+    decode: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, None]:
+        """Map `x`, the carry of the scan, to the next carry; there is nothing to stack."""
+        width = x.shape[-1]
+        attend = nn.MultiHeadAttention(
+            self.heads,
+            dtype=HALF,
+            use_bias=False,
+            is_causal=True,
+            rotary=nn.rotary_embedding,
+            decode=self.decode,
+            ragged_cache=True,
+        )
+        x = x + attend(nn.RMSNorm(dtype=HALF)(x))
+        y = nn.gelu(nn.Dense(4 * width, dtype=HALF)(nn.RMSNorm(dtype=HALF)(x)))
+        return x + nn.Dense(width, dtype=HALF)(y), None
+
+
+class GPT(nn.Module):
+    """Layers over embedded characters. Computed in bfloat16, with parameters and logits in float32."""
+
+    layers: int
+    width: int
+    heads: int
+    decode: bool = False
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Map `tokens`, `(batch, length)`, to the logits of the character after each of them."""
+        words = nn.Embed(len(ALPHABET), self.width, dtype=HALF, name="words")
+        blocks = nn.scan(
+            nn.remat(Block), length=self.layers, variable_axes={"params": 0, "cache": 0}, split_rngs={"params": True}
+        )
+        x, _ = blocks(self.heads, self.decode, name="blocks")(words(tokens))
+        return nn.Dense(len(ALPHABET), name="head")(nn.RMSNorm(name="norm")(x))
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def batch_at(position: int, args: argparse.Namespace) -> np.ndarray:
+    """Return the batch at a position in the data: windows of the text, each once per epoch, in an order of its own."""
+    size = args.length + 1
+    windows = len(TOKENS) * 9 // 10 // size  # the last tenth is for testing
+    epoch, number = divmod(position, windows // args.batch_size)
+    order = np.random.default_rng([args.seed, epoch]).permutation(windows)
+    starts = order[number * args.batch_size : (number + 1) * args.batch_size] * size
+    return TOKENS[starts[:, None] + np.arange(size)]
+
+
+def make_step(model: GPT, parts: int) -> Any:
+    """Return the compiled step of training, `(state, batch) -> (state, loss)`, and the compiled loss."""
+
+    def loss_fn(scope: liftcore.Scope, batch: jax.Array) -> jax.Array:
+        logits = model.clone(parent=scope)(batch[:, :-1])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]).mean()
+
+    gradients = liftcore.apply(accumulate_gradients(loss_fn, parts))
+
+    def step(state: TrainState, batch: jax.Array) -> tuple[TrainState, jax.Array]:
+        loss, grads = gradients({"params": state.params}, batch)
+        return state.apply_gradients(grads=grads["params"]), loss
+
+    return jax.jit(step, donate_argnums=0), jax.jit(liftcore.apply(loss_fn))
+
+
+def start(model: GPT, args: argparse.Namespace) -> dict[str, Any]:
+    """Make what a run consists of, and what a checkpoint holds: all that the next step depends on."""
+    schedule = optax.warmup_cosine_decay_schedule(0.0, args.learning_rate, min(50, args.steps // 4), args.steps)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
+    params = jax.jit(model.init)(jax.random.key(args.seed), jnp.zeros((1, args.length), jnp.int32))["params"]
+    state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer).replace(step=jnp.array(0))
+    return {"state": state, "position": 0, "losses": np.full((args.steps, 2), np.nan, np.float32)}
+
+
+def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argparse.Namespace) -> dict[str, Any]:
+    """Train to the last step, under a progress bar, and save every so often."""
+    step, loss_of = make_step(model, args.accumulate)
+    starts = np.linspace(len(TOKENS) * 9 // 10, len(TOKENS) - args.length - 1, args.batch_size).astype(int)
+    held_out = TOKENS[starts[:, None] + np.arange(args.length + 1)]
+    state, position, losses = run["state"], run["position"], np.array(run["losses"])
+    with tqdm(total=args.steps, initial=position, desc="compiling …", unit="step") as bar:
+        while position < args.steps:
+            state, loss = step(state, batch_at(position, args))
+            losses[position, 0] = loss
+            position += 1
+            if position % args.save_every == 0 or position == args.steps:
+                losses[position - 1, 1] = loss_of({"params": state.params}, held_out)
+                run = {"state": state, "position": position, "losses": losses}
+                checkpoints.save(position, run)
+                bar.set_postfix(loss=f"{loss:.3f}", test_loss=f"{losses[position - 1, 1]:.3f}")
+            bar.set_description("training")
+            bar.update()
+    return run
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+def write(model: GPT, params: Any, args: argparse.Namespace) -> list[str]:
+    """Return the prompts with what follows on them; they are one batch, which is read at once."""
+    found = nn.generate(
+        model.clone(decode=True),
+        {"params": params},
+        [np.searchsorted(ALPHABET, list(prompt)) for prompt in PROMPTS],
+        max_new_tokens=args.new_tokens,
+        key=jax.random.key(args.seed + 1),
+        temperature=0.7,
+        top_p=0.95,
+    )
+    new = [[ALPHABET[token] for token in tokens] for tokens in np.asarray(found.tokens)]
+    return [prompt + "".join(text) for prompt, text in zip(PROMPTS, new, strict=True)]
+
+
+def draw(losses: np.ndarray, path: Path) -> None:
+    """Draw the losses of training and, where it was measured, of testing."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    steps, measured = np.arange(1, len(losses) + 1), np.isfinite(losses[:, 1])
+    axes.plot(steps, losses[:, 0], color="#9fb3c8", label="training, each step")
+    axes.plot(steps[measured], losses[measured, 1], color="#d9480f", marker=".", label="testing")
+    axes.set(xlabel="step", ylabel="cross entropy per character (nats)", title="A small GPT on Python's documentation")
+    axes.legend()
+    figure.savefig(path)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name, default, text in (
+        ("steps", 600, "steps of training"),
+        ("batch-size", 32, "windows of text in a batch"),
+        ("accumulate", 2, "parts of a batch that are computed one after the other"),
+        ("length", 128, "characters in a window"),
+        ("layers", 4, "layers"),
+        ("width", 128, "features of a character"),
+        ("heads", 4, "heads of attention"),
+        ("save-every", 50, "steps between two checkpoints"),
+        ("new-tokens", 300, "characters to write at the end, or 0"),
+        ("seed", 0, "seed of parameters, batches and samples"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="its maximum (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out/char_lm", help="folder to write to")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint there")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, or go on with it; draw; write."""
+    args = arguments()
+    model = GPT(args.layers, args.width, args.heads)
+    with Checkpoints(args.out) as checkpoints:
+        run, latest = start(model, args), checkpoints.latest()
+        if latest is not None and not args.resume:
+            sys.exit(f"{args.out} holds a run, up to step {latest}: pass --resume to go on, or another --out")
+        if latest is not None:
+            run = checkpoints.restore(run)
+            print(f"going on from step {latest}")
+        run = train(model, run, checkpoints, args)
+    draw(run["losses"], args.out / "losses.png")
+    print(f"test loss: {run['losses'][-1, 1]:.3f} nats per character; picture: {args.out / 'losses.png'}")
+    for text in write(model, run["state"].params, args) if args.new_tokens else ():
+        print(f"\n---\n{text}")
+
+
+if __name__ == "__main__":
+    main()
