@@ -26,28 +26,24 @@ COUNTERPARTS = {
     "flax.traverse_util": ("liftcore.traverse_util",),
     "flax.training": (),
     "flax.jax_utils": (),
+    "flax.metrics": (),
 }
 """Of each part of flax, where its names are looked for."""
-
-_FLAX_S_OWN = "that of flax: it needs no Linen module, and takes the variables and the `apply` of one here"
-_TRAVERSALS = "`flatten_dict`, change the entries, `unflatten_dict`; or `path_aware_map`"
 
 INSTEAD = {
     "flax": {
         "config": "nothing: there are no global options",
         "configurations": "nothing: there are no global options",
         "core": "`liftcore`, see below",
-        "cursor": "`dataclasses.replace` and `liftcore.copy`; for leaves `liftcore.traverse_util.path_aware_map`",
         "experimental": "nothing",
         "ids": "nothing",
         "io": "`pathlib`, or the files of `orbax.checkpoint`",
         "jax_utils": "JAX itself, see below",
         "linen": "`linen_like`, see below",
-        "metrics": "nothing: they need no module; see `flax.metrics`, or `clu`",
+        "metrics": "see below",
         "nnx": "`nnx_like`, see [Coming from NNX](from-nnx.md)",
         "testing": "nothing",
         "traceback_util": "nothing: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
-        "training": "see below",
         "version": '`importlib.metadata.version("liftcore")`',
     },
     "flax.core": {
@@ -68,31 +64,21 @@ INSTEAD = {
     "flax.serialization": {
         "is_serializable": "nothing: `to_state_dict` takes apart every pytree that JAX knows",
     },
-    "flax.traverse_util": {
-        "ModelParamTraversal": "`path_aware_map`",
-        "Traversal": _TRAVERSALS,
-        "TraverseAttr": _TRAVERSALS,
-        "TraverseCompose": _TRAVERSALS,
-        "TraverseEach": _TRAVERSALS,
-        "TraverseFilter": _TRAVERSALS,
-        "TraverseId": _TRAVERSALS,
-        "TraverseItem": _TRAVERSALS,
-        "TraverseMerge": _TRAVERSALS,
-        "TraverseTree": "`jax.tree.map`",
-        "t_identity": _TRAVERSALS,
-    },
     "flax.training": {
-        "checkpoints": "`orbax.checkpoint`; for one file `liftcore.serialization.to_bytes`, written with `pathlib`",
-        "common_utils": "`jax.device_put` with a sharding for `shard`; `jax.nn.one_hot`; `jax.tree.map(jnp.stack, …)`",
-        "dynamic_scale": f"{_FLAX_S_OWN}",
-        "early_stopping": f"{_FLAX_S_OWN}",
-        "lr_schedule": "the schedules of `optax`",
+        "checkpoints": "`liftcore.checkpoints`; sharded and asynchronous ones are `orbax.checkpoint`'s",
+        "common_utils": (
+            "`jax.device_put(batch, sharding)` for `shard`, `jax.random.split` for `shard_prng_key`, `jax.nn.one_hot`, "
+            "`jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)` for `stack_forest`, `jax.device_get`"
+        ),
+        "dynamic_scale": "the same names in `liftcore.training`",
+        "early_stopping": "the same names in `liftcore.training`",
+        "lr_schedule": "`optax.warmup_cosine_decay_schedule` and `optax.join_schedules`",
         "orbax_utils": "`orbax.checkpoint`, which takes the variables as they are",
         "prefetch_iterator": "`grain`, or any loader that prefetches",
-        "train_state": (
-            "that of flax, with `apply_fn=model.apply`; or a `liftcore.struct.dataclass` of step, variables and the "
-            "state of optax"
-        ),
+        "train_state": "the same names in `liftcore.training`",
+    },
+    "flax.metrics": {
+        "tensorboard": "`SummaryWriter` of `tensorboardX`, or `metric_writers` of `clu`",
     },
     "flax.jax_utils": {
         "pad_shard_unpad": "`jnp.pad` and `jax.device_put` with a sharding",

@@ -16,7 +16,9 @@ functions out of it. JAX's transformations are here for such functions, lifted, 
     filters        liftcore.filters; of these also here: DenyList
     frozen dicts   FrozenDict, freeze, unfreeze, copy, pop, pretty_repr
     boxes          liftcore.meta; of these also here: AxisMetadata, unbox
-    on a mesh      init_sharded
+    on a mesh      init_sharded; liftcore.mesh_specs
+    edits          liftcore.cursor
+    on disk        liftcore.checkpoints
     the rest       liftcore.errors, lazy, meta, rng, serialization, statics, struct, frozen_dict, traverse_util, typing
 """
 

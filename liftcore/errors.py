@@ -10,6 +10,7 @@
     ├── filters:   InvalidFilterError, UnmatchedFilterError
     ├── lifts:     AxisSizeError, CarryTypeError, LoopInvarianceError, LiftArgumentError
     ├── checks:    TooManyTracesError
+    ├── edits:     CursorFindError
     └── bytes:     SerializationError, CheckpointInUseError
 
     NotSharedWarning: what is compiled is not kept
@@ -213,6 +214,10 @@ class LoopInvarianceError(LiftError, ValueError):
 
 class LiftArgumentError(LiftError, ValueError):
     """An argument of a lifted transformation, or of the function it returned, cannot be used as given."""
+
+
+class CursorFindError(LiftError, LookupError):
+    """A cursor was to find the one value for which a condition holds, and there is none, or more than one."""
 
 
 class TooManyTracesError(LiftError, AssertionError):

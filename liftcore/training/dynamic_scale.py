@@ -15,7 +15,8 @@ from ..typing import Array, PyTree
 
 __all__ = ["DynamicScale", "DynamicScaleResult"]
 
-_TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_TINY, _MAX = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+"""Of dtype float32, which the scale has after the first step: a Python number would take the dtype of the loss."""
 
 
 class DynamicScaleResult(NamedTuple):
@@ -52,7 +53,8 @@ class DynamicScale(PyTreeNode):
         backoff_factor: by which it shrinks after a step with gradients that are not finite.
         growth_interval: after how many finite steps in a row it grows.
         fin_steps: the number of finite steps since it changed.
-        scale: the factor.
+        scale: the factor. As a Python number, as at first, it takes the dtype of the loss: 65536 is infinite in
+            float16, so that the first step of a loss in float16 is left out. Return losses in float32.
         minimum_scale: what the scale never falls below, by default the smallest normal float32; None for no limit.
     """
 
@@ -61,7 +63,7 @@ class DynamicScale(PyTreeNode):
     growth_interval: int = field(pytree_node=False, default=2000)
     fin_steps: Any = 0
     scale: Any = 65536.0
-    minimum_scale: float | None = field(pytree_node=False, default=_TINY)
+    minimum_scale: Any = field(pytree_node=False, default=_TINY)
 
     def value_and_grad(
         self,

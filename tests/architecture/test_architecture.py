@@ -27,6 +27,8 @@ LEVELS = (
         "traverse_util",
         "frozen_dict",
         "texts",
+        "cursor",
+        "traversals",
     },
     {"scopes", "saving", "serialization"},
     {"pipeline", "entry", "checkpoints"},

@@ -1,0 +1,321 @@
+"""`cursor`: edits of nested containers that leave what was given as it is.
+
+Example:
+    >>> config = {"layers": [{"width": 3}, {"width": 4}], "name": "mlp"}
+    >>> cursor(config)["layers"][0]["width"].set(5)
+    {'layers': [{'width': 5}, {'width': 4}], 'name': 'mlp'}
+    >>> edit = cursor(config)
+    >>> edit["layers"][1]["width"] *= 10
+    >>> edit["name"] = "wide"
+    >>> edit.build(), config["name"]
+    ({'layers': [{'width': 3}, {'width': 40}], 'name': 'wide'}, 'mlp')
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .errors import CursorFindError, LiftArgumentError, shown
+from .frozen_dict import FrozenDict
+
+__all__ = ["Cursor", "cursor"]
+
+A = TypeVar("A")
+
+
+def cursor(obj: A) -> Cursor[A]:
+    """A cursor at a container: a dict or another mapping, a list, a tuple, a named tuple, or a dataclass.
+
+    Example:
+        >>> state = {"params": {"dense": {"kernel": 2.0, "bias": 1.0}}}
+        >>> cursor(state).apply_update(lambda path, value: 0.0 if path.endswith("bias") else value).build()
+        {'params': {'dense': {'kernel': 2.0, 'bias': 0.0}}}
+
+    Args:
+        obj: the container.
+    """
+    return Cursor(obj)
+
+
+class _Step(NamedTuple):
+    """The way from a container to something in it.
+
+    Attributes:
+        key: the key, the index from the front, or the name of the field.
+        field: whether it is the name of a field.
+    """
+
+    key: Any
+    field: bool
+
+
+class Cursor(Generic[A]):
+    """A place in nested containers, and the edits below it that have been asked for.
+
+    Items and fields of a container are cursors too. Those of anything else, an array, say, are what they are. Operators
+    and comparisons work on the value, edits included, so `edit["w"] += 1` is an edit.
+
+    Args:
+        obj: the value at that place.
+    """
+
+    __slots__ = ("_assigned", "_below", "_parent", "_step", "_value")
+    __hash__ = None  # type: ignore[assignment]  # it equals values that may change
+    _value: A
+    _parent: Cursor[Any] | None
+    _step: _Step
+    _below: dict[_Step, Cursor[Any]]
+    _assigned: bool
+
+    def __init__(self, obj: A) -> None:
+        self._place(obj, None, _Step(None, False), False)
+
+    def _place(self, value: A, parent: Cursor[Any] | None, step: _Step, assigned: bool) -> None:
+        fields: dict[str, Any] = {
+            "_value": value,
+            "_parent": parent,
+            "_step": step,
+            "_below": {},
+            "_assigned": assigned,
+        }
+        for name, field in fields.items():
+            object.__setattr__(self, name, field)
+
+    # -- reading and editing -------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        if not _is_container(self._value):
+            return operator.getitem(self._value, key)  # type: ignore[call-overload]
+        return self._child(self._step_to(key, field=False))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Cursor.__slots__:  # of a cursor that is being made
+            raise AttributeError(name)
+        fields = _fields(self._value)
+        if name in fields:
+            return self._child(_Step(name, True))
+        if _is_container(self._value) and not fields:
+            text = f"{shown(self._value)} has no fields; write `[{name!r}]` for an item"
+            raise AttributeError(text, name=name, obj=self)
+        return getattr(self._value, name)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not _is_container(self._value):
+            what = f"{shown(self._value)} is no container, so that no item of it can be edited."
+            raise LiftArgumentError(self._where(), what, "Set all of it; of an array `.set(array.at[…].set(…))`.")
+        self._assign(self._step_to(key, field=False), value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _fields(self._value):
+            fields = ", ".join(_fields(self._value)) or "none"
+            what = f"{shown(self._value)} has no field {name!r} (its fields: {fields})."
+            raise LiftArgumentError(self._where(), what, f"Write `[{name!r}]` for an item.")
+        self._assign(_Step(name, True), value)
+
+    def set(self, value: Any) -> Any:
+        """Sets the value here.
+
+        Returns:
+            The whole, from the outermost container, with this edit and those before it.
+        """
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        if self._parent is None:
+            return value
+        self._parent._assign(self._step, value)
+        return root.build()
+
+    def build(self) -> A:
+        """The value here with all edits below. What was not edited is the object that it was."""
+        new = {step: child.build() for step, child in self._below.items() if child._is_edited()}
+        return _replaced(self._value, new) if new else self._value
+
+    # -- many at once --------------------------------------------------------------------------------------------------
+
+    def apply_update(self, update_fn: Callable[[str, Any], Any]) -> Cursor[A]:
+        """Sets many values below.
+
+        Args:
+            update_fn: called as `update_fn(path, value)` with each value below, containers first, and a path such as
+                `"layers/0/width"`. Where it returns another object, that is the new value, and nothing in it is asked.
+
+        Returns:
+            This cursor.
+        """
+        self._update_below(update_fn, "")
+        return self
+
+    def find(self, cond_fn: Callable[[str, Any], bool]) -> Cursor[Any]:
+        """The cursor at the one value below for which a condition holds; see `find_all`.
+
+        Args:
+            cond_fn: called as `cond_fn(path, value)`.
+
+        Raises:
+            CursorFindError: if there is none, or more than one.
+        """
+        found = list(self.find_all(cond_fn))
+        if len(found) == 1:
+            return found[0]
+        places = [one._path() for one in found[:4]]
+        what = f"the condition holds at {len(found)} places ({', '.join(places)})." if found else "it holds nowhere."
+        fix = "Ask for more of the path, or use `find_all`." if found else "Paths are such as `layers/0/kernel`."
+        raise CursorFindError(f"find {self._where()}", what, fix)
+
+    def find_all(self, cond_fn: Callable[[str, Any], bool]) -> Iterator[Cursor[Any]]:
+        """The cursors at all values below for which a condition holds, the outermost ones.
+
+        Args:
+            cond_fn: called as `cond_fn(path, value)` with each value below, containers first, and a path such as
+                `"layers/0/width"`. Nothing is looked for in a value for which it holds.
+        """
+        yield from self._found(cond_fn, "")
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.build())  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Cursors at the items of a list or tuple; the keys of a mapping."""
+        value = self.build()
+        if isinstance(value, Mapping) or not _is_container(value):
+            return iter(value)  # type: ignore[call-overload,no-any-return]
+        return iter([child for _, child in self._children("")])
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.build()  # type: ignore[operator]
+
+    def __bool__(self) -> bool:
+        return bool(self.build())
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.build()!r})"
+
+    def _child(self, step: _Step) -> Cursor[Any]:
+        if step not in self._below:
+            value = getattr(self._value, step.key) if step.field else self._value[step.key]  # type: ignore[index]
+            self._below[step] = self._at(step, value, False)
+        return self._below[step]
+
+    def _at(self, step: _Step, value: Any, assigned: bool) -> Cursor[Any]:
+        child: Cursor[Any] = Cursor.__new__(Cursor)
+        child._place(value, self, step, assigned)
+        return child
+
+    def _assign(self, step: _Step, value: Any) -> None:
+        new = value.build() if isinstance(value, Cursor) else value
+        self._below[step] = self._at(step, new, True)
+
+    def _is_edited(self) -> bool:
+        return self._assigned or any(child._is_edited() for child in self._below.values())
+
+    def _step_to(self, key: Any, field: bool) -> _Step:
+        """A key as a step: one item has one step, whether counted from the front or the end, or named."""
+        if not isinstance(self._value, list | tuple):
+            if not isinstance(self._value, Mapping):
+                what = f"{shown(self._value)} has fields, no items."
+                raise LiftArgumentError(self._where(), what, f"Write `.{key}`.")
+            return _Step(key, False)
+        index = range(len(self._value))[operator.index(key)]
+        fields = _fields(self._value)
+        return _Step(fields[index], True) if fields else _Step(index, False)
+
+    def _children(self, prefix: str) -> Iterator[tuple[str, Cursor[Any]]]:
+        value = self.build()
+        keys: Any = _fields(value)
+        field = bool(keys)
+        if not field and _is_container(value):
+            keys = list(value) if isinstance(value, Mapping) else range(len(value))  # type: ignore[arg-type]
+        for key in keys:
+            step = _Step(key, field)
+            yield f"{prefix}/{key}" if prefix else str(key), self._child(step)
+
+    def _update_below(self, update_fn: Callable[[str, Any], Any], prefix: str) -> None:
+        for path, child in self._children(prefix):
+            value = child.build()
+            new = update_fn(path, value)
+            if new is not value:
+                child.set(new)
+            else:
+                child._update_below(update_fn, path)
+
+    def _found(self, cond_fn: Callable[[str, Any], bool], prefix: str) -> Iterator[Cursor[Any]]:
+        for path, child in self._children(prefix):
+            if cond_fn(path, child.build()):
+                yield child
+            else:
+                yield from child._found(cond_fn, path)
+
+    def _path(self) -> str:
+        if self._parent is None:
+            return ""
+        above = self._parent._path()
+        return f"{above}/{self._step.key}" if above else str(self._step.key)
+
+    def _where(self) -> str:
+        return f"cursor at /{self._path()}"
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    """The names of the fields of a named tuple or a dataclass."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return tuple(value._fields)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(field.name for field in dataclasses.fields(value) if field.init)
+    return ()
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, Mapping | list | tuple) or bool(_fields(value))
+
+
+def _replaced(value: Any, new: dict[_Step, Any]) -> Any:
+    """A container with other items, or fields, in the place of some of its own."""
+    items = {step.key: item for step, item in new.items()}
+    if isinstance(value, FrozenDict):
+        return value.copy(items)
+    if hasattr(value, "_replace"):
+        return value._replace(**items)
+    if isinstance(value, tuple):
+        return type(value)(items.get(index, item) for index, item in enumerate(value))
+    if isinstance(value, Mapping | list):
+        made: Any = copy.copy(value)
+        for key, item in items.items():
+            made[key] = item
+        return made
+    return dataclasses.replace(value, **items)
+
+
+def _value_of(operand: Any) -> Any:
+    return operand.build() if isinstance(operand, Cursor) else operand
+
+
+def _with_operators(cls: Any) -> None:
+    """Gives a class the operators of Python, which work on values."""
+
+    def unary(fn: Callable[[Any], Any]) -> Any:
+        return lambda self: fn(self.build())
+
+    def binary(fn: Callable[[Any, Any], Any], reflected: bool = False) -> Any:
+        if reflected:
+            return lambda self, other: fn(_value_of(other), self.build())
+        return lambda self, other: fn(self.build(), _value_of(other))
+
+    for name in ("neg", "pos", "abs", "invert"):
+        setattr(cls, f"__{name}__", unary(getattr(operator, f"__{name}__")))
+    for name in ("lt", "le", "eq", "ne", "gt", "ge"):
+        setattr(cls, f"__{name}__", binary(getattr(operator, name)))
+    arithmetic = "add sub mul truediv floordiv mod pow matmul lshift rshift and or xor"
+    for name in arithmetic.split():
+        fn = getattr(operator, f"__{name}__")
+        setattr(cls, f"__{name}__", binary(fn))
+        setattr(cls, f"__r{name}__", binary(fn, reflected=True))
+
+
+_with_operators(Cursor)

@@ -1,0 +1,226 @@
+"""Traversals: some places in nested containers, whose values are read, mapped and set all at once.
+
+Example:
+    >>> every = t_identity["layers"].each()["width"]
+    >>> config = {"layers": [{"width": 3}, {"width": 4}], "name": "mlp"}
+    >>> list(every.iterate(config))
+    [3, 4]
+    >>> every.update(lambda width: 10 * width, config)
+    {'layers': [{'width': 30}, {'width': 40}], 'name': 'mlp'}
+
+For a single place `liftcore.cursor` is simpler; for all parameters, `path_aware_map`.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from .cursor import cursor
+from .errors import LiftArgumentError, shown
+
+__all__ = [
+    "Traversal",
+    "TraverseAttr",
+    "TraverseCompose",
+    "TraverseEach",
+    "TraverseFilter",
+    "TraverseId",
+    "TraverseItem",
+    "TraverseMerge",
+    "TraverseTree",
+    "t_identity",
+]
+
+
+class Traversal(abc.ABC):
+    """Some places in nested containers. A subclass says in `update` which ones.
+
+    `traversal[key]` and `traversal.name` go on to an item and to a field.
+    """
+
+    @abc.abstractmethod
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new values in these places.
+
+        Args:
+            fn: makes a new value of the old one.
+            inputs: the containers; they stay as they are.
+        """
+
+    def iterate(self, inputs: Any) -> Iterator[Any]:
+        """The values in these places.
+
+        Args:
+            inputs: the containers.
+        """
+        found: list[Any] = []
+
+        def note(value: Any) -> Any:
+            found.append(value)
+            return value
+
+        self.update(note, inputs)
+        return iter(found)
+
+    def set(self, values: Iterable[Any], inputs: Any) -> Any:
+        """A copy with given values in these places.
+
+        Args:
+            values: one for each place, in the order of `iterate`.
+            inputs: the containers; they stay as they are.
+
+        Raises:
+            LiftArgumentError: if there are not as many values as places.
+        """
+        given, places = list(values), len(list(self.iterate(inputs)))
+        if len(given) != places:
+            what = f"there are {len(given)} values for {places} places."
+            raise LiftArgumentError("Traversal.set", what, "Give one for each value of `iterate(inputs)`.")
+        left = iter(given)
+        return self.update(lambda _: next(left), inputs)
+
+    def compose(self, other: Traversal) -> Traversal:
+        """The places of another traversal in each of these."""
+        return TraverseCompose(self, other)
+
+    def merge(self, *traversals: Traversal) -> Traversal:
+        """In each of these places, those of several traversals, one after the other."""
+        return self.compose(TraverseMerge(*traversals))
+
+    def each(self) -> Traversal:
+        """All items of the containers in these places; of mappings the values."""
+        return self.compose(TraverseEach())
+
+    def tree(self) -> Traversal:
+        """All leaves of the pytrees in these places."""
+        return self.compose(TraverseTree())
+
+    def filter(self, fn: Callable[[Any], bool]) -> Traversal:
+        """Those of these places whose value a function says true of."""
+        return self.compose(TraverseFilter(fn))
+
+    def __getitem__(self, key: Any) -> Traversal:
+        return self.compose(TraverseItem(key))
+
+    def __getattr__(self, attr: str) -> Traversal:
+        if attr.startswith("__"):  # a protocol of Python, which it has not
+            raise AttributeError(attr)
+        return self.compose(TraverseAttr(attr))
+
+
+class TraverseId(Traversal):
+    """The one place that is the whole."""
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy: what `fn` makes of the whole."""
+        return fn(inputs)
+
+
+class TraverseCompose(Traversal):
+    """The places of a second traversal in each of those of a first.
+
+    Args:
+        x: the first.
+        y: the second.
+    """
+
+    def __init__(self, x: Traversal, y: Traversal) -> None:
+        self._x, self._y = x, y
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new values in these places."""
+        return self._x.update(functools.partial(self._y.update, fn), inputs)
+
+
+class TraverseMerge(Traversal):
+    """The places of several traversals, one after the other.
+
+    Args:
+        *traversals: the traversals.
+    """
+
+    def __init__(self, *traversals: Traversal) -> None:
+        self._traversals = traversals
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new values in these places."""
+        for traversal in self._traversals:
+            inputs = traversal.update(fn, inputs)
+        return inputs
+
+
+class TraverseItem(Traversal):
+    """An item of a mapping, a list or a tuple.
+
+    Args:
+        key: its key or index.
+    """
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with a new item."""
+        return cursor(inputs)[self._key].set(fn(inputs[self._key]))
+
+
+class TraverseAttr(Traversal):
+    """A field of a dataclass or a named tuple.
+
+    Args:
+        attr: its name.
+    """
+
+    def __init__(self, attr: str) -> None:
+        self._attr = attr
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with a new value of the field."""
+        edit = cursor(inputs)
+        setattr(edit, self._attr, fn(getattr(inputs, self._attr)))
+        return edit.build()
+
+
+class TraverseEach(Traversal):
+    """All items of a list or a tuple, all values of a mapping."""
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new items."""
+        if not isinstance(inputs, Mapping | list | tuple):
+            what = f"expected a mapping, a list or a tuple, given {shown(inputs)}."
+            raise LiftArgumentError("TraverseEach", what, "For the leaves of a pytree write `.tree()`.")
+        edit = cursor(inputs)
+        for key in list(inputs) if isinstance(inputs, Mapping) else range(len(inputs)):
+            edit[key] = fn(inputs[key])
+        return edit.build()
+
+
+class TraverseTree(Traversal):
+    """All leaves of a pytree."""
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new leaves."""
+        return jax.tree.map(fn, inputs)
+
+
+class TraverseFilter(Traversal):
+    """The whole, if a function says true of it; else no place.
+
+    Args:
+        fn: says of a value whether to take it.
+    """
+
+    def __init__(self, fn: Callable[[Any], bool]) -> None:
+        self._fn = fn
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy: what `fn` makes of the whole, or the whole as it is."""
+        return fn(inputs) if self._fn(inputs) else inputs
+
+
+t_identity = TraverseId()
