@@ -26,7 +26,7 @@ from .dense import Dense, DenseGeneral, Einsum, default_kernel_init
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .embedding import Embed
 from .initializers import Initializer, he_uniform, zeros_init
-from .lifecycle.calling import compact
+from .lifecycle.calling import compact, nowrap
 from .lifecycle.fields import options
 from .lifecycle.interception import InterceptorContext, intercept_methods
 from .module import Module
@@ -157,6 +157,7 @@ class LoRA(Module):
             return types.MethodType(lambda module, *args, **kwargs: module._run(name, *args, **kwargs), self)
         return super().__getattr__(name)
 
+    @nowrap
     def _run(self, method: str, *args: Any, **kwargs: Any) -> Any:
         adding = _Adding(self)
         base = self.base.clone(parent=self.scope.rewound(), _deep_clone=True)  # in its place, not below it
