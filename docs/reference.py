@@ -22,7 +22,7 @@ PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
     "liftcore.filters", "liftcore.rng",
-    "liftcore.serialization", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor",
+    "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor",
     "liftcore.typing",
     "liftcore.training", "liftcore.generation",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
@@ -55,6 +55,7 @@ BY_HAND = {
     "liftcore.Variable.unbox": "Whether `value` is what is in the box of a value in one.",
     "liftcore.broadcast": "In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations.",
     "liftcore.checkpoint": "Another name of `remat`.",
+    "liftcore.mesh_specs.LogicalRules": "Type: pairs of a logical name and a mesh axis, several as a tuple, or None.",
     "liftcore.meta.AxisName": "Type: a name, a tuple of names, or None for an unnamed axis.",
     "liftcore.meta.PARTITION_NAME": "The key of `metadata_params` under which a lift is told the name of the new axis.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",

@@ -17,7 +17,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -28,13 +28,15 @@ from .errors import LiftArgumentError
 from .texts import path_text
 from .typing import PyTree
 
+if TYPE_CHECKING:
+    from .mesh_specs import LogicalRules
+
 __all__ = [
     "PARTITION_NAME",
     "AxisMetadata",
     "AxisName",
     "Partitioned",
     "add_axis",
-    "check_axes",
     "constrain",
     "get_partition_spec",
     "get_sharding",
@@ -261,29 +263,11 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
         Raises:
             LiftArgumentError: where the mesh has no axis of one of the names.
         """
+        from .mesh_specs import check_axes  # here, as most models have no mesh
+
         spec = self.get_partition_spec()
         check_axes(f"{type(self).__name__} with names {self.names}", spec, mesh)
         return NamedSharding(mesh, spec)
-
-
-def check_axes(where: str, spec: PartitionSpec, mesh: Any) -> None:
-    """Checks that a mesh has the axes that a `PartitionSpec` names.
-
-    Raises:
-        LiftArgumentError: where it has not.
-    """
-    names = [name for names in spec for name in (names if isinstance(names, tuple | list) else [names])]
-    unknown = [name for name in names if isinstance(name, str) and name not in mesh.axis_names]
-    if unknown:
-        import difflib  # here, as it is for the text of an error
-
-        near = difflib.get_close_matches(unknown[0], list(map(str, mesh.axis_names)), 1)
-        raise LiftArgumentError(
-            where,
-            f"{unknown} is no axis of the mesh (axes: {list(mesh.axis_names)}).",
-            f"{f'Is {near[0]!r} meant? ' if near else ''}Name an axis of the mesh; logical names become such by rules, "
-            "as `logical_to_mesh` follows them.",
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,26 +316,49 @@ def get_partition_spec(tree: PyTree) -> PyTree:
     return jax.tree.map(_spec, tree, is_leaf=_knows_spec)
 
 
-def get_sharding(tree: PyTree, mesh: Mesh) -> PyTree:
-    """As `get_partition_spec`, but the shardings on a mesh: what `jax.jit` takes as `in_shardings`.
+def get_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
+    """As `get_partition_spec`, but the shardings on a mesh: what `jax.jit` takes as `out_shardings`.
+
+    Example:
+        >>> tree = {"kernel": Partitioned(jax.numpy.ones((3, 4)), ("embed", "mlp")), "bias": jax.numpy.ones(4)}
+        >>> mesh = jax.make_mesh((1,), ("model",), devices=jax.devices()[:1])
+        >>> shardings = get_sharding(tree, mesh, [("embed", None), ("mlp", "model")])
+        >>> shardings["kernel"].spec == PartitionSpec(None, "model")
+        True
 
     Args:
-        tree: variables, or what `jax.eval_shape` tells about them.
+        tree: variables, or what `jax.eval_shape` returns for them.
         mesh: the mesh.
+        rules: pairs of a logical name and a mesh axis, several as a tuple, or None for an axis that is not sharded. A
+            box with rules of its own follows those. Without rules the names are those of mesh axes.
 
     Raises:
-        LiftArgumentError: where the mesh has no axis of one of the names.
+        LiftArgumentError: if a name is neither in the rules nor an axis of the mesh, a mesh axis shards two dimensions
+            of an array, or its size does not divide that of a dimension. One error lists all variables.
     """
+    from .mesh_specs import check_rules, raise_misfits, spec_on_mesh  # here, as most models have no mesh
+
+    rules, found = (None, []) if rules is None else check_rules(rules, mesh)
 
     def sharding(path: Any, leaf: Any) -> Sharding | None:
         spec = _spec(leaf)
-        if spec is not None:
-            check_axes(f'"{path_text(path)}"', spec, mesh)
-        if isinstance(leaf, Partitioned):
-            return leaf.get_sharding(mesh)
-        return None if spec is None else NamedSharding(mesh, spec)
+        if spec is None:
+            return None
+        own = rules if getattr(leaf, "rules", None) is None else leaf.rules
+        where = f'"{path_text(path)}"' if path else "get_sharding"
+        fitting, misfits = spec_on_mesh(where, tuple(spec), _shape_in(leaf), mesh, own)
+        found.extend(misfits)
+        return NamedSharding(mesh, PartitionSpec() if misfits else fitting)  # type: ignore[no-untyped-call]
 
-    return jax.tree_util.tree_map_with_path(sharding, tree, is_leaf=_knows_spec)
+    shardings = jax.tree_util.tree_map_with_path(sharding, tree, is_leaf=_knows_spec)
+    raise_misfits(f"shardings on a mesh of {dict(mesh.shape)}", found)
+    return shardings
+
+
+def _shape_in(leaf: Any) -> tuple[int, ...] | None:
+    """The shape of an array, or of the one array in a box."""
+    shapes = {tuple(np.shape(one)) for one in jax.tree.leaves(leaf)}
+    return shapes.pop() if len(shapes) == 1 else None
 
 
 def _knows_spec(value: Any) -> bool:
@@ -381,7 +388,7 @@ def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> P
         mesh: the mesh, or None for that of `jax.set_mesh`.
 
     Raises:
-        LiftArgumentError: where the mesh has no axis of one of the names.
+        LiftArgumentError: if the mesh has no axis of one of the names, or its size does not divide that of a dimension.
     """
     around: Any = jax.sharding.get_abstract_mesh()
     manual = {name for name, kind in zip(around.axis_names, around.axis_types, strict=True) if kind == AxisType.Manual}
@@ -389,9 +396,13 @@ def constrain(value: PyTree, spec: PartitionSpec, mesh: Mesh | None = None) -> P
     arrays = jax.tree.leaves(value)
     if known.empty or len(manual) == len(known.axis_names) or not all(is_array_type(type(leaf)) for leaf in arrays):
         return value
-    check_axes(f"an array of shape {np.shape(arrays[0])}" if arrays else "", spec, known)
     left = PartitionSpec(*(_without(manual, name) for name in spec))  # type: ignore[no-untyped-call]
+    from .mesh_specs import check_axes  # here, as most models have no mesh
+
     explicit = AxisType.Explicit in known.axis_types
+    for shape in dict.fromkeys(map(np.shape, arrays)):
+        # The compiler pads parts of unequal sizes; types cannot have them.
+        check_axes(f"an array of shape {shape}", left, known, shape if explicit else None)
     place: Any = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return place(value, left if known is around else NamedSharding(known, left))
 

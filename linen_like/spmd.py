@@ -17,15 +17,15 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 import liftcore
 from liftcore import NO_AXES
 from liftcore.errors import LiftArgumentError
+from liftcore.mesh_specs import LogicalRules, follow_rules, meant
 from liftcore.meta import (
     PARTITION_NAME,
     Partitioned,
-    check_axes,
     constrain,
     get_partition_spec,
     get_sharding,
@@ -63,9 +63,6 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 Names: TypeAlias = Any
 """A name for each axis of an array: a tuple or a `PartitionSpec` of texts and None; or None alone."""
-
-LogicalRules: TypeAlias = Sequence[tuple[str, Any]]
-"""Pairs of a logical name and what it lies on: an axis of the mesh, several as a tuple, or None for no axis."""
 
 _RULES: Any = jax.make_user_context(default_value=())
 """The one context: the rules of the innermost `with` block of a thread. `jax.jit` sees it as it sees its arguments."""
@@ -131,19 +128,8 @@ def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
             f"{twice} occurs twice, and an axis of the mesh can split only one axis of an array.",
             "Give the axes different names, or None to those that are not split.",
         )
-    found = [_UNASSIGNED if isinstance(name, str) else name for name in names]
-    for name, axis in get_logical_axis_rules() if rules is None else rules:
-        if name in names:
-            place = names.index(name)
-            taken = set[str]().union(*map(_axes, found))
-            if found[place] is _UNASSIGNED and taken.isdisjoint(_axes(axis)):
-                found[place] = axis
-    return found
-
-
-def _axes(assigned: Any) -> set[str]:
-    """The axes of the mesh that one axis of an array lies on."""
-    return {axis for axis in (assigned if isinstance(assigned, tuple | list) else [assigned]) if isinstance(axis, str)}
+    found = follow_rules(names, get_logical_axis_rules() if rules is None else rules)
+    return [found.get(number, _UNASSIGNED) for number in range(len(names))]
 
 
 def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
@@ -159,18 +145,19 @@ def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
 def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
     """As `logical_to_mesh`, but the shardings on a mesh.
 
+    A logical name without a rule is not sharded. To have it as an error, write `nn.get_sharding(tree, mesh, rules)`,
+    which takes variables or their shapes.
+
     Args:
         tree: the pytree.
         mesh: the mesh.
         rules: the rules, by default those of the `with` block.
+
+    Raises:
+        LiftArgumentError: if the mesh does not have an axis that a rule names; one error lists all arrays.
     """
-
-    def sharding(path: Any, spec: PartitionSpec) -> NamedSharding:
-        where = jax.tree_util.keystr(path, simple=True, separator="/")
-        check_axes(f'"{where}"' if where else "logical_to_mesh_sharding", spec, mesh)
-        return NamedSharding(mesh, spec)
-
-    return jax.tree_util.tree_map_with_path(sharding, logical_to_mesh(tree, rules), is_leaf=_is_spec)
+    specs = logical_to_mesh(tree, rules)
+    return get_sharding(jax.tree.map(lambda spec: Partitioned(None, spec), specs, is_leaf=_is_spec), mesh)
 
 
 def _is_spec(value: Any) -> bool:
@@ -214,10 +201,12 @@ def with_logical_constraint(
         axes = None if names is None else _assigned(names, rules)
         if axes is not None and _UNASSIGNED in axes and fallback is RulesFallback.RAISE_ERROR:
             lost = [name for name, axis in zip(names, axes, strict=True) if axis is _UNASSIGNED]
+            known = [name for name, _ in rules]
+            asked = "" if lost[0] in known else meant(lost[0], known)
             raise LiftArgumentError(
                 _where(names),
                 f"no rule could be followed for {lost} (rules: {list(rules)}).",
-                f'{_meant(lost[0], rules)}Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
+                f'{asked}Add one, such as `("{lost[0]}", None)` for an axis that is not split.',
             )
         if axes is None or (_UNASSIGNED in axes and fallback is RulesFallback.NO_CONSTRAINT):
             return part
@@ -233,15 +222,6 @@ def _where(names: Names) -> str:
     """Logical names, and the module that runs, for the text of an error."""
     running = context.modules[-1]
     return f"logical names {tuple(names)}{'' if running is None else f' in {place(running)}'}"
-
-
-def _meant(name: str, rules: LogicalRules) -> str:
-    """A question about a name that no rule has, where one has a name much like it."""
-    import difflib  # here, as it is for the text of an error
-
-    known = [rule[0] for rule in rules]
-    near = [] if name in known else difflib.get_close_matches(name, known, 1)
-    return f"Is {near[0]!r} meant? " if near else ""
 
 
 def _is_names(value: Any) -> bool:
