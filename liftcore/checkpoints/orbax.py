@@ -1,0 +1,335 @@
+"""Checkpoints of large runs: orbax saves in the background and in parts, and restores onto any mesh."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, SupportsIndex
+
+import numpy as np
+
+from ..errors import LiftArgumentError, SerializationError
+from ..traverse_util import unflatten_dict
+from ..typing import Filter, Path, PyTree
+from .files import Transform
+from .matching import compare, match_state
+from .orbax_items import arrays_of, parted, placed_by_orbax, require_orbax, rest_in, stored
+from .placing import SavedKey, Stored, converted
+
+__all__ = ["OrbaxCheckpoints"]
+
+_UNREADABLE = (KeyError, OSError, RuntimeError, TypeError, ValueError)
+
+
+class OrbaxCheckpoints:
+    """A folder of checkpoints that orbax writes: in the background, and in as many parts as there are hosts.
+
+    It has the names of `Checkpoints`, and takes the same trees. `save` returns as soon as the arrays are copied off the
+    devices; each host writes what it holds, and no host ever holds a whole array that is sharded. A step is there with
+    all that is in it, or not at all.
+
+    Among several processes each of them calls the same methods in the same order.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with OrbaxCheckpoints(tempfile.mkdtemp(), keep=1, best=1) as checkpoints:
+        ...     for step, loss in enumerate([3.0, 1.0, 2.0]):
+        ...         checkpoints.save(step, {"w": np.full(2, step)}, metrics={"loss": loss})
+        ...     checkpoints.wait()
+        ...     checkpoints.steps(), checkpoints.latest(), checkpoints.best_step()
+        ...     checkpoints.restore({"w": np.zeros(2, int)})
+        ([1, 2], 2, 1)
+        {'w': array([2, 2])}
+
+    Args:
+        folder: the folder, which the first `save` makes if it is not there; a path, or an address such as `gs://…`.
+        keep: how many steps to keep, the last ones; `None` for all.
+        best: how many steps to keep beside them, those with the best `metric`.
+        metric: the name of that metric.
+        mode: whether the least or the greatest is the best.
+        asynchronous: whether `save` returns while files are being written. If so, end with `close`, or a `with` block.
+
+    Raises:
+        LiftArgumentError: if `keep`, `best` or `mode` is none of these.
+        ImportError: if orbax is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int | None = 3,
+        best: int = 0,
+        *,
+        metric: str = "loss",
+        mode: Literal["min", "max"] = "min",
+        asynchronous: bool = True,
+    ) -> None:
+        self._ocp = require_orbax()
+        text = os.fspath(folder)
+        self.folder = text if "://" in text else os.path.abspath(text)
+        where = f'OrbaxCheckpoints("{text}")'
+        if (keep is not None and not _at_least(1, keep)) or not _at_least(0, best):
+            what = f"`keep` is {keep!r} and `best` is {best!r}."
+            raise LiftArgumentError(where, what, "Give the numbers of steps, or `keep=None` for all.")
+        if mode not in ("min", "max"):
+            raise LiftArgumentError(where, f"`mode` is {mode!r}.", 'Give "min" or "max".')
+        self._where, self._keep, self._best, self._metric, self._mode = where, keep, best, metric, mode
+        self._asynchronous = asynchronous
+        self._manager: Any = None
+        self._writes, self._last = False, -1
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """The steps that are there, in order; none that is being written."""
+        try:
+            return sorted(self._ocp.utils.checkpoint_steps(self.folder))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return []
+
+    def latest(self) -> int | None:
+        """The last step that is there, or `None`."""
+        return max(self.steps(), default=None)
+
+    def best_step(self) -> int | None:
+        """The step that is there with the best metric, the last of several; `None` if none was saved with it."""
+        sign = -1 if self._mode == "min" else 1
+        metrics: dict[int, Any] = {step: self._open(writes=False).metrics(step) or {} for step in self.steps()}
+        found = {step: sign * value[self._metric] for step, value in metrics.items() if self._metric in value}
+        return max(found, key=lambda step: (found[step], step), default=None)
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def save(self, step: SupportsIndex, tree: PyTree, metrics: Mapping[str, Any] | None = None) -> None:
+        """Saves a tree as that of a step; it is there when `wait` has returned, or the next `save`.
+
+        Args:
+            step: the step, after all that were saved.
+            tree: anything that `to_state_dict` takes apart. Arrays may be changed, or donated, as soon as this returns.
+            metrics: numbers by name. A step without the metric is never one of the best.
+
+        Raises:
+            LiftArgumentError: if the step, or a later one, is there.
+            SerializationError: if there is something in the tree that cannot be written.
+            Exception: what went wrong in the background since the last call, such as `OSError` for a full disk.
+        """
+        where = f"{self._where}.save"
+        number = _index(where, step)
+        last = max([self._last, *self.steps()])
+        if number <= last:
+            what = f"step {number} does not come after step {last}, which is saved already."
+            raise LiftArgumentError(where, what, f"Go on from step {last}, or write to another folder.")
+        arrays, rest = parted(where, tree)
+        numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        args = self._ocp.args
+        items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
+        manager = self._open(writes=True)
+        manager.save(number, args=args.Composite(**items), metrics=numbers)
+        self._last = number
+
+    def wait(self) -> None:
+        """Waits until all that was saved is there.
+
+        Raises:
+            Exception: what went wrong in the background.
+        """
+        if self._manager is not None:
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and ends the threads of orbax. The object may be used again."""
+        manager, self._manager, self._writes = self._manager, None, False
+        if manager is not None:
+            manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- restoring ----------------------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        target: PyTree = None,
+        step: SupportsIndex | None = None,
+        *,
+        filter: Filter = True,
+        strict: bool = True,
+        cast: bool = False,
+        transform: Transform | None = None,
+    ) -> Any:
+        """A tree like `target` with the leaves of a step, which must fit in names, shapes and dtypes.
+
+        All that does not fit is listed in one error, before an array is read. Where the target has an array on some
+        devices, or a `jax.ShapeDtypeStruct` with a sharding, each device gets its part; the mesh need not be the one
+        that was saved from. What this object is saving in the background is awaited.
+
+        Args:
+            target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
+                `match_state` for what each leaf becomes. `None` gives the state itself, nested dicts of NumPy arrays.
+            step: the step; the last one by default.
+            filter: which leaves to take; the others stay as in the target, and are not read.
+            strict: whether the names must be the same; see `match_state`.
+            cast: whether floating-point numbers, and integers, become those of the target's dtype.
+            transform: as that of `load_file`. With it all arrays are read whole.
+
+        Raises:
+            LiftArgumentError: if there is no such step; if a sharding does not fit a shape; or if there is no target,
+                and something is asked about one.
+            SerializationError: if something does not fit, or cannot be read.
+        """
+        where = f"{self._where}.restore"
+        if target is None and not (filter is True and strict and not cast):
+            what = "`filter`, `strict` and `cast` are about a target, and none is given."
+            raise LiftArgumentError(where, what, "Give the tree to restore into.")
+        self.wait()
+        number = self._existing(where, step)
+        state = self._state(where, number)
+        options: Any = {"where": f"{self._where}, step {number}", "filter": filter, "strict": strict, "cast": cast}
+        if target is None or transform is not None:
+            arrays = [path for path, leaf in state.items() if isinstance(leaf, Stored)]
+            whole = unflatten_dict(state | self._read(where, number, dict.fromkeys(arrays)))
+            whole = whole if transform is None else transform(whole)
+            return whole if target is None else match_state(target, whole, **options)
+        match = compare(target, unflatten_dict(state), **options)
+        wanted = arrays_of(match.pairs)
+        _check_shardings(where, wanted)
+        values = self._read(where, number, wanted)
+        return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
+
+    def _state(self, where: str, step: int) -> dict[Path, Any]:
+        """The state of a step by paths, in which no array is read."""
+        metadata = self._guarded(where, step, lambda manager: manager.metadata(step).item_metadata)
+        text = self._restored(where, step, "rest", self._ocp.args.JsonRestore()) if "rest" in metadata else None
+        if text is None:
+            what = f"step {step} was not written by OrbaxCheckpoints, or is damaged (items: {sorted(metadata)})."
+            raise SerializationError(
+                where, what, "Read what orbax alone wrote with orbax, and pass it to `match_state`."
+            )
+        tree = getattr(metadata.get("state"), "tree", None)
+        arrays = stored(tree, lambda path: self._read(where, step, {path: None})[path])
+        return arrays | rest_in(where, text)
+
+    def _read(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
+        """Some arrays of a step, each on the devices of its leaf of the target, or as NumPy has it."""
+        if not wanted:
+            return {}
+        args = {path: self._restore_args(leaf) for path, leaf in wanted.items()}
+        names = unflatten_dict(dict.fromkeys(wanted, 0))
+        restore = self._ocp.args.PyTreeRestore(names, restore_args=unflatten_dict(args), partial_restore=True)
+        found = self._restored(where, step, "state", restore)
+        return {path: _at(found, path) for path in wanted}
+
+    def _restore_args(self, leaf: Any) -> Any:
+        if placed_by_orbax(leaf):
+            return self._ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+        return self._ocp.RestoreArgs(restore_type=np.ndarray)
+
+    def _restored(self, where: str, step: int, item: str, args: Any) -> Any:
+        composite = self._ocp.args.Composite(**{item: args})
+        return self._guarded(where, step, lambda manager: manager.restore(step, args=composite)[item])
+
+    def _guarded(self, where: str, step: int, fn: Callable[[Any], Any]) -> Any:
+        try:
+            return fn(self._open(writes=False))
+        except _UNREADABLE as error:
+            what = f"step {step} cannot be read ({type(error).__name__}: {error})."
+            fix = f"It may be damaged, or just removed; steps: {self.steps()}."
+            raise SerializationError(where, what, fix) from error
+
+    def _existing(self, where: str, step: SupportsIndex | None) -> int:
+        steps = self.steps()
+        number = max(steps, default=None) if step is None else _index(where, step)
+        if number is None or number not in steps:
+            what = f"there is no step {number} (steps: {steps})." if steps else "there is no checkpoint."
+            raise LiftArgumentError(where, what, "Ask `steps()` for what there is, and `latest()`, which may be None.")
+        return number
+
+    # --- orbax --------------------------------------------------------------------------------------------------------
+
+    def _open(self, writes: bool) -> Any:
+        """The manager; only that of a writer makes the folder, and removes what one that was killed left."""
+        if self._manager is not None and writes and not self._writes:
+            self.close()
+        if self._manager is None:
+            ocp, self._writes = self._ocp, writes
+            options = ocp.CheckpointManagerOptions(
+                create=writes,
+                cleanup_tmp_directories=writes,
+                enable_async_checkpointing=self._asynchronous,
+                preservation_policy=self._policy(),
+                best_fn=self._value_of,  # without it no metrics are written; the policy decides
+                best_mode=self._mode,
+            )
+            handlers = {"state": ocp.PyTreeCheckpointHandler(), "rest": ocp.JsonCheckpointHandler()}
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        return self._manager
+
+    def _policy(self) -> Any:
+        if self._keep is None:
+            return None
+        policies = self._ocp.checkpoint_managers
+        kept = [policies.LatestN(self._keep)]
+        if self._best:
+            kept.append(
+                policies.BestN(
+                    get_metric_fn=self._value_of,
+                    reverse=self._mode == "min",
+                    n=self._best,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+        return policies.AnyPreservationPolicy(kept)
+
+    def _value_of(self, metrics: Mapping[str, float]) -> float:
+        return metrics.get(self._metric, math.inf if self._mode == "min" else -math.inf)
+
+
+def _at_least(least: int, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _index(where: str, step: SupportsIndex) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(step, bool):
+        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer from 0 on.")
+    return number
+
+
+def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
+    """Sees that each sharding divides the shape; orbax would find the first that does not, after reading others."""
+    problems = []
+    for path, leaf in wanted.items():
+        try:
+            if placed_by_orbax(leaf):
+                leaf.sharding.shard_shape(leaf.shape)
+        except ValueError as error:
+            problems.append(f"\n  {'/'.join(path)}: {error}")
+    if problems:
+        what = f"shardings of the target do not divide shapes:{''.join(problems)}\n"
+        raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
+
+
+def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:
+    """What takes the place of a leaf, of what was read."""
+    if isinstance(saved, SavedKey):
+        return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
+    if path in values:
+        return values[path] if placed_by_orbax(leaf) else converted(leaf, values[path])
+    return converted(leaf, saved)
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

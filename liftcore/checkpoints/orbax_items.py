@@ -1,0 +1,155 @@
+"""A state as what orbax stores of it: a tree of arrays, and beside it a JSON text with all else.
+
+Orbax keeps arrays, in parts from each host. It has no place for empty arrays, bytes and `None`, and what the random
+keys are has to be known before anything is read, so all that is no array is in the text, which is read first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import SerializationError
+from ..saving.dtypes import DTYPES
+from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict
+from ..traverse_util import flatten_dict, unflatten_dict
+from ..typing import Path, PyTree
+from .placing import KeyTarget, SavedKey, Stored
+
+__all__ = ["arrays_of", "parted", "placed_by_orbax", "require_orbax", "rest_in", "stored"]
+
+_ENCODED = "msgpack"
+
+
+def require_orbax() -> Any:
+    """The module `orbax.checkpoint`.
+
+    Raises:
+        ImportError: if it is not installed; it names the extra.
+    """
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise ImportError("This needs orbax-checkpoint: pip install 'liftcore[orbax]'") from error
+    return ocp
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a tree as nested dicts, and what JSON text holds the rest.
+
+    Args:
+        where: what is saved, for errors.
+        tree: anything that `to_state_dict` takes apart.
+
+    Raises:
+        SerializationError: if something cannot be written, or two arrays would have one name.
+    """
+    state = to_state_dict(tree)
+    if not isinstance(state, Mapping):
+        raise SerializationError(where, "this is one leaf, and orbax stores trees with names.", "Put it into a dict.")
+    flat = flatten_dict(state)
+    arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
+    _check_names(where, arrays)
+    rest = [[list(path), _as_json(where, path, leaf)] for path, leaf in flat.items() if path not in arrays]
+    return unflatten_dict(arrays), {"leaves": rest}
+
+
+def _is_for_orbax(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and math.prod(leaf.shape) > 0 and leaf.dtype.name in _TAKEN
+
+
+_TAKEN = DTYPES.keys() - {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3"}
+"""The names of the dtypes that TensorStore, with which orbax writes, has as well."""
+
+
+def _whole_or_parts(leaf: Any) -> Any:
+    """An array as orbax takes it: among several processes one that each of them has whole is no array of JAX."""
+    local = isinstance(leaf, jax.Array) and jax.process_count() > 1 and leaf.is_fully_addressable
+    return np.asarray(leaf) if local else leaf
+
+
+def _check_names(where: str, paths: Iterable[Path]) -> None:
+    """Orbax joins names by dots; of two arrays with one name it would store one."""
+    known: dict[str, Path] = {}
+    for path in paths:
+        other = known.setdefault(".".join(path), path)
+        if other != path:
+            what = f"{list(other)} and {list(path)} are stored under one name, with dots between."
+            raise SerializationError(where, what, "Use names without dots.")
+
+
+def _as_json(where: str, path: Path, leaf: Any) -> Any:
+    if leaf is None or type(leaf) in (bool, int, float, str):
+        return leaf
+    try:
+        data = msgpack_serialize(leaf)
+    except SerializationError as error:
+        raise SerializationError(f"{where}, {'/'.join(path)}", error.what, error.fix) from error
+    return {_ENCODED: base64.b64encode(data).decode("ascii")}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def rest_in(where: str, text: Any) -> dict[Path, Any]:
+    """The leaves in what JSON text held, by their paths.
+
+    Raises:
+        SerializationError: if it is not what `parted` made.
+    """
+    try:
+        return {tuple(map(str, path)): _of_json(value) for path, value in text["leaves"]}
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        what = f"what it holds beside arrays cannot be read ({type(error).__name__}: {error})."
+        raise SerializationError(where, what, "It is damaged, or was not written by OrbaxCheckpoints.") from error
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return msgpack_restore(base64.b64decode(value[_ENCODED], validate=True))
+    if isinstance(value, list):
+        raise ValueError("a list where a leaf belongs")
+    return value
+
+
+def stored(metadata: Any, read: Callable[[Path], Any]) -> dict[Path, Stored]:
+    """What orbax says about the arrays of a step, by their paths.
+
+    Args:
+        metadata: nested dicts, whose leaves have a shape and a dtype.
+        read: reads the array at a path.
+    """
+
+    def one(path: Path, leaf: Any) -> Stored:
+        return Stored(tuple(leaf.shape or ()), np.dtype(leaf.dtype), lambda: read(path))
+
+    flat = flatten_dict(metadata or {})
+    return {tuple(map(str, path)): one(path, leaf) for path, leaf in flat.items() if hasattr(leaf, "dtype")}
+
+
+def arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
+    """Which arrays are read for some pairs of a target's leaf and a saved one, each with that leaf of the target."""
+    found = {}
+    for path, (leaf, saved) in pairs.items():
+        at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
+        if isinstance(array, Stored):
+            found[at] = leaf
+    return found
+
+
+def placed_by_orbax(leaf: Any) -> bool:
+    """Whether orbax puts an array on the devices, in parts: the target says which."""
+    if isinstance(leaf, KeyTarget):
+        return False
+    if isinstance(leaf, jax.Array):
+        return leaf.committed
+    return isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None
