@@ -21,8 +21,8 @@ from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarke
 
 __all__ = ["Comparison", "compare", "match_state"]
 
-_MAX_COMPARISONS = 50_000
-"""How many pairs of names are compared to find the closest ones, which takes about a second."""
+_MAX_COMPARISONS = 20_000
+"""How many pairs of names are compared to find the closest ones, which takes half a second."""
 
 
 def match_state(

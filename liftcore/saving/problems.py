@@ -27,4 +27,4 @@ class StateError(SerializationError):
 
 def damaged(what: str) -> StateError:
     """Returns the error of bytes that are not what was written."""
-    return StateError(what, "The bytes are damaged, cut off, or were not written by msgpack_serialize.")
+    return StateError(what, "The bytes are damaged, cut off, or in another format.")

@@ -149,6 +149,17 @@ def test_a_second_writer_is_an_error_until_the_first_is_done(tmp_path):
     assert first.steps() == [1, 2, 3]
 
 
+def test_bytes_are_on_the_disk_before_names_and_names_before_anything_is_removed(tmp_path, monkeypatch):
+    checkpoints, calls = Checkpoints(tmp_path, keep=1), []
+    checkpoints.save(1, small(1))
+    for name in ("write", "fsync", "replace", "unlink"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, real=real, name=name: (calls.append(name), real(*args))[1])
+    checkpoints.save(2, small(2))
+    assert [name for name in calls if name != "write"] == ["fsync", "replace", "fsync", "unlink"]
+    assert calls.index("fsync") == calls.count("write") >= 4
+
+
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
     left = tmp_path / ".step-000000007.msgpack.tmp"
     left.write_text("half of it")
