@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,8 @@ from tqdm import tqdm
 
 import linen_like as nn
 from digits_picture import History, draw
-from liftcore.serialization import from_bytes, to_bytes
+from liftcore.checkpoints import load_file, save_file
+from liftcore.training import TrainState
 
 MEMBERS, CLASSES = 5, 10
 FEATURES, DEPTH, DROPOUT_RATE = 16, 3, 0.3
@@ -134,47 +134,45 @@ def batches(data: Data, rng: np.random.Generator) -> Iterator[Data]:
 # --- the training ----------------------------------------------------------------------------------------------------
 
 
-class TrainState(NamedTuple):
-    """All that a training step changes."""
+class State(TrainState):
+    """All that a training step changes: parameters, the state of the optimiser, and batch statistics."""
 
-    variables: Variables
-    opt_state: optax.OptState
+    batch_stats: Variables
+
+    @property
+    def variables(self) -> Variables:
+        """Return what the ensemble is applied to."""
+        return {"params": self.params, "batch_stats": self.batch_stats}
 
 
-@partial(jax.jit, static_argnames="optimizer")
-def train_step(
-    optimizer: optax.GradientTransformation, state: TrainState, batch: Data, key: jax.Array
-) -> tuple[TrainState, jax.Array]:
+@jax.jit
+def train_step(state: State, batch: Data, key: jax.Array) -> tuple[State, jax.Array]:
     """Take one step for all members at once; return the new state, and the loss that each member had before it."""
-    params, batch_stats = state.variables["params"], state.variables["batch_stats"]
 
     def total_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, Variables]]:
-        variables = {"params": params, "batch_stats": batch_stats}
-        logits, written = Ensemble(train=True).apply(
-            variables, batch.images, rngs={"dropout": key}, mutable=["batch_stats"]
-        )
+        variables = {"params": params, "batch_stats": state.batch_stats}
+        logits, written = state.apply_fn(variables, batch.images, rngs={"dropout": key}, mutable=["batch_stats"])
         labels = jnp.broadcast_to(batch.labels, logits.shape[:-1])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(axis=-1)
         return losses.sum(), (losses, written)
 
-    grads, (losses, written) = jax.grad(total_loss, has_aux=True)(params)
-    updates, opt_state = optimizer.update(grads, state.opt_state, params)
-    variables = {"params": optax.apply_updates(params, updates), **written}
-    return TrainState(variables, opt_state), losses
+    (_, (losses, written)), grads = state.value_and_grad(total_loss, has_aux=True)()
+    return state.apply_gradients(grads=grads, **written), losses
 
 
 def train(variables: Variables, train_set: Data, test_set: Data, epochs: int, seed: int) -> tuple[Variables, History]:
     """Train the ensemble under a progress bar; return its variables and the course of its losses."""
     steps = epochs * (len(train_set.labels) // BATCH_SIZE)
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
-    state = TrainState(variables, optimizer.init(variables["params"]))
+    state = State.create(apply_fn=Ensemble(train=True).apply, tx=optimizer, **variables)
     rng, dropout_key = np.random.default_rng(seed), jax.random.key(seed + 1)
     history = History()
     with tqdm(total=steps, desc="training", unit="step") as bar:
+        bar.set_postfix_str("compiling …")
         for _ in range(epochs):
             losses = []
             for batch in batches(train_set, rng):
-                state, loss = train_step(optimizer, state, batch, jax.random.fold_in(dropout_key, bar.n))
+                state, loss = train_step(state, batch, jax.random.fold_in(dropout_key, bar.n))
                 losses.append(loss)
                 bar.update()
             test_loss = ensemble_loss(predict(state.variables, test_set.images), test_set.labels)
@@ -234,8 +232,9 @@ def report(probabilities: np.ndarray, labels: np.ndarray, epochs: int) -> float:
 
 def save_and_restore(variables: Variables, path: Path, seed: int) -> Variables:
     """Write a checkpoint, and read it back into an ensemble that was made from another key."""
-    path.write_bytes(to_bytes(variables))
-    return from_bytes(initialise(jax.random.key(seed + 2)), path.read_bytes())
+    save_file(path, variables)
+    restored: Variables = load_file(path, initialise(jax.random.key(seed + 2)))
+    return restored
 
 
 def main() -> None:

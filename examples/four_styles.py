@@ -1,0 +1,212 @@
+"""Train one model written in four styles on real handwritten digits: one scan, one lift of our own, one checkpoint.
+
+Run it with `python examples/four_styles.py`. It takes about 20 seconds on two CPU cores. The model has
+
+- a stem, a function of a scope (`liftcore`),
+- blocks, Linen-style modules (`linen_like`), each with a residual part that is an object with reference semantics
+  (`nnx_like`), all under one `nn.scan(nn.remat(…))`,
+- a head, a pytree (`equinox_like`).
+
+`in_bfloat16` is a lifted transformation that this file defines. It is used on all four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from tqdm import tqdm
+
+import equinox_like as eqx
+import liftcore
+import linen_like as nn
+import nnx_like as nnx
+from liftcore.checkpoints import load_file, save_file
+from liftcore.training import TrainState
+
+WIDTH, BLOCKS, EPOCHS, BATCH, LEARNING_RATE, TARGET_ACCURACY = 64, 4, 15, 64, 3e-3, 0.96
+
+
+# --- a lift of our own -----------------------------------------------------------------------------------------------
+
+
+def in_bfloat16(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift a function of a scope: it computes in bfloat16, while its parameters stay in float32 outside of it."""
+
+    def transform(
+        scope_fn: Callable[..., Any], repack_fn: Callable[..., Any], variables: Any, rngs: Any, x: Any
+    ) -> tuple[Any, Any]:
+        params, *others = variables
+        low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+        scope = scope_fn([low, *others], rngs)
+        return fn(scope, x.astype(jnp.bfloat16)).astype(x.dtype), repack_fn(scope)
+
+    return liftcore.pack(transform, ["params", True], ["params", True], [True], name="in_bfloat16")
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def stem(scope: liftcore.Scope, images: jax.Array) -> jax.Array:
+    """Map images, `(batch, 64)`, to features: a function of a scope."""
+    scale = scope.param("scale", nn.initializers.ones, (images.shape[-1],))
+    return liftcore.nn.dense(scope.push("dense"), images * scale, WIDTH)
+
+
+class Residual(nnx.Module):
+    """A perceptron and a batch normalisation, added to the input: an object."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(WIDTH, momentum=0.9, rngs=rngs)
+        self.linear = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """Map features to features; statistics change in place while training."""
+        return x + jax.nn.relu(self.linear(self.norm(x, use_running_average=not train)))
+
+
+class Block(nn.Module):
+    """A layer, and a residual part in it: a Linen-style module that holds an object."""
+
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, None]:
+        """Map features, the carry of the scan, to the next carry."""
+        x = nn.lift_with(in_bfloat16, nn.Dense)(WIDTH, name="dense")(nn.LayerNorm(name="norm")(x))
+        residual = nnx.object_in_scope(Residual)
+        return in_bfloat16(lambda scope, x: residual(scope, x, self.train))(self.scope.push("residual"), x), None
+
+
+class Head(eqx.Module):
+    """A linear layer: a pytree."""
+
+    weight: jax.Array
+    bias: jax.Array
+
+    def __init__(self, key: jax.Array) -> None:
+        self.weight = jax.random.normal(key, (10, WIDTH)) / WIDTH**0.5
+        self.bias = jnp.zeros(10)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map features, `(batch, WIDTH)`, to logits."""
+        return x @ self.weight.T + self.bias
+
+
+class Model(nn.Module):
+    """All of them."""
+
+    train: bool = False
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Map images, `(batch, 64)`, to logits, `(batch, 10)`."""
+        x = in_bfloat16(stem)(self.scope.push("stem"), images)
+        axes = {"params": 0, "batch_stats": 0}
+        blocks = nn.scan(nn.remat(Block), variable_axes=axes, split_rngs={"params": True}, length=BLOCKS)
+        x, _ = blocks(self.train, name="blocks")(x)
+        return in_bfloat16(lambda scope, x: eqx.adopt(scope, Head)(x))(self.scope.push("head"), x)
+
+
+# --- the training ----------------------------------------------------------------------------------------------------
+
+
+class State(TrainState):
+    """A training state with the running statistics of the objects."""
+
+    batch_stats: Any
+
+
+@jax.jit
+def train_step(state: State, images: jax.Array, labels: jax.Array) -> tuple[State, jax.Array]:
+    """Take one step; return the new state and the loss."""
+
+    def loss_fn(params: Any) -> tuple[jax.Array, Any]:
+        variables = {"params": params, "batch_stats": state.batch_stats}
+        logits, changed = Model(train=True).apply(variables, images, mutable=["batch_stats"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), changed["batch_stats"]
+
+    (loss, batch_stats), grads = state.value_and_grad(loss_fn, has_aux=True)()
+    return state.apply_gradients(grads=grads, batch_stats=batch_stats), loss
+
+
+@jax.jit
+def predict(state: State, images: jax.Array) -> jax.Array:
+    """Return the most probable classes."""
+    return jnp.argmax(Model().apply({"params": state.params, "batch_stats": state.batch_stats}, images), axis=-1)
+
+
+def new_state(seed: int, steps: int) -> State:
+    """Make the variables of a model, and the state of the optimiser."""
+    variables = jax.jit(Model().init)(jax.random.key(seed), jnp.zeros((1, 64)))
+    tx = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
+    return State.create(apply_fn=Model().apply, tx=tx, **variables)
+
+
+STYLES = {"stem": "liftcore", "blocks/residual": "nnx_like", "blocks": "linen_like", "head": "equinox_like"}
+
+
+def show(variables: Any) -> None:
+    """Print which variable is of which style."""
+    for path, leaf in jax.tree.leaves_with_path(variables):
+        collection, *names = [key.key for key in path]
+        name = "/".join(names)
+        style = next(style for start, style in STYLES.items() if name.startswith(start))
+        print(f"  {collection:<12} {name:<28} {leaf.shape!s:<12} {leaf.dtype!s:<8} {style}")
+
+
+def main() -> None:
+    """Train, measure, save, restore."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training set (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of parameters and batches (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for the checkpoint")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    digits = load_digits()
+    data, target = np.float32(digits.data / 16), np.int32(digits.target)
+    images, test_images, labels, test_labels = train_test_split(data, target, stratify=target, random_state=0)
+    order, steps = np.random.default_rng(args.seed), args.epochs * (len(images) // BATCH)
+    state = new_state(args.seed, steps)
+    with tqdm(range(steps), desc="training", unit="step") as bar:
+        bar.set_postfix_str("compiling …")
+        for _ in bar:
+            rows = order.choice(len(images), BATCH, replace=False)
+            state, loss = train_step(state, images[rows], labels[rows])
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+
+    styles = {
+        "stem": "liftcore",
+        "dense": "linen_like",
+        "norm": "linen_like",
+        "residual": "nnx_like",
+        "head": "equinox_like",
+    }
+    for path, leaf in jax.tree.leaves_with_path({"params": state.params, "batch_stats": state.batch_stats}):
+        names = [key.key for key in path]
+        style = styles[names[2] if names[1] == "blocks" else names[1]]
+        print(f"  {'/'.join(names):<42} {leaf.shape!s:<14} {leaf.dtype!s:<8} {style}")
+
+    accuracy = np.mean(predict(state, test_images) == test_labels)
+    path = args.out / "four_styles.ckpt"
+    save_file(path, state)
+    restored = load_file(path, new_state(args.seed + 1, steps))
+    if not np.array_equal(predict(restored, test_images), predict(state, test_images)):
+        sys.exit("four_styles.py: the restored model predicts something else")
+    print(f"test accuracy: {accuracy:.2%}; one checkpoint of {path.stat().st_size:,} bytes, read back: the same")
+    if args.epochs >= EPOCHS and accuracy < TARGET_ACCURACY:
+        sys.exit(f"four_styles.py: the test accuracy is below {TARGET_ACCURACY:.0%}")
+
+
+if __name__ == "__main__":
+    main()
