@@ -98,10 +98,10 @@ class Inside:
             may not be written in the scope, by key; and the change of the structure.
         """
         walk = _InnerWalk(self, stay if stays is stay else None)
+        home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         written = None if holds_objects(result) else self._only_written()
         if written is not None:
             encode(walk, self.groups, result, prefix, name, what)  # as it is, once it is checked
-            home = {name: ([], {}) for name in self.groups.specs}
             self._write(written, home)
             return result, home, Change(None, tuple(range(len(self.builder.table))))
         definitions = walk.again()
@@ -110,7 +110,6 @@ class Inside:
         same = definitions == tuple([ref.definition for ref, _ in self.given]) and was == list(range(len(known)))
         walk.stays = stays
         result = encode(walk, self.groups, result, prefix, name, what)
-        home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         for group, values in walk.fresh.items():
             home.setdefault(group, ([], {}))[0].extend(values)
         self._write([(group, key, parts) for group, key, _, parts, *_ in walk.leaves], home)
