@@ -24,6 +24,7 @@ def run(name: str, *options: object) -> str:
     return done.stdout
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_runs_small(name: str, tmp_path: Path) -> None:
     assert run(name, *SMALL[name], "--out", tmp_path)
