@@ -43,6 +43,8 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
             _write(lock.fd, part)
             del part
         os.fsync(lock.fd)
+        if fcntl is None:
+            lock.release()  # Windows renames no file that is open
         os.replace(temporary, path)
     except BaseException:
         if lock.is_at(temporary):
@@ -106,7 +108,7 @@ class FileLock:
     def is_at(self, path: Path) -> bool:
         """Whether the file has a name, still."""
         try:
-            return os.path.samestat(os.fstat(self.fd), os.stat(path))
+            return self.held and os.path.samestat(os.fstat(self.fd), os.stat(path))
         except FileNotFoundError:
             return False
 

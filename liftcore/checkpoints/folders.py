@@ -162,7 +162,7 @@ class Checkpoints:
         self._lock = FileLock(self.folder / _LOCK, where)
         with contextlib.suppress(OSError):  # who it is, for the error of another one; there may be no room for it
             os.ftruncate(self._lock.fd, 0)
-            os.pwrite(self._lock.fd, str(os.getpid()).encode(), 0)
+            os.write(self._lock.fd, str(os.getpid()).encode())
         for left in self.folder.glob(_LEFT_OVER):
             left.unlink(missing_ok=True)
 

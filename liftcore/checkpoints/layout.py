@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 import numpy as np
 
-from ..saving.encoding import NDARRAY, Plan, Reader, array_type, checked, pieces_of, reshaped
+from ..saving.encoding import NDARRAY, Reader, WritePlan, array_type, checked, pieces_of, reshaped
 from ..saving.problems import StateError, damaged
 from ..saving.wire import Tokens
 from .placing import Stored
@@ -44,13 +44,13 @@ def parts_of(state: Any) -> Iterator[Any]:
     Raises:
         StateError: at once, if there is something in the state that cannot be written.
     """
-    plan = Plan()
+    plan = WritePlan()
     plan.head += _MARK + msgpack.packb(_VERSION) + msgpack.packb("state")
     plan.add(state, 1)
     return _parts(plan)
 
 
-def _parts(plan: Plan) -> Iterator[Any]:
+def _parts(plan: WritePlan) -> Iterator[Any]:
     sums, rest = [0] * len(plan.arrays), 0
     for number, part in plan.parts():
         if number is None:
@@ -59,7 +59,7 @@ def _parts(plan: Plan) -> Iterator[Any]:
             sums[number] = zlib.crc32(part, sums[number])
         yield part
         del part
-    end = Plan()
+    end = WritePlan()
     end.head += msgpack.packb("checksums") + b"\x82" + msgpack.packb("arrays")
     end.add(np.array(sums, np.uint32), 2)
     end.head += msgpack.packb("rest") + _UINT32

@@ -20,7 +20,7 @@ from .dtypes import DTYPES as _DTYPES
 from .problems import StateError, damaged
 from .wire import Tokens, bin_header, ext_header
 
-__all__ = ["NDARRAY", "Plan", "Reader", "array_type", "checked", "decode", "encode", "pieces_of", "reshaped"]
+__all__ = ["NDARRAY", "Reader", "WritePlan", "array_type", "checked", "decode", "encode", "pieces_of", "reshaped"]
 
 # An array is a msgpack extension that holds msgpack of (shape, dtype name, row-major bytes); a complex number is one of
 # (real, imaginary). These three are all the extensions there are.
@@ -61,7 +61,7 @@ def encode(tree: Any) -> bytes:
     Raises:
         StateError: if there is anything else in it.
     """
-    plan = Plan()
+    plan = WritePlan()
     plan.add(tree, 0)
     # A `BytesIO` fills the bytes that it is given in place, as nobody else holds them, and gives them back. A join
     # would hold all arrays at once as they are written: contiguous, and on the host.
@@ -80,7 +80,7 @@ def _raw(value: np.ndarray[Any, Any] | jax.Array, dtype: np.dtype[Any]) -> memor
     return np.asarray(value, dtype, order="C").reshape(-1).view(np.uint8).data
 
 
-class Plan:
+class WritePlan:
     """What will be written: `head` is all but the bytes in arrays, which go between its parts."""
 
     def __init__(self) -> None:
@@ -377,7 +377,7 @@ def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def pieces_of(joined: dict[Any, Any], kind: type) -> tuple[list[Any], list[int]]:
+def pieces_of(joined: dict[Any, Any], kind: type[Any]) -> tuple[list[Any], list[int]]:
     """Returns the pieces of a large array, which are flat arrays of some class, and its shape."""
     shape, chunks = _items(joined.get("shape")), _items(joined.get("chunks"))
     if joined.keys() != _CHUNKED_KEYS or not chunks:

@@ -206,7 +206,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, ever_after: bool) -> C
         monkeypatch.setattr(os, name, fn)
 
     patch("write", lambda real, fd, data: real(fd, data[: len(data) // 2]))
-    for name in ("fsync", "replace", "ftruncate", "pwrite"):
+    for name in ("fsync", "replace", "ftruncate"):
         patch(name, lambda *args: None)
     return lambda: count
 
