@@ -6,7 +6,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import UnmatchedFilterError
-from ..traverse_util import flatten_dict
 from ..typing import Filter, Path, Predicate, Variables
 from ..values import unwrapped
 from .predicates import decide, short_form, to_predicate
@@ -100,6 +99,8 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     trees, rest = partition(variables, filters)
     if not rest:
         return tuple(trees)
+    from ..traverse_util import flatten_dict  # which a model does not need
+
     missed = [f"/{'/'.join(map(str, path))}" for path in flatten_dict(rest, keep_empty_nodes=True)]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
     given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"

@@ -28,7 +28,6 @@ LEVELS = (
         "frozen_dict",
         "texts",
         "cursor",
-        "traversals",
     },
     {"scopes", "saving", "serialization"},
     {"pipeline", "entry", "checkpoints"},

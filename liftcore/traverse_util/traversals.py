@@ -20,10 +20,12 @@ from typing import Any
 
 import jax
 
-from .cursor import cursor
-from .errors import LiftArgumentError, shown
+from ..cursor import cursor
+from ..errors import LiftArgumentError, shown
+from .flat import path_aware_map
 
 __all__ = [
+    "ModelParamTraversal",
     "Traversal",
     "TraverseAttr",
     "TraverseCompose",
@@ -221,6 +223,30 @@ class TraverseFilter(Traversal):
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
         """A copy: what `fn` makes of the whole, or the whole as it is."""
         return fn(inputs) if self._fn(inputs) else inputs
+
+
+class ModelParamTraversal(Traversal):
+    """The values of nested dicts that a function of path and value takes.
+
+    Example:
+        >>> kernels = ModelParamTraversal(lambda path, value: path.endswith("/kernel"))
+        >>> kernels.update(lambda value: -value, {"dense": {"kernel": 1, "bias": 2}})
+        {'dense': {'kernel': -1, 'bias': 2}}
+
+    Args:
+        filter_fn: called as `filter_fn(path, value)`, with a path such as `"/dense/kernel"`.
+    """
+
+    def __init__(self, filter_fn: Callable[[str, Any], bool]) -> None:
+        self._filter_fn = filter_fn
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """A copy with new values in these places; `inputs` is nested dicts."""
+
+        def new(path: tuple[Any, ...], value: Any) -> Any:
+            return fn(value) if self._filter_fn(f"/{'/'.join(map(str, path))}", value) else value
+
+        return path_aware_map(new, inputs)
 
 
 t_identity = TraverseId()

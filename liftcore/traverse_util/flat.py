@@ -15,36 +15,7 @@ from typing import Any
 
 import jax
 
-from .traversals import (
-    Traversal,
-    TraverseAttr,
-    TraverseCompose,
-    TraverseEach,
-    TraverseFilter,
-    TraverseId,
-    TraverseItem,
-    TraverseMerge,
-    TraverseTree,
-    t_identity,
-)
-
-__all__ = [
-    "ModelParamTraversal",
-    "Traversal",
-    "TraverseAttr",
-    "TraverseCompose",
-    "TraverseEach",
-    "TraverseFilter",
-    "TraverseId",
-    "TraverseItem",
-    "TraverseMerge",
-    "TraverseTree",
-    "empty_node",
-    "flatten_dict",
-    "path_aware_map",
-    "t_identity",
-    "unflatten_dict",
-]
+__all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
 
 
 class _EmptyNode:
@@ -133,27 +104,3 @@ def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any,
     """
     flat = flatten_dict(tree, keep_empty_nodes=True)
     return unflatten_dict({path: leaf if leaf is empty_node else fn(path, leaf) for path, leaf in flat.items()})
-
-
-class ModelParamTraversal(Traversal):
-    """The values of nested dicts that a function of path and value takes.
-
-    Example:
-        >>> kernels = ModelParamTraversal(lambda path, value: path.endswith("/kernel"))
-        >>> kernels.update(lambda value: -value, {"dense": {"kernel": 1, "bias": 2}})
-        {'dense': {'kernel': -1, 'bias': 2}}
-
-    Args:
-        filter_fn: called as `filter_fn(path, value)`, with a path such as `"/dense/kernel"`.
-    """
-
-    def __init__(self, filter_fn: Callable[[str, Any], bool]) -> None:
-        self._filter_fn = filter_fn
-
-    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places; `inputs` is nested dicts."""
-
-        def new(path: tuple[Any, ...], value: Any) -> Any:
-            return fn(value) if self._filter_fn(f"/{'/'.join(map(str, path))}", value) else value
-
-        return path_aware_map(new, inputs)
