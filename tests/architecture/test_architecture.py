@@ -33,7 +33,7 @@ LEVELS = (
     {"pipeline", "entry", "checkpoints"},
     {"runners"},
     {"lift", "nn", "diagnostics"},
-    {"training", "generation"},
+    {"training", "generation", "doctor"},
 )
 """The rooms and files of liftcore; each imports from its own level and those above it here."""
 
