@@ -4,13 +4,22 @@ from .matching import match_state
 from .orbax import OrbaxCheckpoints
 from .placing import Stored
 from .renaming import each_holding
+from .safetensors import load_safetensors, safetensors_metadata, save_safetensors
+from .weights import export_weights, load_weights
+from .weights_rules import Rule
 
 __all__ = [
     "Checkpoints",
     "OrbaxCheckpoints",
+    "Rule",
     "Stored",
     "each_holding",
+    "export_weights",
     "load_file",
+    "load_safetensors",
+    "load_weights",
     "match_state",
+    "safetensors_metadata",
     "save_file",
+    "save_safetensors",
 ]

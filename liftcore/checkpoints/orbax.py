@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
+import jax
 import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError
@@ -21,6 +23,7 @@ from .placing import SavedKey, Stored, converted
 
 __all__ = ["OrbaxCheckpoints"]
 
+_REMOVED = ".removed"
 _UNREADABLE = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -127,6 +130,8 @@ class OrbaxCheckpoints:
         args = self._ocp.args
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
+        manager.wait_until_finished()  # orbax would wait too; afterwards nothing is put aside meanwhile
+        self._remove()
         manager.save(number, args=args.Composite(**items), metrics=numbers)
         self._last = number
 
@@ -141,9 +146,11 @@ class OrbaxCheckpoints:
 
     def close(self) -> None:
         """Waits, and ends the threads of orbax. The object may be used again."""
-        manager, self._manager, self._writes = self._manager, None, False
+        manager, wrote, self._manager, self._writes = self._manager, self._writes, None, False
         if manager is not None:
             manager.close()
+        if wrote:
+            self._remove()
 
     def __enter__(self) -> Self:
         return self
@@ -265,12 +272,22 @@ class OrbaxCheckpoints:
                 cleanup_tmp_directories=writes,
                 enable_async_checkpointing=self._asynchronous,
                 preservation_policy=self._policy(),
+                todelete_subdir=None if "://" in self.folder else _REMOVED,
                 best_fn=self._value_of,  # without it no metrics are written; the policy decides
                 best_mode=self._mode,
             )
             handlers = {"state": ocp.PyTreeCheckpointHandler(), "rest": ocp.JsonCheckpointHandler()}
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
         return self._manager
+
+    def _remove(self) -> None:
+        """Removes the steps that orbax has put aside.
+
+        To remove a folder takes many calls of the system, and a process that is killed between them would leave a step
+        of which parts are missing; to rename it takes one.
+        """
+        if jax.process_index() == 0 and "://" not in self.folder:
+            shutil.rmtree(os.path.join(self.folder, _REMOVED), ignore_errors=True)
 
     def _policy(self) -> Any:
         if self._keep is None:

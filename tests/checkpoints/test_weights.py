@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import linen_like as nn
+from liftcore.checkpoints import Rule, export_weights, load_weights
+from liftcore.errors import LiftArgumentError, SerializationError
+from liftcore.meta import Partitioned
+
+LAYERS, WIDTH, HEADS, HIDDEN, WORDS = 3, 8, 2, 12, 11
+
+# --- an encoder with the names of PyTorch -----------------------------------------------------------------------------
+
+
+def bert(rng: np.random.Generator) -> dict[str, Any]:
+    """Weights with the names and shapes of BERT's as PyTorch has them."""
+
+    def linear(name: str, out: int, into: int) -> dict[str, Any]:
+        return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+    def norm(name: str) -> dict[str, Any]:
+        return {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
+
+    shapes = {"embeddings.word_embeddings.weight": (WORDS, WIDTH), **norm("embeddings.LayerNorm")}
+    for layer in range(LAYERS):
+        at = f"encoder.layer.{layer}"
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            shapes |= linear(f"{at}.attention.{part}", WIDTH, WIDTH)
+        shapes |= norm(f"{at}.attention.output.LayerNorm")
+        shapes |= linear(f"{at}.intermediate.dense", HIDDEN, WIDTH) | linear(f"{at}.output.dense", WIDTH, HIDDEN)
+        shapes |= norm(f"{at}.output.LayerNorm")
+    shapes |= linear("pooler.dense", WIDTH, WIDTH)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {"embeddings.position_ids": np.arange(5), **arrays}
+
+
+RULES = [
+    Rule("embeddings.position_ids", None),
+    Rule("embeddings.word_embeddings.weight", "params/words/embedding"),
+    Rule("embeddings.LayerNorm.{leaf}", "params/norm/{leaf}"),
+    Rule("encoder.layer.{i}.attention.self.{part}.weight", "params/layers/attention/{part}/kernel", "linear"),
+    Rule("encoder.layer.{i}.attention.self.{part}.bias", "params/layers/attention/{part}/bias"),
+    Rule("encoder.layer.{i}.attention.output.dense.weight", "params/layers/attention/out/kernel", "linear"),
+    Rule("encoder.layer.{i}.attention.output.dense.bias", "params/layers/attention/out/bias"),
+    Rule("encoder.layer.{i}.attention.output.LayerNorm.{leaf}", "params/layers/attention_norm/{leaf}"),
+    Rule("encoder.layer.{i}.{part:intermediate|output}.dense.weight", "params/layers/{part}/kernel", "linear"),
+    Rule("encoder.layer.{i}.{part:intermediate|output}.dense.bias", "params/layers/{part}/bias"),
+    Rule("encoder.layer.{i}.output.LayerNorm.{leaf}", "params/layers/output_norm/{leaf}"),
+    Rule("pooler.dense.weight", "params/pooler/kernel", "linear"),
+    Rule("pooler.dense.bias", "params/pooler/bias"),
+]
+
+
+class Norm(nn.Module):
+    """A layer norm whose parameters have PyTorch's names."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        weight = self.param("weight", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return normalized(x, weight, bias)
+
+
+def normalized(x: Any, weight: Any, bias: Any) -> Any:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / (1e-12 + (centred**2).mean(-1, keepdims=True)) ** 0.5 * weight + bias
+
+
+class Layer(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, _: None) -> Any:
+        y = nn.MultiHeadDotProductAttention(num_heads=HEADS, name="attention")(x, x)
+        x = Norm(name="attention_norm")(x + y)
+        y = nn.Dense(WIDTH, name="output")(jax.nn.relu(nn.Dense(HIDDEN, name="intermediate")(x)))
+        return Norm(name="output_norm")(x + y), None
+
+
+class Encoder(nn.Module):
+    @nn.compact
+    def __call__(self, ids: Any) -> Any:
+        x = Norm(name="norm")(nn.Embed(WORDS, WIDTH, name="words")(ids))
+        layers = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=LAYERS)
+        x, _ = layers(name="layers")(x, None)
+        return jnp.tanh(nn.Dense(WIDTH, name="pooler")(x[:, 0]))
+
+
+def by_hand(weights: dict[str, Any], ids: Any) -> Any:
+    """What PyTorch computes with such weights."""
+
+    def linear(name: str, x: Any) -> Any:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name: str, x: Any) -> Any:
+        return normalized(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def heads(x: Any) -> Any:
+        return x.reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
+
+    x = norm("embeddings.LayerNorm", weights["embeddings.word_embeddings.weight"][ids])
+    for layer in range(LAYERS):
+        at = f"encoder.layer.{layer}"
+        query, key, value = (heads(linear(f"{at}.attention.self.{part}", x)) for part in ("query", "key", "value"))
+        scores = np.exp(query @ key.swapaxes(-1, -2) / np.sqrt(WIDTH // HEADS))
+        mixed = (scores / scores.sum(-1, keepdims=True) @ value).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = norm(f"{at}.attention.output.LayerNorm", x + linear(f"{at}.attention.output.dense", mixed))
+        y = linear(f"{at}.output.dense", np.maximum(linear(f"{at}.intermediate.dense", x), 0))
+        x = norm(f"{at}.output.LayerNorm", x + y)
+    return np.tanh(linear("pooler.dense", x[:, 0]))
+
+
+def shapes_of_encoder() -> Any:
+    return jax.eval_shape(Encoder().init, jax.random.key(0), jnp.zeros((1, 2), int))
+
+
+def test_a_scanned_encoder_computes_what_pytorch_does() -> None:
+    foreign, ids = bert(np.random.default_rng(0)), np.array([[1, 2, 3, 4], [5, 6, 7, 10]])
+    variables = load_weights(foreign, shapes_of_encoder(), RULES)
+    np.testing.assert_allclose(Encoder().apply(variables, ids), by_hand(foreign, ids), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_exported_is_what_was_loaded() -> None:
+    foreign = bert(np.random.default_rng(0))
+    back = export_weights(load_weights(foreign, shapes_of_encoder(), RULES), foreign, RULES)
+    assert list(back) == list(foreign)
+    for name, array in foreign.items():
+        np.testing.assert_array_equal(back[name], array, err_msg=name)
+        assert back[name].dtype == array.dtype
+
+
+# --- single rules -----------------------------------------------------------------------------------------------------
+
+F = np.float32
+QKV = np.arange(24, dtype=F).reshape(6, 4)
+THIRDS = {f"p/{name}": QKV[2 * at : 2 * at + 2].T for at, name in enumerate("qkv")}
+
+CASES = {
+    "conv": ({"c.w": np.zeros((5, 3, 2, 7), F)}, {"c": (2, 7, 3, 5)}, [Rule("{n}.w", "{n}", "conv")]),
+    "split": ({"qkv": QKV}, {"p": dict.fromkeys("qkv", (4, 2))}, [Rule("qkv", ("p/q", "p/k", "p/v"), "linear")]),
+    "sizes": ({"ab": QKV}, {"a": (4, 4), "b": (4, 2)}, [Rule("ab", ("a", "b"), "linear", sizes=(4, 2))]),
+    "joined": ({"a": QKV, "b": QKV[:2]}, {"ab": (4, 8)}, [Rule(("a", "b"), "ab", "linear")]),
+    "axis": ({"a": QKV, "b": QKV}, {"ab": (6, 8)}, [Rule(("a", "b"), "ab", axis=-1)]),
+    "tied": ({"a": QKV}, {"a": (6, 4), "b": (6, 4)}, [Rule("a", ("a", "b"), axis=None)]),
+    "stacked and split": (
+        {f"l.{i}.qk": QKV + i for i in (10, *range(10))},
+        {"l": {"q": (11, 4, 3, 1), "k": (11, 4, 3)}},
+        [Rule("l.{i}.qk", ("l/q", "l/k"), "linear")],
+    ),
+    "deep": ({"a.b.c.w": np.ones(3, F)}, {"a": {"b": {"c": (3,)}}}, [Rule("{module:.*}.w", "{module}")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_go_where_rules_say_and_back(name: str) -> None:
+    foreign, shapes, rules = CASES[name]
+    target = jax.tree.map(lambda shape: jnp.zeros(shape), shapes, is_leaf=lambda node: isinstance(node, tuple))
+    loaded = load_weights(foreign, target, rules)
+    assert jax.tree.map(jnp.shape, loaded) == shapes
+    back = export_weights(loaded, foreign, rules)
+    for key, array in foreign.items():
+        np.testing.assert_array_equal(back[key], array)
+
+
+def test_parts_and_layers_are_in_order() -> None:
+    target = {"l": {"q": np.zeros((11, 4, 3), F), "k": np.zeros((11, 4, 3), F)}}
+    foreign, _, rules = CASES["stacked and split"]
+    loaded = load_weights(foreign, target, rules)
+    np.testing.assert_array_equal(loaded["l"]["q"], np.stack([QKV[:3].T + i for i in range(11)]))
+    np.testing.assert_array_equal(loaded["l"]["k"], np.stack([QKV[3:].T + i for i in range(11)]))
+
+
+def test_a_function_changes_arrays_and_cannot_be_undone() -> None:
+    rules = [Rule("w", "w", lambda array: array[::-1])]
+    loaded = load_weights({"w": np.arange(3.0)}, {"w": np.zeros(3)}, rules)
+    np.testing.assert_array_equal(loaded["w"], [2, 1, 0])
+    with pytest.raises(LiftArgumentError, match="undone"):
+        export_weights(loaded, {"w": np.arange(3.0)}, rules)
+
+
+def test_boxes_stay_round_what_is_loaded() -> None:
+    target, rules = {"kernel": Partitioned(jnp.zeros((4, 6)), ("in", "out"))}, [Rule("weight", "kernel", "linear")]
+    loaded = load_weights({"weight": QKV}, target, rules)
+    assert loaded["kernel"].names == ("in", "out")
+    np.testing.assert_array_equal(loaded["kernel"].value, QKV.T)
+    np.testing.assert_array_equal(
+        export_weights(loaded, {"weight": QKV}, [Rule("weight", "kernel", "linear")])["weight"], QKV
+    )
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
+    foreign = {"a.weight": np.zeros((3, 2), F), "b.weight": np.zeros(3), "c": np.zeros(2), "l.0.w": QKV, "l.2.w": QKV}
+    foreign |= {"typo": np.zeros(3), "q": QKV, "odd": np.zeros(5)}
+    target = {
+        "a": {"kernel": np.zeros((2, 3), F), "bias": np.zeros(3)},
+        "b": np.zeros(3, F),
+        "l": np.zeros((3, 6, 4), F),
+        "typos": np.zeros(3),
+        "x": np.zeros(2),
+        "qk": np.zeros((12, 4)),
+    }
+    rules = [
+        Rule("a.weight", "a/kernel"),
+        Rule("b.weight", "b"),
+        Rule("l.{i}.w", "l"),
+        Rule("typo", "typo"),
+        Rule(("q", "k"), "qk"),
+        Rule("odd", ("x", "y")),
+    ]
+    with pytest.raises(SerializationError) as caught:
+        load_weights(foreign, target, rules)
+    for text in (
+        "a/kernel: shape (3, 2), not (2, 3) as in the target",
+        'a/kernel: it would fit if the rule of "a.weight" had the change "linear"',
+        "a/bias: missing",
+        "b: dtype float64, not float32 as in the target",
+        "c: no rule takes it",
+        'l (rule of "l.{i}.w"): there is no layer 1, but layer 2',
+        "typos: missing, float64[3] in the target; closest: typo",
+        'qk (rule of "q, k"): beside q there is no k',
+        'x, y (rule of "odd"): array split does not result in an equal division',
+    ):
+        assert text in caught.value.what, text
+
+
+def test_what_is_left_over_may_be_passed_over() -> None:
+    target = {"a": np.zeros(2), "b": np.full(2, 7.0)}
+    loaded = load_weights({"a": np.ones(2, F), "c": np.ones(2)}, target, [Rule("a", "a")], strict=False, cast=True)
+    np.testing.assert_array_equal(loaded["a"], [1, 1])
+    np.testing.assert_array_equal(loaded["b"], [7, 7])
+    with pytest.raises(SerializationError, match="c: no rule takes it"):
+        load_weights({"a": np.ones(2), "c": np.ones(2)}, {"a": np.ones(2)}, [Rule("a", "a")])
+
+
+@pytest.mark.parametrize("name", ["l.x.w", "l.99999.w", "l.³.w", f"l.{'9' * 5000}.w"])
+def test_what_is_no_number_of_a_layer_is_listed(name: str) -> None:
+    with pytest.raises(SerializationError, match="no number of a layer"):
+        load_weights({name: QKV}, {"l": np.zeros((1, 6, 4), F)}, [Rule("l.{i:.*}.w", "l")])
+
+
+def test_two_names_for_one_path_are_an_error() -> None:
+    with pytest.raises(LiftArgumentError, match="a and b go there both"):
+        load_weights({"a": QKV, "b": QKV}, {"x": QKV}, [Rule("a", "x"), Rule("b", "x")])
+    with pytest.raises(SerializationError, match=r"l\.0 and l\.00 go there both"):
+        load_weights({"l.0": QKV, "l.00": QKV}, {"x": QKV[None]}, [Rule("l.{i}", "x")])
+
+
+def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
+    like, rules = {"a": QKV, "b": QKV}, [Rule("a", "a"), Rule("b", "b", "linear")]
+    with pytest.raises(SerializationError, match=r"(?s)a: missing in the variables.*\(4, 5\) does not become \(4, 6\)"):
+        export_weights({"b": np.zeros((4, 5))}, like, rules)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Rule((), "a"), "no foreign name"),
+        (lambda: Rule(("{a}.w", "{b}.w"), "{a}"), "different fields"),
+        (lambda: Rule(("a", "b"), ("c", "d")), "several names go to several paths"),
+        (lambda: Rule("{a}", "{b}"), "lacks"),
+        (lambda: Rule("{a}.{b}", "c"), "no path names"),
+        (lambda: Rule("a", "b", "liner"), "'liner'"),
+        (lambda: Rule("a", "b", sizes=(1, 2)), "sizes"),
+        (lambda: Rule("a.{b", "b"), "brace"),
+        (lambda: Rule("{a:(}", "{a}"), "regular expression"),
+    ],
+)
+def test_rules_that_cannot_be_used(make: Any, text: str) -> None:
+    with pytest.raises(LiftArgumentError, match=text):
+        make()
