@@ -85,7 +85,7 @@ def test_the_loop_ends_when_all_examples_have(variables: Any) -> None:
         """A model that says when it runs."""
 
         def apply(self, variables: Any, tokens: Any, mutable: Any) -> Any:
-            jax.debug.callback(lambda: steps.append(1), ordered=True)
+            jax.debug.callback(lambda: steps.append(1))
             return MODEL.apply(variables, tokens, mutable=mutable)
 
     generate(Counts(), variables, PROMPTS, max_new_tokens=30, stop_tokens=first.tolist())
