@@ -37,7 +37,7 @@ def entries() -> dict[str, str]:
             path, value = f"{section}.{name}", _value(owner, name)
             if inspect.ismodule(value):
                 found[path] = value.__name__
-            elif path not in found:
+            else:
                 found[path] = first.setdefault(id(value), path) if _is_explained(path, value) else path
     return found
 

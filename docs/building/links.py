@@ -22,7 +22,7 @@ from docs.building.api_pages import entries  # noqa: E402 - from the repository,
 __all__ = ["link_names", "on_page_markdown", "outside_code", "repository_links"]
 
 _LOG = logging.getLogger("mkdocs.hooks.links")
-_FENCED = re.compile(r"^(?P<fence>```+)[^\n]*\n.*?^(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^(?P<fence>```+)[^\n]*\n.*?^(?P=fence)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _OUTSIDE = re.compile(r"\[(?P<text>[^\]\n]+)\]\((?P<path>\.\./[^)#\s]+)(?P<part>#[^)\s]*)?\)")
 _SPAN = re.compile(r"(?<![`\[])`(?P<name>[a-z_]+(?:\.\w+)+)`(?![`\]])")
 
