@@ -1,6 +1,7 @@
-"""`python -m tests.mutants`: breaks the core in many ways, one at a time, and lists the breaks that no near test sees.
+"""`python -m tests.mutants`: breaks the core and `nnx_like` in many ways, and lists the breaks that no near test sees.
 
-Each break is put into a copy of the tree, in a temporary folder. It is named by its number in the table.
+One break at a time is put into a copy of the tree, in a temporary folder. It is named by its number in the table: first
+those of the core, then those of `nnx_like`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.mutants.objects import OF_OBJECTS
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("liftcore", "linen_like", "equinox_like")
+ALL = (*MUTANTS, *OF_OBJECTS)
+PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 PARTS = (*PACKAGES, "tests", "conftest.py", "pyproject.toml", "setup.cfg", "setup.py", "README.md")
 
 
@@ -32,7 +35,7 @@ def copied(to: Path) -> None:
 
 def survives(mutant: Mutant, place: Path, limit: int) -> str:
     """How the near tests take a break: "killed", "survived" or "timed out"."""
-    file = place / "liftcore" / mutant.path
+    file = place / mutant.package / mutant.path
     original = file.read_text()
     file.write_text(original.replace(mutant.before, mutant.after))
     tests = [f"tests/{name}" for name in mutant.tests]
@@ -58,10 +61,13 @@ def main() -> int:
     survivors = []
     with tempfile.TemporaryDirectory() as place:
         copied(Path(place))
-        for number in given.numbers or range(len(MUTANTS)):
-            began, mutant = time.time(), MUTANTS[number]
+        for number in given.numbers or range(len(ALL)):
+            began, mutant = time.time(), ALL[number]
             found = survives(mutant, Path(place), given.limit)
-            print(f"{number:3} {mutant.path}: {mutant.reason}: {found} ({time.time() - began:.0f} s)", flush=True)
+            print(
+                f"{number:3} {mutant.package}/{mutant.path}: {mutant.reason}: {found} ({time.time() - began:.0f} s)",
+                flush=True,
+            )
             survivors += [number] if found == "survived" else []
     print(f"survivors: {survivors}")
     return bool(survivors)

@@ -9,11 +9,12 @@ class Mutant(NamedTuple):
     """A break.
 
     Attributes:
-        path: the file, below `liftcore`.
+        path: the file, below its package.
         before: text that stands in it once.
         after: what is put there instead.
         reason: what it breaks.
         tests: test files, below `tests`.
+        package: the package.
     """
 
     path: str
@@ -21,6 +22,7 @@ class Mutant(NamedTuple):
     after: str
     reason: str
     tests: tuple[str, ...]
+    package: str = "liftcore"
 
 
 PACK = ("core/test_pack.py", "core/test_splitting.py", "core/test_scope.py")

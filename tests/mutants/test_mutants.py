@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 import liftcore
+from tests.mutants.objects import OF_OBJECTS
 from tests.mutants.table import MUTANTS
 
-CORE = Path(liftcore.__file__).parent
+CORE, ALL = Path(liftcore.__file__).parent, (*MUTANTS, *OF_OBJECTS)
 
 
-@pytest.mark.parametrize("number", range(len(MUTANTS)))
+@pytest.mark.parametrize("number", range(len(ALL)))
 def test_what_is_broken_stands_there_once(number: int) -> None:
-    mutant = MUTANTS[number]
-    assert (CORE / mutant.path).read_text().count(mutant.before) == 1
+    mutant = ALL[number]
+    assert (CORE.parent / mutant.package / mutant.path).read_text().count(mutant.before) == 1
     assert all((CORE.parent / "tests" / name).exists() for name in mutant.tests)
 
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import nnx_like as nnx
 from nnx_like.crossing import kept
 from nnx_like.crossing.groups import Groups
 from nnx_like.crossing.outside import crossed
+from nnx_like.errors import TraceContextError
 
 Change = Callable[[Any], object]
 
@@ -154,3 +156,26 @@ def test_a_model_in_its_own_lists_goes_away() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_objects_in_a_list_are_met_in_each_call_beside_one_whose_walk_could_be_kept() -> None:
+    @nnx.jit
+    def step(model: Any, others: list[Any]) -> Any:
+        model.w += others[0].w
+        return model.w * 1
+
+    model, others = nnx.Dict(w=nnx.Param(jnp.zeros(()))), [nnx.Dict(w=nnx.Param(jnp.ones(()))) for _ in range(2)]
+    assert [float(step(model, [other])) for other in (*others, *others)] == [1, 2, 3, 4]
+
+
+def test_a_kept_walk_does_not_write_in_another_trace() -> None:
+    @nnx.jit
+    def step(model: Any) -> None:
+        model.w += 1
+
+    model = nnx.Dict(w=nnx.Param(jnp.zeros(())))
+    for _ in range(2):
+        step(model)
+    with pytest.raises(TraceContextError, match="w"):
+        jax.jit(lambda: step(model))()
+    assert model.w.get_value() == 2

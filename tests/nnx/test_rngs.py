@@ -386,3 +386,12 @@ def test_policies_of_reseed() -> None:
     nnx.reseed({"m": rngs}, policy=lambda *args: asked.append(args) or args[1], params=5)
     assert (asked[0][0], data(asked[0][1]), asked[0][2]) == (("m", "params"), data(key), (2,))
     assert rngs.params.count.value.shape == ()
+
+
+def test_a_stream_under_another_name_goes_on_where_the_first_one_is() -> None:
+    first = nnx.RngStream(0, tag="first")
+    drawn = first()
+    second = nnx.Rngs(second=first).second
+    assert second.tag == "second"
+    assert second() != drawn
+    assert (first.count.get_value(), second.count.get_value()) == (1, 2)
