@@ -184,7 +184,7 @@ def arguments() -> argparse.Namespace:
         ("width", 128, "features of a character"),
         ("heads", 4, "heads of attention"),
         ("save-every", 50, "steps between two checkpoints"),
-        ("new-tokens", 300, "characters to write at the end, or 0"),
+        ("new-tokens", 100, "characters to write at the end, or 0"),
         ("seed", 0, "seed of parameters, batches and samples"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (%(default)s)")
