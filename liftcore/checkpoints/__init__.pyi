@@ -6,13 +6,13 @@ from .placing import Stored
 from .renaming import each_holding
 from .safetensors import load_safetensors, safetensors_metadata, save_safetensors
 from .weights import export_weights, load_weights
-from .weights_rules import Rule
+from .weights_rules import WeightRule
 
 __all__ = [
     "Checkpoints",
     "OrbaxCheckpoints",
-    "Rule",
     "Stored",
+    "WeightRule",
     "each_holding",
     "export_weights",
     "load_file",

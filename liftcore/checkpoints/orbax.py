@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
@@ -83,6 +85,7 @@ class OrbaxCheckpoints:
         self._asynchronous = asynchronous
         self._manager: Any = None
         self._writes, self._last = False, -1
+        self._remover: threading.Thread | None = None
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -130,8 +133,10 @@ class OrbaxCheckpoints:
         args = self._ocp.args
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
-        manager.wait_until_finished()  # orbax would wait too; afterwards nothing is put aside meanwhile
-        self._remove()
+        manager.wait_until_finished()  # as orbax would, but before another thread begins to remove what it put aside
+        if self._remover is None or not self._remover.is_alive():
+            self._remover = threading.Thread(target=self._remove, name="removes old checkpoints")
+            self._remover.start()
         manager.save(number, args=args.Composite(**items), metrics=numbers)
         self._last = number
 
@@ -149,8 +154,12 @@ class OrbaxCheckpoints:
         manager, wrote, self._manager, self._writes = self._manager, self._writes, None, False
         if manager is not None:
             manager.close()
+        if self._remover is not None:
+            self._remover.join()
         if wrote:
             self._remove()
+            with contextlib.suppress(OSError):  # there is none, or it is another writer's
+                os.rmdir(os.path.join(self.folder, _REMOVED))
 
     def __enter__(self) -> Self:
         return self
@@ -267,6 +276,8 @@ class OrbaxCheckpoints:
             self.close()
         if self._manager is None:
             ocp, self._writes = self._ocp, writes
+            if writes:
+                self._remove()
             options = ocp.CheckpointManagerOptions(
                 create=writes,
                 cleanup_tmp_directories=writes,
@@ -286,8 +297,10 @@ class OrbaxCheckpoints:
         To remove a folder takes many calls of the system, and a process that is killed between them would leave a step
         of which parts are missing; to rename it takes one.
         """
-        if jax.process_index() == 0 and "://" not in self.folder:
-            shutil.rmtree(os.path.join(self.folder, _REMOVED), ignore_errors=True)
+        aside = os.path.join(self.folder, _REMOVED)
+        if jax.process_index() == 0 and "://" not in self.folder and os.path.isdir(aside):
+            for name in os.listdir(aside):  # not the folder itself: orbax may be moving another one there
+                shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 
     def _policy(self) -> Any:
         if self._keep is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -34,10 +35,9 @@ def require_orbax() -> Any:
         ImportError: if it is not installed; it names the extra.
     """
     try:
-        import orbax.checkpoint as ocp
+        return importlib.import_module("orbax.checkpoint")
     except ImportError as error:
         raise ImportError("This needs orbax-checkpoint: pip install 'liftcore[orbax]'") from error
-    return ocp
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -44,10 +45,10 @@ _NAMES = (
 
 def _package() -> Any:
     try:
-        import safetensors.numpy
+        importlib.import_module("safetensors.numpy")
+        return importlib.import_module("safetensors")
     except ImportError as error:
         raise ImportError("This needs safetensors: pip install 'liftcore[safetensors]'") from error
-    return safetensors
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
 from .matching import match_state
-from .weights_rules import Group, Rule, grouped
+from .weights_rules import WeightGroup, WeightRule, grouped
 
 __all__ = ["export_weights", "load_weights"]
 
@@ -21,7 +21,7 @@ __all__ = ["export_weights", "load_weights"]
 def load_weights(
     foreign: Mapping[str, Any],
     target: PyTree,
-    rules: Iterable[Rule],
+    rules: Iterable[WeightRule],
     *,
     filter: Filter = True,
     strict: bool = True,
@@ -38,8 +38,8 @@ def load_weights(
         ... }
         >>> target = {"params": {"layers": {"fc": {"kernel": np.zeros((2, 2, 3)), "bias": np.zeros((2, 3))}}}}
         >>> rules = [
-        ...     Rule("layers.{i}.{name}.weight", "params/layers/{name}/kernel", "linear"),
-        ...     Rule("layers.{i}.{name}.bias", "params/layers/{name}/bias"),
+        ...     WeightRule("layers.{i}.{name}.weight", "params/layers/{name}/kernel", "linear"),
+        ...     WeightRule("layers.{i}.{name}.bias", "params/layers/{name}/bias"),
         ... ]
         >>> load_weights(foreign, target, rules)["params"]["layers"]["fc"]["kernel"].sum()
         np.float64(12.0)
@@ -76,22 +76,20 @@ def load_weights(
         nested = unflatten_dict(state, sep="/")
         found = match_state(bare, nested, where=where, filter=filter, strict=strict, cast=cast)
     except SerializationError as error:
-        fix = "Change the rules; a rule whose path is None leaves names out. " + error.fix.replace(
-            "transform=", "a rule"
-        )
-        raise SerializationError(where, error.what + _lines([*hints, *problems]), fix) from None
+        fix = "Change the rules. `strict=False` passes over what is left over, `cast=True` converts dtypes."
+        raise SerializationError(where, error.what.rstrip() + (_lines([*hints, *problems]) or "\n"), fix) from None
     if problems:
         fix = "Write a rule for each name; one whose path is None leaves it out. Or pass `strict=False`."
         raise SerializationError(where, f"not all names could be used:{_lines(problems)}", fix)
     return replace_boxed(target, found)
 
 
-def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[Rule]) -> dict[str, Any]:
+def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[WeightRule]) -> dict[str, Any]:
     """The weights of another framework with the numbers of variables: the inverse of `load_weights`.
 
     Example:
         >>> like = {"fc.weight": np.zeros((3, 2))}
-        >>> rules = [Rule("{name}.weight", "params/{name}/kernel", "linear")]
+        >>> rules = [WeightRule("{name}.weight", "params/{name}/kernel", "linear")]
         >>> export_weights({"params": {"fc": {"kernel": np.ones((2, 3))}}}, like, rules)["fc.weight"].shape
         (3, 2)
 
@@ -136,8 +134,8 @@ def _lines(problems: Sequence[str]) -> str:
     return "".join(f"\n  {text}" for text in problems) + "\n" if problems else ""
 
 
-def _check_paths(where: str, groups: Iterable[Group]) -> None:
-    known: dict[str, Group] = {}
+def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:
+    known: dict[str, WeightGroup] = {}
     for group in groups:
         for path in group.paths:
             other = known.setdefault(path, group)
@@ -150,7 +148,7 @@ def _check_paths(where: str, groups: Iterable[Group]) -> None:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def _made(group: Group, foreign: Mapping[str, Any]) -> dict[str, Any]:
+def _made(group: WeightGroup, foreign: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays of a group, by path."""
     if not group.paths:
         return {}
@@ -161,7 +159,7 @@ def _made(group: Group, foreign: Mapping[str, Any]) -> dict[str, Any]:
     return {path: column[0] for path, column in zip(group.paths, columns, strict=True)}
 
 
-def _row(rule: Rule, arrays: list[Any]) -> list[Any]:
+def _row(rule: WeightRule, arrays: list[Any]) -> list[Any]:
     """What one layer gives to each path."""
     if len(arrays) > 1:
         if rule.axis is None:
@@ -172,7 +170,7 @@ def _row(rule: Rule, arrays: list[Any]) -> list[Any]:
     return [_changed(rule, array) for array in arrays]
 
 
-def _divided(rule: Rule, array: Any, axis: int) -> list[Any]:
+def _divided(rule: WeightRule, array: Any, axis: int) -> list[Any]:
     if rule.sizes is None:
         return np.split(array, len(rule.path), axis)
     if sum(rule.sizes) != array.shape[axis]:
@@ -180,14 +178,14 @@ def _divided(rule: Rule, array: Any, axis: int) -> list[Any]:
     return np.split(array, np.cumsum(rule.sizes)[:-1].tolist(), axis)
 
 
-def _changed(rule: Rule, array: Any) -> Any:
+def _changed(rule: WeightRule, array: Any) -> Any:
     if callable(rule.change):
         return np.asarray(rule.change(array))
     order = _order(rule, array.ndim)
     return array if order is None else array.transpose(order)
 
 
-def _order(rule: Rule, ndim: int) -> list[int] | None:
+def _order(rule: WeightRule, ndim: int) -> list[int] | None:
     """The order of axes that a named change makes."""
     if rule.change is None:
         return None
@@ -209,7 +207,7 @@ def _is_regrouped(one: Sequence[int], other: Sequence[int]) -> bool:
     return np.prod(one) == np.prod(other) and (products[0] <= products[1] or products[1] <= products[0])
 
 
-def _hints(groups: Iterable[Group], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+def _hints(groups: Iterable[WeightGroup], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Of arrays which would fit if they were transposed, the rule that does not do so."""
     hints = []
     for group in groups:
@@ -226,7 +224,7 @@ def _hints(groups: Iterable[Group], state: Mapping[str, Any], shapes: Mapping[st
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
-def _unmade(group: Group, like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+def _unmade(group: WeightGroup, like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays of a group by name, from those by path."""
     # A number that is broadcast has the shape of an array, and takes the memory of a number.
     shapes = {name: np.broadcast_to(np.zeros(()), np.shape(like[name])) for names in group.rows for name in names}
@@ -244,12 +242,12 @@ def _unmade(group: Group, like: Mapping[str, Any], flat: Mapping[str, Any]) -> d
     return {name: np.ascontiguousarray(array, np.asarray(like[name]).dtype) for name, array in new.items()}
 
 
-def _unchanged(rule: Rule, array: Any) -> Any:
+def _unchanged(rule: WeightRule, array: Any) -> Any:
     order = _order(rule, array.ndim)
     return array if order is None else array.transpose(np.argsort(order))
 
 
-def _unrow(rule: Rule, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def _unrow(rule: WeightRule, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """What the paths give to each name of one layer."""
     if rule.axis is None:
         return [arrays[0]]

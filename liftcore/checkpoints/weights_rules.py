@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import LiftArgumentError
 
-__all__ = ["Change", "Group", "Rule", "grouped"]
+__all__ = ["Change", "WeightGroup", "WeightRule", "grouped"]
 
 Change: TypeAlias = Callable[[Any], Any]
 
@@ -19,7 +19,7 @@ _NAMED = ("linear", "conv")
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class Rule:
+class WeightRule:
     """Where arrays with certain names go, and how each of them is changed.
 
     Names and paths are templates. A field such as `{part}` stands for one name between dots, `{part:query|key}` for
@@ -32,7 +32,7 @@ class Rule:
     into one of `(12, 32)`.
 
     Example:
-        >>> Rule("layer.{i}.attn.{part:query|key|value}.weight", "params/layers/{part}/kernel", "linear").path
+        >>> WeightRule("layer.{i}.attn.{part:query|key|value}.weight", "params/layers/{part}/kernel", "linear").path
         ('params/layers/{part}/kernel',)
 
     Args:
@@ -152,7 +152,7 @@ def _literal(template: str, text: str) -> str:
 # --- names by rule ----------------------------------------------------------------------------------------------------
 
 
-class Group(NamedTuple):
+class WeightGroup(NamedTuple):
     """The names that make the arrays of one path, or of several among which they are divided.
 
     Attributes:
@@ -161,12 +161,12 @@ class Group(NamedTuple):
         rows: for each layer the names that are joined; one row where nothing is stacked.
     """
 
-    rule: Rule
+    rule: WeightRule
     paths: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def grouped(names: Iterable[str], rules: Iterable[Rule]) -> tuple[list[Group], list[str], list[str]]:
+def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[WeightGroup], list[str], list[str]]:
     """Sorts names by the first rule that takes them.
 
     Returns:
@@ -193,7 +193,7 @@ def grouped(names: Iterable[str], rules: Iterable[Rule]) -> tuple[list[Group], l
     for (at, paths), table in tables.items():
         problems += _gaps(rules[at], paths, table)
         rows = tuple(tuple(table[layer][part] for part in sorted(table[layer])) for layer in sorted(table))
-        groups.append(Group(rules[at], paths if rules[at].path else (), rows))
+        groups.append(WeightGroup(rules[at], paths if rules[at].path else (), rows))
     return groups, unused, problems
 
 
@@ -206,7 +206,7 @@ def _filled(path: str, fields: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: fields[match["name"]].replace(".", "/"), path)
 
 
-def _gaps(rule: Rule, paths: tuple[str, ...], table: Mapping[int, Mapping[int, str]]) -> list[str]:
+def _gaps(rule: WeightRule, paths: tuple[str, ...], table: Mapping[int, Mapping[int, str]]) -> list[str]:
     """What is missing of the layers and the parts of a group."""
     if not rule.path:
         return []

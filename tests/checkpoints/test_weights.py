@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import linen_like as nn
-from liftcore.checkpoints import Rule, export_weights, load_weights
+from liftcore.checkpoints import WeightRule, export_weights, load_weights
 from liftcore.errors import LiftArgumentError, SerializationError
 from liftcore.meta import Partitioned
 
@@ -40,19 +40,19 @@ def bert(rng: np.random.Generator) -> dict[str, Any]:
 
 
 RULES = [
-    Rule("embeddings.position_ids", None),
-    Rule("embeddings.word_embeddings.weight", "params/words/embedding"),
-    Rule("embeddings.LayerNorm.{leaf}", "params/norm/{leaf}"),
-    Rule("encoder.layer.{i}.attention.self.{part}.weight", "params/layers/attention/{part}/kernel", "linear"),
-    Rule("encoder.layer.{i}.attention.self.{part}.bias", "params/layers/attention/{part}/bias"),
-    Rule("encoder.layer.{i}.attention.output.dense.weight", "params/layers/attention/out/kernel", "linear"),
-    Rule("encoder.layer.{i}.attention.output.dense.bias", "params/layers/attention/out/bias"),
-    Rule("encoder.layer.{i}.attention.output.LayerNorm.{leaf}", "params/layers/attention_norm/{leaf}"),
-    Rule("encoder.layer.{i}.{part:intermediate|output}.dense.weight", "params/layers/{part}/kernel", "linear"),
-    Rule("encoder.layer.{i}.{part:intermediate|output}.dense.bias", "params/layers/{part}/bias"),
-    Rule("encoder.layer.{i}.output.LayerNorm.{leaf}", "params/layers/output_norm/{leaf}"),
-    Rule("pooler.dense.weight", "params/pooler/kernel", "linear"),
-    Rule("pooler.dense.bias", "params/pooler/bias"),
+    WeightRule("embeddings.position_ids", None),
+    WeightRule("embeddings.word_embeddings.weight", "params/words/embedding"),
+    WeightRule("embeddings.LayerNorm.{leaf}", "params/norm/{leaf}"),
+    WeightRule("encoder.layer.{i}.attention.self.{part}.weight", "params/layers/attention/{part}/kernel", "linear"),
+    WeightRule("encoder.layer.{i}.attention.self.{part}.bias", "params/layers/attention/{part}/bias"),
+    WeightRule("encoder.layer.{i}.attention.output.dense.weight", "params/layers/attention/out/kernel", "linear"),
+    WeightRule("encoder.layer.{i}.attention.output.dense.bias", "params/layers/attention/out/bias"),
+    WeightRule("encoder.layer.{i}.attention.output.LayerNorm.{leaf}", "params/layers/attention_norm/{leaf}"),
+    WeightRule("encoder.layer.{i}.{part:intermediate|output}.dense.weight", "params/layers/{part}/kernel", "linear"),
+    WeightRule("encoder.layer.{i}.{part:intermediate|output}.dense.bias", "params/layers/{part}/bias"),
+    WeightRule("encoder.layer.{i}.output.LayerNorm.{leaf}", "params/layers/output_norm/{leaf}"),
+    WeightRule("pooler.dense.weight", "params/pooler/kernel", "linear"),
+    WeightRule("pooler.dense.bias", "params/pooler/bias"),
 ]
 
 
@@ -139,18 +139,18 @@ QKV = np.arange(24, dtype=F).reshape(6, 4)
 THIRDS = {f"p/{name}": QKV[2 * at : 2 * at + 2].T for at, name in enumerate("qkv")}
 
 CASES = {
-    "conv": ({"c.w": np.zeros((5, 3, 2, 7), F)}, {"c": (2, 7, 3, 5)}, [Rule("{n}.w", "{n}", "conv")]),
-    "split": ({"qkv": QKV}, {"p": dict.fromkeys("qkv", (4, 2))}, [Rule("qkv", ("p/q", "p/k", "p/v"), "linear")]),
-    "sizes": ({"ab": QKV}, {"a": (4, 4), "b": (4, 2)}, [Rule("ab", ("a", "b"), "linear", sizes=(4, 2))]),
-    "joined": ({"a": QKV, "b": QKV[:2]}, {"ab": (4, 8)}, [Rule(("a", "b"), "ab", "linear")]),
-    "axis": ({"a": QKV, "b": QKV}, {"ab": (6, 8)}, [Rule(("a", "b"), "ab", axis=-1)]),
-    "tied": ({"a": QKV}, {"a": (6, 4), "b": (6, 4)}, [Rule("a", ("a", "b"), axis=None)]),
+    "conv": ({"c.w": np.zeros((5, 3, 2, 7), F)}, {"c": (2, 7, 3, 5)}, [WeightRule("{n}.w", "{n}", "conv")]),
+    "split": ({"qkv": QKV}, {"p": dict.fromkeys("qkv", (4, 2))}, [WeightRule("qkv", ("p/q", "p/k", "p/v"), "linear")]),
+    "sizes": ({"ab": QKV}, {"a": (4, 4), "b": (4, 2)}, [WeightRule("ab", ("a", "b"), "linear", sizes=(4, 2))]),
+    "joined": ({"a": QKV, "b": QKV[:2]}, {"ab": (4, 8)}, [WeightRule(("a", "b"), "ab", "linear")]),
+    "axis": ({"a": QKV, "b": QKV}, {"ab": (6, 8)}, [WeightRule(("a", "b"), "ab", axis=-1)]),
+    "tied": ({"a": QKV}, {"a": (6, 4), "b": (6, 4)}, [WeightRule("a", ("a", "b"), axis=None)]),
     "stacked and split": (
         {f"l.{i}.qk": QKV + i for i in (10, *range(10))},
         {"l": {"q": (11, 4, 3, 1), "k": (11, 4, 3)}},
-        [Rule("l.{i}.qk", ("l/q", "l/k"), "linear")],
+        [WeightRule("l.{i}.qk", ("l/q", "l/k"), "linear")],
     ),
-    "deep": ({"a.b.c.w": np.ones(3, F)}, {"a": {"b": {"c": (3,)}}}, [Rule("{module:.*}.w", "{module}")]),
+    "deep": ({"a.b.c.w": np.ones(3, F)}, {"a": {"b": {"c": (3,)}}}, [WeightRule("{module:.*}.w", "{module}")]),
 }  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def test_parts_and_layers_are_in_order() -> None:
 
 
 def test_a_function_changes_arrays_and_cannot_be_undone() -> None:
-    rules = [Rule("w", "w", lambda array: array[::-1])]
+    rules = [WeightRule("w", "w", lambda array: array[::-1])]
     loaded = load_weights({"w": np.arange(3.0)}, {"w": np.zeros(3)}, rules)
     np.testing.assert_array_equal(loaded["w"], [2, 1, 0])
     with pytest.raises(LiftArgumentError, match="undone"):
@@ -182,12 +182,15 @@ def test_a_function_changes_arrays_and_cannot_be_undone() -> None:
 
 
 def test_boxes_stay_round_what_is_loaded() -> None:
-    target, rules = {"kernel": Partitioned(jnp.zeros((4, 6)), ("in", "out"))}, [Rule("weight", "kernel", "linear")]
+    target, rules = (
+        {"kernel": Partitioned(jnp.zeros((4, 6)), ("in", "out"))},
+        [WeightRule("weight", "kernel", "linear")],
+    )
     loaded = load_weights({"weight": QKV}, target, rules)
     assert loaded["kernel"].names == ("in", "out")
     np.testing.assert_array_equal(loaded["kernel"].value, QKV.T)
     np.testing.assert_array_equal(
-        export_weights(loaded, {"weight": QKV}, [Rule("weight", "kernel", "linear")])["weight"], QKV
+        export_weights(loaded, {"weight": QKV}, [WeightRule("weight", "kernel", "linear")])["weight"], QKV
     )
 
 
@@ -206,12 +209,12 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
         "qk": np.zeros((12, 4)),
     }
     rules = [
-        Rule("a.weight", "a/kernel"),
-        Rule("b.weight", "b"),
-        Rule("l.{i}.w", "l"),
-        Rule("typo", "typo"),
-        Rule(("q", "k"), "qk"),
-        Rule("odd", ("x", "y")),
+        WeightRule("a.weight", "a/kernel"),
+        WeightRule("b.weight", "b"),
+        WeightRule("l.{i}.w", "l"),
+        WeightRule("typo", "typo"),
+        WeightRule(("q", "k"), "qk"),
+        WeightRule("odd", ("x", "y")),
     ]
     with pytest.raises(SerializationError) as caught:
         load_weights(foreign, target, rules)
@@ -231,28 +234,30 @@ def test_all_that_is_left_over_or_does_not_fit_is_listed_at_once() -> None:
 
 def test_what_is_left_over_may_be_passed_over() -> None:
     target = {"a": np.zeros(2), "b": np.full(2, 7.0)}
-    loaded = load_weights({"a": np.ones(2, F), "c": np.ones(2)}, target, [Rule("a", "a")], strict=False, cast=True)
+    loaded = load_weights(
+        {"a": np.ones(2, F), "c": np.ones(2)}, target, [WeightRule("a", "a")], strict=False, cast=True
+    )
     np.testing.assert_array_equal(loaded["a"], [1, 1])
     np.testing.assert_array_equal(loaded["b"], [7, 7])
     with pytest.raises(SerializationError, match="c: no rule takes it"):
-        load_weights({"a": np.ones(2), "c": np.ones(2)}, {"a": np.ones(2)}, [Rule("a", "a")])
+        load_weights({"a": np.ones(2), "c": np.ones(2)}, {"a": np.ones(2)}, [WeightRule("a", "a")])
 
 
 @pytest.mark.parametrize("name", ["l.x.w", "l.99999.w", "l.³.w", f"l.{'9' * 5000}.w"])
 def test_what_is_no_number_of_a_layer_is_listed(name: str) -> None:
     with pytest.raises(SerializationError, match="no number of a layer"):
-        load_weights({name: QKV}, {"l": np.zeros((1, 6, 4), F)}, [Rule("l.{i:.*}.w", "l")])
+        load_weights({name: QKV}, {"l": np.zeros((1, 6, 4), F)}, [WeightRule("l.{i:.*}.w", "l")])
 
 
 def test_two_names_for_one_path_are_an_error() -> None:
     with pytest.raises(LiftArgumentError, match="a and b go there both"):
-        load_weights({"a": QKV, "b": QKV}, {"x": QKV}, [Rule("a", "x"), Rule("b", "x")])
+        load_weights({"a": QKV, "b": QKV}, {"x": QKV}, [WeightRule("a", "x"), WeightRule("b", "x")])
     with pytest.raises(SerializationError, match=r"l\.0 and l\.00 go there both"):
-        load_weights({"l.0": QKV, "l.00": QKV}, {"x": QKV[None]}, [Rule("l.{i}", "x")])
+        load_weights({"l.0": QKV, "l.00": QKV}, {"x": QKV[None]}, [WeightRule("l.{i}", "x")])
 
 
 def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
-    like, rules = {"a": QKV, "b": QKV}, [Rule("a", "a"), Rule("b", "b", "linear")]
+    like, rules = {"a": QKV, "b": QKV}, [WeightRule("a", "a"), WeightRule("b", "b", "linear")]
     with pytest.raises(SerializationError, match=r"(?s)a: missing in the variables.*\(4, 5\) does not become \(4, 6\)"):
         export_weights({"b": np.zeros((4, 5))}, like, rules)
 
@@ -260,15 +265,15 @@ def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Rule((), "a"), "no foreign name"),
-        (lambda: Rule(("{a}.w", "{b}.w"), "{a}"), "different fields"),
-        (lambda: Rule(("a", "b"), ("c", "d")), "several names go to several paths"),
-        (lambda: Rule("{a}", "{b}"), "lacks"),
-        (lambda: Rule("{a}.{b}", "c"), "no path names"),
-        (lambda: Rule("a", "b", "liner"), "'liner'"),
-        (lambda: Rule("a", "b", sizes=(1, 2)), "sizes"),
-        (lambda: Rule("a.{b", "b"), "brace"),
-        (lambda: Rule("{a:(}", "{a}"), "regular expression"),
+        (lambda: WeightRule((), "a"), "no foreign name"),
+        (lambda: WeightRule(("{a}.w", "{b}.w"), "{a}"), "different fields"),
+        (lambda: WeightRule(("a", "b"), ("c", "d")), "several names go to several paths"),
+        (lambda: WeightRule("{a}", "{b}"), "lacks"),
+        (lambda: WeightRule("{a}.{b}", "c"), "no path names"),
+        (lambda: WeightRule("a", "b", "liner"), "'liner'"),
+        (lambda: WeightRule("a", "b", sizes=(1, 2)), "sizes"),
+        (lambda: WeightRule("a.{b", "b"), "brace"),
+        (lambda: WeightRule("{a:(}", "{a}"), "regular expression"),
     ],
 )
 def test_rules_that_cannot_be_used(make: Any, text: str) -> None:

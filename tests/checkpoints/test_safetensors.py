@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from liftcore.checkpoints import load_safetensors, safetensors_metadata, save_safetensors
+from liftcore.errors import LiftArgumentError, SerializationError
+from liftcore.meta import Partitioned
+
+package = pytest.importorskip("safetensors.numpy")
+
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "bfloat16"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+]
+
+
+def test_arrays_of_all_dtypes_and_layouts_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "all.safetensors"
+    tree: dict[str, Any] = {name: np.arange(1, 7).astype(jnp.dtype(name)).reshape(2, 3) for name in DTYPES}
+    tree |= {"strided": np.arange(6).reshape(2, 3).T, "empty": np.zeros((0, 2)), "scalar": np.float32(3), "number": 4}
+    save_safetensors(path, tree)
+    found = load_safetensors(path)
+    assert found.keys() == tree.keys()
+    for name, array in tree.items():
+        assert (found[name].dtype, found[name].shape) == (np.asarray(array).dtype, np.shape(array)), name
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        found[name][...] = 0  # each is an array of its own
+
+
+def test_names_are_joined_as_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "names.safetensors"
+    save_safetensors(path, {"layers": [{"weight": np.ones(2)}]}, {"format": "pt"}, separator=".")
+    assert list(package.load_file(path)) == ["layers.0.weight"]
+    assert list(load_safetensors(path, separator=None)) == ["layers.0.weight"]
+    assert load_safetensors(path, separator=".")["layers"]["0"].keys() == {"weight"}
+    assert safetensors_metadata(path) == {"format": "pt"}
+    save_safetensors(path, {"w": np.ones(2)})
+    assert safetensors_metadata(path) == {}
+
+
+def test_a_target_gets_its_types_its_boxes_and_its_devices(tmp_path: Path) -> None:
+    path = tmp_path / "target.safetensors"
+    on = NamedSharding(jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), P("x"))
+    save_safetensors(path, {"a": Partitioned(jnp.ones((8, 2)), ("x", None)), "b": np.full(3, 2, jnp.float8_e5m2)})
+    assert load_safetensors(path)["a"].shape == (8, 2)
+    target = {
+        "a": Partitioned(jax.ShapeDtypeStruct((8, 2), jnp.float32, sharding=on), ("x", None)),
+        "b": jnp.zeros(3, jnp.bfloat16),
+    }
+    found = load_safetensors(path, target, cast=True)
+    assert found["a"].names == ("x", None)
+    assert found["a"].value.sharding == on
+    np.testing.assert_array_equal(found["b"], jnp.full(3, 2, jnp.bfloat16))
+    part = load_safetensors(path, {"a": np.zeros((8, 2), np.float32), "c": np.zeros(1)}, filter="a")
+    np.testing.assert_array_equal(part["a"], np.ones((8, 2)))
+
+
+def test_what_does_not_fit_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "misfits.safetensors"
+    save_safetensors(path, {"kernel": np.ones((8, 4)), "bias": np.ones(4), "scale": np.ones(4)})
+    with pytest.raises(SerializationError) as caught:
+        load_safetensors(path, {"kernel": np.ones((9, 4)), "bias": np.ones(4, np.float32), "scales": np.ones(4)})
+    lines = [line.strip().partition(":")[0] for line in caught.value.what.splitlines()[1:]]
+    assert lines == ["scales", "scale", "kernel", "bias"]
+    with pytest.raises(LiftArgumentError, match="about a target"):
+        load_safetensors(path, cast=True)
+
+
+def test_what_cannot_be_saved_is_listed_and_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_safetensors(path, {"w": np.ones(2)})
+    tree = {
+        "s": "text",
+        "k": jax.random.key(0),
+        "i": np.ones(2, jnp.int4),
+        "a/b": np.ones(1),
+        "__metadata__": np.ones(1),
+    }
+    with pytest.raises(SerializationError) as caught:
+        save_safetensors(path, tree)
+    lines = [line.strip().partition(":")[0] for line in caught.value.what.splitlines()[1:]]
+    assert lines == ["s", "k/impl", "i", "a/b", "__metadata__"]
+    with pytest.raises(SerializationError, match="needs a name"):
+        save_safetensors(path, np.ones(2))
+
+    def fails(tree: Any, file: Path, metadata: Any) -> None:
+        file.write_bytes(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(package, "save_file", fails)
+    with pytest.raises(OSError, match="no space"):
+        save_safetensors(path, {"w": np.zeros(2)})
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    np.testing.assert_array_equal(load_safetensors(path)["w"], np.ones(2))
+
+
+# --- files from anyone ------------------------------------------------------------------------------------------------
+
+
+def written(path: Path, header: Any, payload: bytes = b"") -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + payload)
+    return path
+
+
+def array(dtype: str, shape: list[int], end: int, begin: int = 0) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"),
+    [
+        (b"{", b""),
+        (b"\xff\xff", b""),
+        ([], b""),
+        ({"a": array("F32", [2], 8)}, b"\0" * 4),
+        ({"a": array("F32", [2**62], 8)}, b"\0" * 8),
+        ({"a": array("F32", [-2], 8)}, b"\0" * 8),
+        ({"a": array("F32", [1] * 100, 4)}, b"\0" * 4),
+        ({"a": array("F8_E5M2", [1] * 100, 1)}, b"\0"),
+        ({"a": array("F4", [4], 2)}, b"\0" * 2),
+        ({"a": array("NEW", [4], 2)}, b"\0" * 2),
+        ({"a": array("F32", [2], 8), "b": array("F32", [2], 8)}, b"\0" * 8),
+        ({"a": array("F8_E5M2", [2], 4, 2)}, b"\0" * 4),
+        ({"a": array("F32", [1], 4), "a/b": array("F32", [1], 8, 4)}, b"\0" * 8),
+    ],
+)
+def test_hostile_files_are_our_errors(tmp_path: Path, header: Any, payload: bytes) -> None:
+    with pytest.raises(SerializationError):
+        load_safetensors(written(tmp_path / "x", header, payload))
+
+
+def test_cut_and_changed_files_are_our_errors_or_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    save_safetensors(path, {"a": {"w": np.ones((2, 3))}, "b": np.ones(4, jnp.float8_e4m3fn)}, {"k": "v"})
+    data = path.read_bytes()
+    for end in range(len(data)):
+        path.write_bytes(data[:end])
+        with pytest.raises(SerializationError):
+            load_safetensors(path)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        changed = bytearray(data)
+        changed[rng.integers(len(data))] = rng.integers(256)
+        path.write_bytes(changed)
+        with contextlib.suppress(SerializationError):
+            load_safetensors(path)
+
+
+def test_a_missing_file_and_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_safetensors(tmp_path / "nothing")
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ImportError, match=r"liftcore\[safetensors\]"):
+        load_safetensors(tmp_path / "nothing")
