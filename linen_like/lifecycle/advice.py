@@ -43,7 +43,7 @@ def check_arrays(
     Raises:
         LiftArgumentError: where a text, a dict, a set or None is given in the place of an array.
     """
-    if fun.__module__.partition(".")[0] != __name__.partition(".")[0] or "given None" in str(error):
+    if (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0] or "given None" in str(error):
         return
     parameters = list(inspect.signature(fun).parameters.values())[1:]
     annotations = {one.name: one.annotation for one in parameters}

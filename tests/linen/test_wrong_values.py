@@ -115,6 +115,20 @@ def test_a_dict_may_be_the_input_of_a_model_of_ones_own() -> None:
         nn.Sequential([Pick()]).init(KEY, {"label": X})
 
 
+def test_the_error_of_a_method_without_a_module_name_is_kept() -> None:
+    code = """
+class Fails(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        raise ValueError("mine")
+"""
+    names: dict[str, Any] = {"nn": nn}  # no __name__, as in code that is run by `exec`: the method has no module
+    exec(code, names)
+    assert names["Fails"].__call__.__module__ is None
+    with pytest.raises(ValueError, match="mine"):
+        names["Fails"]().init(KEY, X)
+
+
 # -- itself ------------------------------------------------------------------------------------------------------------
 
 
