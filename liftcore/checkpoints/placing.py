@@ -165,12 +165,17 @@ def converted(target: Any, saved: Any) -> Any:
         return _number(target, value)
     if not _is_array(target):
         return value
-    array = np.asarray(value, target.dtype)
-    if isinstance(target, np.generic):
-        return array[()]
     if isinstance(target, jax.Array | jax.ShapeDtypeStruct):
-        return _on_devices(target, array)
-    return array
+        return _on_devices(target, _sole(saved, value, target.dtype))
+    array = np.asarray(value, target.dtype)
+    return array[()] if isinstance(target, np.generic) else array
+
+
+def _sole(saved: Any, value: Any, dtype: Any) -> Any:
+    """An array of which JAX may take the memory: one of NumPy that somebody else may change is copied."""
+    if isinstance(value, jax.Array):
+        return value.astype(dtype)
+    return np.asarray(value, dtype) if isinstance(saved, Stored) else np.array(value, dtype)
 
 
 def _number(target: Any, value: Any) -> Any:
@@ -187,10 +192,9 @@ def _weak(array: np.ndarray[Any, Any]) -> Any:
     return weak if weak.dtype == array.dtype else _in_jax(array)
 
 
-def _in_jax(array: Any) -> Any:
-    """An array of JAX, unless JAX would narrow its dtype."""
-    kept = jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype
-    return jnp.asarray(array) if kept else array
+def _in_jax(array: np.ndarray[Any, Any]) -> Any:
+    """An array of JAX in the same memory, if it is aligned, unless JAX would narrow its dtype."""
+    return jax.device_put(array) if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype else array
 
 
 def _on_devices(target: Any, array: Any) -> Any:

@@ -162,6 +162,18 @@ def test_a_leaf_comes_back_as_what_the_target_has_there():
         np.testing.assert_array_equal(array, value)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_array_of_jax_takes_the_memory_of_what_was_read_and_of_nothing_else(committed):
+    memory = np.zeros(4064, np.uint8)
+    array = memory[(first := -memory.ctypes.data % 64) : first + 4000].view(np.float32)  # which XLA can use as it is
+    target = {"w": jax.device_put(jnp.ones(1000), jax.devices()[0] if committed else None)}
+    copied = match_state(target, {"w": array})["w"]
+    taken = match_state(target, {"w": Stored(array.shape, array.dtype, lambda: array)})["w"]
+    array[:] = 5
+    assert (copied.sum(), taken.sum()) == (0, 5000)
+    assert match_state({"w": jnp.ones(1000, jnp.bfloat16)}, {"w": copied}, cast=True)["w"].dtype == jnp.bfloat16
+
+
 def test_typed_keys_are_compared_and_placed():
     sharding = NamedSharding(Mesh(jax.devices()[:2], "x"), PartitionSpec("x"))
     keys = jax.random.split(jax.random.key(3), 4)
