@@ -124,6 +124,8 @@ class MultiHeadDotProductAttention(Module):
     is_causal: bool = field(default=False, kw_only=True)
     rotary: Callable[[Array, ArrayLike], Array] | None = field(default=None, kw_only=True)
     implementation: str | None = field(default=None, kw_only=True)
+    qkv_sharding: Any = field(default=None, kw_only=True)
+    out_sharding: Any = field(default=None, kw_only=True)
     ragged_cache: bool = field(default=False, kw_only=True)
     cache_dtype: Dtype | None = field(default=None, kw_only=True)
 
@@ -263,7 +265,7 @@ def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Arra
         DenseGeneral,
         dot_general=module.qkv_dot_general,
         dot_general_cls=module.qkv_dot_general_cls,
-        **options(module, DenseGeneral),
+        **options(module, DenseGeneral, out_sharding=module.qkv_sharding),
     )
     query, key, value = (
         dense(features=(number, size), name=name)(x)

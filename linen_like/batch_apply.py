@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from liftcore import nn
 from liftcore.errors import LiftArgumentError
 
 __all__ = ["BatchApply"]
@@ -54,7 +55,7 @@ class BatchApply:
         n, size = self.num_dims, math.prod(leading)
 
         def merge(leaf: Any) -> Any:
-            return leaf if n == 1 or jnp.ndim(leaf) < n else leaf.reshape(size, *leaf.shape[n:])
+            return leaf if n == 1 or jnp.ndim(leaf) < n else nn.reshape(leaf, (size, *leaf.shape[n:]))
 
         def split(leaf: Any) -> Any:
             if jnp.shape(leaf)[:1] != (size,):
@@ -63,7 +64,7 @@ class BatchApply:
                     f"expected results of shape ({size}, ...), since {leading} was merged; found {jnp.shape(leaf)}.",
                     "Let the function keep its first dimension, or use `nn.vmap`.",
                 )
-            return leaf.reshape(*leading, *leaf.shape[1:])
+            return nn.reshape(leaf, (*leading, *leaf.shape[1:]))
 
         args, kwargs = jax.tree.map(merge, (args, kwargs))
         return jax.tree.map(split, self.f(*args, **kwargs))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from liftcore.nn import PaddingLike
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer, Key, PyTree, Shape
@@ -498,8 +499,10 @@ def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dt
     kernel = jnp.concatenate([kernel for kernel, _ in params], axis=-1)
     biases = [bias for _, bias in params if bias is not None]
     x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=dtype)
-    y = jnp.dot(x, kernel)
-    return y if bias is None else y + jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,))
+    last = jnp.ndim(x) - 1
+    sharding = nn.product_sharding(x, kernel, (range(last + 1), (last, last + 1), (*range(last), last + 1)))
+    y = jnp.dot(x, kernel, out_sharding=sharding)
+    return y if bias is None else y + nn.align(jnp.reshape(bias, (1,) * (y.ndim - 1) + (-1,)), y)
 
 
 def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ class _Conv(Module):
     promote_dtype: PromoteDtypeFn = promote_dtype
     conv_general_dilated: Callable[..., Array] | None = None
     conv_general_dilated_cls: Callable[[], Any] | None = None
+    out_sharding: Any = field(default=None, kw_only=True)
 
 
 class Conv(_Conv):
@@ -74,6 +76,8 @@ class Conv(_Conv):
         conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
         conv_general_dilated_cls: a function that makes the `conv_general_dilated` to use; a Module class makes a
             submodule.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
     """
 
     @compact
@@ -111,6 +115,8 @@ class ConvLocal(_Conv):
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
         feature_group_count, conv_general_dilated, conv_general_dilated_cls: of `Conv` only; here as they are.
 
     Raises:
@@ -164,6 +170,8 @@ class ConvTranspose(Module):
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
     """
 
     features: int
@@ -181,6 +189,7 @@ class ConvTranspose(Module):
     transpose_kernel: bool = False
     promote_dtype: PromoteDtypeFn = promote_dtype
     preferred_element_type: Dtype | None = None
+    out_sharding: Any = field(default=None, kw_only=True)
 
     @compact
     def __call__(self, inputs: Array) -> Array:

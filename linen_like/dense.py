@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,6 +49,8 @@ class Dense(Module):
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
     """
 
     features: int
@@ -60,6 +63,7 @@ class Dense(Module):
     promote_dtype: PromoteDtypeFn = promote_dtype
     dot_general: Callable[..., Array] | None = None
     dot_general_cls: Callable[[], Any] | None = None
+    out_sharding: Any = field(default=None, kw_only=True)
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
@@ -83,6 +87,8 @@ class DenseGeneral(Module):
         axis, batch_dims, use_bias, dtype, param_dtype, kernel_init, bias_init, precision, promote_dtype, dot_general:
             arguments of that function.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
     """
 
     features: int | Sequence[int]
@@ -97,6 +103,7 @@ class DenseGeneral(Module):
     promote_dtype: PromoteDtypeFn = promote_dtype
     dot_general: Callable[..., Array] | None = None
     dot_general_cls: Callable[[], Any] | None = None
+    out_sharding: Any = field(default=None, kw_only=True)
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
@@ -120,6 +127,8 @@ class Einsum(Module):
         einsum_str: the equation, of inputs and kernel; given here or at the call.
         use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, preferred_element_type:
             arguments of that function.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
     """
 
     shape: Sequence[int]
@@ -132,6 +141,7 @@ class Einsum(Module):
     bias_init: Initializer = zeros_init()
     promote_dtype: PromoteDtypeFn = promote_dtype
     preferred_element_type: Dtype | None = None
+    out_sharding: Any = field(default=None, kw_only=True)
 
     @compact
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None) -> Array:

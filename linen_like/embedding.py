@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,6 +47,8 @@ class Embed(Module):
         embedding_init: makes the table.
         promote_dtype: brings table and query to that dtype: called as `promote_dtype(table, dtype=dtype)`, or with
             both.
+        out_sharding: the sharding of the vectors at indices, on a mesh of Explicit axes: a `PartitionSpec` or
+            `NamedSharding`. By default that of the indices, and for the features that of the table.
     """
 
     num_embeddings: int
@@ -54,6 +57,7 @@ class Embed(Module):
     param_dtype: Dtype = jnp.float32
     embedding_init: Initializer = default_embed_init
     promote_dtype: PromoteDtypeFn = promote_dtype
+    out_sharding: Any = field(default=None, kw_only=True)
 
     def setup(self) -> None:
         """Makes `embedding`, the table, `(num_embeddings, features)`; a subclass may make another one."""
@@ -61,11 +65,11 @@ class Embed(Module):
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """The vectors at integer indices: `(...)` to `(..., features)`."""
-        return self._table().lookup(inputs)
+        return self._table().lookup(inputs, self.out_sharding)
 
-    def attend(self, query: ArrayLike) -> Array:
-        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`."""
-        return self._table().attend(query)
+    def attend(self, query: ArrayLike, *, out_sharding: Any = None) -> Array:
+        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`, sharded as it is said."""
+        return self._table().attend(query, out_sharding)
 
     @nowrap
     def _table(self) -> nn.Embedding:

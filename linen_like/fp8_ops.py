@@ -84,7 +84,8 @@ class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
         """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
-        return nn.fp8_dot_general(lhs, rhs, dimension_numbers, **self._options())
+        sharding = kwargs.get("out_sharding")
+        return nn.fp8_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
 
 Fp8DotGeneral = Fp8DirectDotGeneralOp  # its older name
@@ -107,7 +108,8 @@ class Fp8DotGeneralOp(Fp8DotGeneralBase):
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
         """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
-        return nn.fp8_simulated_dot_general(lhs, rhs, dimension_numbers, **self._options())
+        sharding = kwargs.get("out_sharding")
+        return nn.fp8_simulated_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
 
 class NANOOFp8DotGeneralOp(Fp8DotGeneralOp):

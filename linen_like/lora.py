@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
@@ -72,6 +73,8 @@ class LoRADense(Module):
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
         collection: where the update is kept; in `"params"`, the two factors are called `lora_a` and `lora_b`.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
     """
 
     _name_prefix = "Dense"
@@ -90,13 +93,14 @@ class LoRADense(Module):
     promote_dtype: PromoteDtypeFn = promote_dtype
     dot_general: Callable[..., Array] | None = None
     collection: str = "lora"
+    out_sharding: Any = field(default=None, kw_only=True)
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
         """Maps `(..., in)` to `(..., features)`."""
         y = nn.dense(self.scope, inputs, **options(self, nn.dense))
         update = nn.lora(self.scope, inputs, **options(self, nn.lora))
-        return y + update.astype(y.dtype)
+        return y + nn.align(update.astype(y.dtype), y)
 
 
 class LoRA(Module):
@@ -198,7 +202,7 @@ class _Adding:
         except UnliftedCollectionError as error:
             error.add_note('Or keep the updates among the parameters: `nn.LoRA(…, collection="params")`.')
             raise
-        return y + update.astype(y.dtype)
+        return y + nn.align(update.astype(y.dtype), y)
 
     def check(self) -> None:
         """Checks that any layer has an update; what a lifted function was compiled for before shows no layers."""

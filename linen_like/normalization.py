@@ -428,8 +428,8 @@ class WeightNorm(Module):
         axes = tuple(axis for axis in range(value.ndim) if axis not in features)
         result = nn.unit_norm(value, axes, self.epsilon)
         if scale is not None:
-            scale = jnp.reshape(scale, [size if axis in features else 1 for axis, size in enumerate(value.shape)])
-            result = result * scale
+            scale = nn.reshape(scale, tuple(size if axis in features else 1 for axis, size in enumerate(value.shape)))
+            result = result * nn.align(scale, result)
         return jnp.asarray(result, canonicalize_dtype(value, scale, dtype=self.dtype))
 
     @nowrap

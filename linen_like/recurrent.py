@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from liftcore import FrozenDict
+from liftcore import FrozenDict, nn
 from liftcore.errors import CarryTypeError, LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree
@@ -156,6 +156,7 @@ class RNN(Module):
         if carry is None:
             key = jax.random.key(0) if init_key is None else init_key
             carry = self.cell.initialize_carry(key, (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :]))
+            carry = time.first(carry, inputs)
         keeps_all = return_carry and time.lengths is not None
         run = scan(
             _step(time.axis, keeps_all),
@@ -168,7 +169,7 @@ class RNN(Module):
             split_rngs=self.split_rngs,
         )
         try:
-            last, outputs = run(self.cell, carry, time.flip(inputs) if reverse else inputs)
+            last, outputs = run(self.cell, carry, time.whole(time.flip(inputs) if reverse else inputs))
         except CarryTypeError as error:
             if initial_carry is None:
                 error.add_note(_OWN_CARRY)
@@ -201,7 +202,7 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
                 f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
                 "Write `return carry, outputs`.",
             )
-        carry, y = result
+        carry, y = _as_before(result[0], carry), result[1]
         short = [jnp.shape(leaf) for leaf in jax.tree.leaves(y) if jnp.ndim(leaf) < axis]
         if short:
             raise LiftArgumentError(
@@ -212,6 +213,13 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
         return carry, (carry, y) if keeps_all else y
 
     return step
+
+
+def _as_before(new: PyTree, old: PyTree) -> PyTree:
+    """A carry that stays sharded as the one before it; one of another structure or shape is an error of the loop's."""
+    if not nn.is_sharded(new, old) or jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
+        return new
+    return jax.tree.map(nn.shard_like, new, old)
 
 
 class Bidirectional(Module):

@@ -17,6 +17,7 @@ from .pooling import avg_pool, max_pool, min_pool, pool
 from .reparametrization import spectral_normalize, unit_norm
 from .rotary import rotary_embedding
 from .sequences import Sequences, flip_sequences
+from .sharding import align, gather, is_sharded, on_auto_axes, product_sharding, reshape, shard_like, sharding_entries
 from .statistics import abs_square, averager, moments, standardize, to_reduction_dtype
 from .stochastic import drop, dropout
 from .windows import PaddingLike
@@ -32,6 +33,7 @@ __all__ = [
     "abs_square",
     "affine",
     "affine_einsum",
+    "align",
     "averager",
     "avg_pool",
     "batch_norm",
@@ -56,8 +58,10 @@ __all__ = [
     "fp8_dot_general",
     "fp8_einsum",
     "fp8_simulated_dot_general",
+    "gather",
     "group_norm",
     "instance_norm",
+    "is_sharded",
     "layer_norm",
     "lora",
     "lora_conv",
@@ -70,11 +74,16 @@ __all__ = [
     "min_pool",
     "moments",
     "normalize_axes",
+    "on_auto_axes",
     "pool",
     "prelu",
+    "product_sharding",
     "promote_dtype",
+    "reshape",
     "rms_norm",
     "rotary_embedding",
+    "shard_like",
+    "sharding_entries",
     "spectral_normalize",
     "split_mask",
     "standardize",

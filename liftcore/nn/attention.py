@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,8 +12,11 @@ from jax import lax
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype, Key
 from .dtypes import promote_dtype
+from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
 from .masks import check_attention_mask
+from .sharding import is_sharded, product_sharding, reshape
+from .stochastic import draw_kept
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 
@@ -194,8 +196,15 @@ def dot_product_attention(
 
 
 def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | None) -> Callable[..., Array]:
-    options = {} if dot_general is None else {"_dot_general": dot_general}
-    return functools.partial(jnp.einsum, precision=precision, **options)
+    options: Any = {"precision": precision} | ({} if dot_general is None else {"_dot_general": dot_general})
+
+    def einsum(text: str, left: Array, right: Array) -> Array:
+        if is_sharded(left, right):
+            equation = to_equation("attention", text, left.shape, right.shape)
+            return jnp.einsum(text, left, right, out_sharding=product_sharding(left, right, equation), **options)
+        return jnp.einsum(text, left, right, **options)
+
+    return einsum
 
 
 def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:
@@ -204,18 +213,18 @@ def _products(query: Array, key: Array, einsum: Callable[..., Array]) -> Array:
     heads, kv_heads = query.shape[-2], key.shape[-2]
     if heads == kv_heads:
         return einsum("...qhd,...khd->...hqk", query, key)
-    query = query.reshape(*query.shape[:-2], kv_heads, heads // kv_heads, query.shape[-1])
+    query = reshape(query, (*query.shape[:-2], kv_heads, heads // kv_heads, query.shape[-1]))
     weights = einsum("...qhgd,...khd->...hgqk", query, key)
-    return weights.reshape(*weights.shape[:-4], heads, *weights.shape[-2:])
+    return reshape(weights, (*weights.shape[:-4], heads, *weights.shape[-2:]))
 
 
 def _averages(weights: Array, value: Array, einsum: Callable[..., Array]) -> Array:
     heads, kv_heads = weights.shape[-3], value.shape[-2]
     if heads == kv_heads:
         return einsum("...hqk,...khd->...qhd", weights, value)
-    weights = weights.reshape(*weights.shape[:-3], kv_heads, heads // kv_heads, *weights.shape[-2:])
+    weights = reshape(weights, (*weights.shape[:-3], kv_heads, heads // kv_heads, *weights.shape[-2:]))
     y = einsum("...hgqk,...khd->...qhgd", weights, value)
-    return y.reshape(*y.shape[:-3], heads, y.shape[-1])
+    return reshape(y, (*y.shape[:-3], heads, y.shape[-1]))
 
 
 def _softmax(weights: Array, mask: ArrayLike | None, is_causal: bool, dtype: Dtype, force_fp32: bool) -> Array:
@@ -239,7 +248,7 @@ def _dropped(weights: Array, rng: Key | None, rate: float, broadcast: bool, dtyp
         return jnp.zeros_like(weights)
     shape = (1,) * (weights.ndim - 2) + weights.shape[-2:] if broadcast else weights.shape
     keep = 1.0 - rate
-    kept = jax.random.bernoulli(rng, keep, shape)  # type: ignore[arg-type]  # checked before
+    kept = draw_kept(rng, keep, shape, weights)  # type: ignore[arg-type]  # checked before
     return weights * (kept.astype(dtype) / jnp.asarray(keep, dtype))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -13,9 +14,28 @@ from jax.nn import initializers
 from ..scopes.scope import Scope
 from ..typing import Array, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
-from .kernels import check_groups, check_kernel_mask, convolve, convolve_transpose, to_spread_window, with_bias
+from .kernels import (
+    check_groups,
+    check_kernel_mask,
+    convolve,
+    convolve_transpose,
+    sharded_convolution,
+    to_spread_window,
+    with_bias,
+)
 from .params import param_for
-from .windows import PaddingLike, batch_ndim, check_padding, dimension_numbers, flatten_batch, pad, positions, to_window
+from .sharding import sharding_entries
+from .windows import (
+    PaddingLike,
+    Window,
+    batch_ndim,
+    check_padding,
+    dimension_numbers,
+    flatten_batch,
+    pad,
+    positions,
+    to_window,
+)
 
 __all__ = ["conv", "conv_local", "conv_transpose"]
 
@@ -42,6 +62,7 @@ def conv(
     bias_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     conv_general_dilated: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """A convolution, `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]` once `x` is padded.
 
@@ -75,6 +96,8 @@ def conv(
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
 
     Raises:
         LiftArgumentError: where inputs, window, groups and mask do not fit together.
@@ -100,6 +123,7 @@ def conv(
         feature_group_count=feature_group_count,
         precision=precision,
         conv_general_dilated=conv_general_dilated,
+        out_sharding=out_sharding,
         where=where,
     )
 
@@ -122,6 +146,7 @@ def conv_local(
     kernel_init: Initializer = _LECUN_NORMAL,
     bias_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
+    out_sharding: Any = None,
 ) -> Array:
     """A convolution with other weights at each place: `y[p, o] = Σ_q,i x[p + q, i] * kernel[p, i, q, o] + bias[p, o]`.
 
@@ -155,6 +180,8 @@ def conv_local(
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
 
     Raises:
         LiftArgumentError: where inputs, window and mask do not fit together.
@@ -171,6 +198,21 @@ def conv_local(
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
+    run = functools.partial(_convolve_locally, window=window, batch=batch, precision=precision)
+    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-1])
+    return sharded_convolution(run, x, kernel, bias, entries=entries, out_sharding=out_sharding)
+
+
+def _convolve_locally(
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    window: Window,
+    batch: tuple[int, ...],
+    precision: lax.PrecisionLike,
+) -> Array:
+    """The convolution of padded inputs with one batch dimension."""
     y = lax.conv_general_dilated_local(
         x,
         kernel,
@@ -204,6 +246,7 @@ def conv_transpose(
     transpose_kernel: bool = False,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     preferred_element_type: Dtype | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """A convolution in which strides widen the inputs: each of them adds its multiple of the kernel to the result.
 
@@ -243,6 +286,8 @@ def conv_transpose(
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
 
     Raises:
         LiftArgumentError: where inputs, window and mask do not fit together, or the padding is another word.
@@ -267,5 +312,6 @@ def conv_transpose(
         transpose_kernel=transpose_kernel,
         precision=precision,
         preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
         where=where,
     )

@@ -18,6 +18,7 @@ from jax import lax
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike, Dtype
 from .equation import Label, to_equation
+from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["Fp8Meta", "fp8_dot_general", "fp8_einsum", "fp8_simulated_dot_general"]
 
@@ -67,6 +68,7 @@ def fp8_dot_general(
     grad_meta: Fp8Meta,
     e4m3_dtype: Dtype = jnp.float8_e4m3fn,
     e5m2_dtype: Dtype = jnp.float8_e5m2,
+    out_sharding: Any = None,
 ) -> Array:
     """`jax.lax.dot_general` of 8-bit numbers, forward and backward; hardware that can multiplies them as they are.
 
@@ -93,6 +95,7 @@ def fp8_dot_general(
         grad_meta: those of the gradient of the result.
         e4m3_dtype: the format of the operands.
         e5m2_dtype: the format of the gradient.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes; by default it follows from the operands.
 
     Raises:
         LiftArgumentError: where `rhs` is not floating, or a precision is given.
@@ -100,7 +103,7 @@ def fp8_dot_general(
     _check("fp8_dot_general", rhs, precision)
     dtypes = rhs.dtype, preferred_element_type or rhs.dtype, e4m3_dtype, e5m2_dtype
     how = _to_product(dimension_numbers, *dtypes, False)
-    return _multiply(how, jnp.asarray(lhs, rhs.dtype), rhs, lhs_meta, rhs_meta, grad_meta)
+    return _sharded(how, jnp.asarray(lhs, rhs.dtype), rhs, (lhs_meta, rhs_meta, grad_meta), out_sharding)
 
 
 def fp8_simulated_dot_general(
@@ -113,6 +116,7 @@ def fp8_simulated_dot_general(
     grad_meta: Fp8Meta,
     e4m3_dtype: Dtype = jnp.float8_e4m3fn,
     e5m2_dtype: Dtype = jnp.float8_e5m2,
+    out_sharding: Any = None,
 ) -> Array:
     """`jax.lax.dot_general` of numbers that are rounded to 8 bits and back; XLA may fuse that into a product of them.
 
@@ -126,13 +130,14 @@ def fp8_simulated_dot_general(
         grad_meta: those of the gradient.
         e4m3_dtype: the format of the operands.
         e5m2_dtype: the format of the gradient.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes; by default it follows from the operands.
 
     Raises:
         LiftArgumentError: where `rhs` is not floating.
     """
     _check("fp8_simulated_dot_general", rhs, None)
     how = _to_product(dimension_numbers, rhs.dtype, rhs.dtype, e4m3_dtype, e5m2_dtype, True)
-    return _multiply(how, jnp.asarray(lhs, rhs.dtype), rhs, lhs_meta, rhs_meta, grad_meta)
+    return _sharded(how, jnp.asarray(lhs, rhs.dtype), rhs, (lhs_meta, rhs_meta, grad_meta), out_sharding)
 
 
 def fp8_einsum(
@@ -220,6 +225,17 @@ def _check(where: str, rhs: Array, precision: lax.PrecisionLike) -> None:
 def _to_product(dimension_numbers: DimensionNumbers, *rest: Any) -> _Product:
     contract, batch = (tuple(tuple(map(int, axes)) for axes in pair) for pair in dimension_numbers)
     return _Product(contract, batch, *rest)  # type: ignore[arg-type]
+
+
+def _sharded(how: _Product, lhs: Array, rhs: Array, metas: tuple[Fp8Meta, ...], out_sharding: Any) -> Array:
+    """The product; where an operand is sharded by its type, what is inside it is sharded as the compiler decides."""
+    left, right = sharding_entries(lhs), sharding_entries(rhs)
+    batch = [left[i] or right[j] for i, j in zip(*how.batch, strict=True)]
+    rest = [left[i] for i in range(lhs.ndim) if i not in (*how.contract[0], *how.batch[0])]
+    new = [right[j] for j in range(rhs.ndim) if j not in (*how.contract[1], *how.batch[1])]
+    multiply = functools.partial(_multiply, how)
+    y: Array = on_auto_axes(multiply, to_spec(*batch, *rest, *new), lhs, rhs, *metas, out_sharding=out_sharding)
+    return y
 
 
 # -- one product and its derivative ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike
 from .masks import check_attention_mask
+from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["check_unfused_options", "fused_attention"]
 
@@ -79,6 +81,23 @@ def fused_attention(
             f"{value.shape[-1]}.",
             "Pass `implementation=None`, or project values to as many features as keys.",
         )
+    run = functools.partial(_attend, batch=batch, is_causal=is_causal, implementation=implementation)
+    spec = to_spec(*sharding_entries(query)[:-1], sharding_entries(value)[-1])
+    y: Array = on_auto_axes(run, spec, query, key, value, bias, mask)
+    return y
+
+
+def _attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: ArrayLike | None,
+    mask: ArrayLike | None,
+    *,
+    batch: tuple[int, ...],
+    is_causal: bool,
+    implementation: str,
+) -> Array:
     y = jax.nn.dot_product_attention(
         _one_batch_axis(query, batch),
         _one_batch_axis(key, batch),

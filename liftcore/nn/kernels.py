@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,9 +11,18 @@ from jax import lax
 
 from ..errors import LiftArgumentError
 from ..typing import Array, Dtype
+from .sharding import Entry, is_sharded, on_auto_axes, on_each_device, place, sharding_entries, to_spec
 from .windows import PaddingLike, Window, check_padding, dimension_numbers, flatten_batch, pad, to_window
 
-__all__ = ["check_groups", "check_kernel_mask", "convolve", "convolve_transpose", "to_spread_window", "with_bias"]
+__all__ = [
+    "check_groups",
+    "check_kernel_mask",
+    "convolve",
+    "convolve_transpose",
+    "sharded_convolution",
+    "to_spread_window",
+    "with_bias",
+]
 
 
 def convolve(
@@ -56,19 +66,83 @@ def convolve(
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
         conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
-            `preferred_element_type` and `out_sharding` are passed on only where they were given.
-        out_sharding: the sharding of the product, on a mesh of explicit axes.
+            `preferred_element_type` is passed on only where it was given.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
         where: the layer, for errors.
 
     Raises:
         LiftArgumentError: where inputs, kernel, window and groups do not fit together.
     """
+    run = functools.partial(
+        _convolve,
+        strides=strides,
+        padding=padding,
+        input_dilation=input_dilation,
+        kernel_dilation=kernel_dilation,
+        feature_group_count=feature_group_count,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        conv_general_dilated=conv_general_dilated,
+        where=where,
+    )
+    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-1])
+    if feature_group_count == 1 or not is_sharded(inputs, kernel):
+        return sharded_convolution(run, inputs, kernel, bias, entries=entries, out_sharding=out_sharding)
+    # XLA's partitioner computes wrong gradients where groups meet a mesh of two axes: each device convolves by itself.
+    y = on_each_device(run, inputs.ndim - kernel.ndim + 1, inputs, kernel, bias)
+    return place(y, entries, inputs, kernel, out_sharding=out_sharding)
+
+
+def sharded_convolution(
+    run: Callable[..., Array],
+    inputs: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    entries: Sequence[Entry],
+    out_sharding: Any = None,
+) -> Array:
+    """Calls `run(inputs, kernel, bias)`; where one of them is sharded by its type, the compiler shards what is inside.
+
+    JAX has a rule for convolutions on Explicit axes only where nothing but one batch dimension is sharded.
+
+    Args:
+        run: the convolution.
+        inputs: channels last.
+        kernel: the kernel.
+        bias: what is added.
+        entries: how the result is sharded: as the inputs, and for the features as the kernel.
+        out_sharding: what the result's sharding is instead.
+    """
+    only_batch = not any(entries[1:]) and inputs.ndim == kernel.ndim and not is_sharded(kernel, bias)
+    if out_sharding is None and only_batch and not any(sharding_entries(inputs)[1:]):
+        return run(inputs, kernel, bias)
+    y: Array = on_auto_axes(run, to_spec(*entries), inputs, kernel, bias, out_sharding=out_sharding)
+    return y
+
+
+def _convolve(
+    inputs: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    strides: int | Iterable[int] | None,
+    padding: PaddingLike,
+    input_dilation: int | Iterable[int] | None,
+    kernel_dilation: int | Iterable[int] | None,
+    feature_group_count: int,
+    precision: lax.PrecisionLike,
+    preferred_element_type: Dtype | None,
+    conv_general_dilated: Callable[..., Array] | None,
+    where: str,
+) -> Array:
     window = to_window(where, kernel.shape[:-2], strides, padding, input_dilation, kernel_dilation)
     x, batch = flatten_batch(where, inputs, len(window.size))
     check_groups(where, x.shape[-1], kernel.shape[-1], feature_group_count)
     _check_features(where, x.shape[-1], kernel.shape[-2] * feature_group_count)
     x, window = pad(where, x, window)
-    options = {"preferred_element_type": preferred_element_type, "out_sharding": out_sharding}
+    options: Any = {} if preferred_element_type is None else {"preferred_element_type": preferred_element_type}
     y = (conv_general_dilated or lax.conv_general_dilated)(
         x,
         kernel,
@@ -79,7 +153,7 @@ def convolve(
         dimension_numbers=dimension_numbers(x.ndim),
         feature_group_count=feature_group_count,
         precision=precision,
-        **{name: value for name, value in options.items() if value is not None},  # a user's function may not know them
+        **options,  # which a user's function may not know
     )
     return with_bias(y, bias, batch)
 
@@ -95,6 +169,7 @@ def convolve_transpose(
     transpose_kernel: bool = False,
     precision: lax.PrecisionLike = None,
     preferred_element_type: Dtype | None = None,
+    out_sharding: Any = None,
     where: str = "convolve_transpose",
 ) -> Array:
     """What `conv_transpose` computes: strides widen the inputs, and each of them adds its multiple of the kernel.
@@ -122,11 +197,40 @@ def convolve_transpose(
             them; by default as the backend does.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for the features from the kernel.
         where: the layer, for errors.
 
     Raises:
         LiftArgumentError: where inputs, kernel and window do not fit together, or the padding is another word.
     """
+    run = functools.partial(
+        _convolve_transpose,
+        strides=strides,
+        padding=padding,
+        kernel_dilation=kernel_dilation,
+        transpose_kernel=transpose_kernel,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        where=where,
+    )
+    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-2 if transpose_kernel else -1])
+    return sharded_convolution(run, inputs, kernel, bias, entries=entries, out_sharding=out_sharding)
+
+
+def _convolve_transpose(
+    inputs: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    strides: int | Iterable[int] | None,
+    padding: PaddingLike,
+    kernel_dilation: int | Iterable[int] | None,
+    transpose_kernel: bool,
+    precision: lax.PrecisionLike,
+    preferred_element_type: Dtype | None,
+    where: str,
+) -> Array:
     window = to_spread_window(where, kernel.shape[:-2], strides, padding, kernel_dilation)
     x, batch = flatten_batch(where, inputs, len(window.size))
     circular = window.padding == "CIRCULAR"

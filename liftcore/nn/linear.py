@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,10 +19,12 @@ from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .params import param_for
+from .sharding import Labels, align, explained, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
 _LECUN_NORMAL = initializers.lecun_normal()
+_FIX = "Say how the result is sharded: `out_sharding=P(…)`."
 
 
 def dense(
@@ -38,6 +40,7 @@ def dense(
     bias_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     dot_general: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """An affine map of the last dimension: `inputs @ kernel + bias`.
 
@@ -63,6 +66,8 @@ def dense(
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
 
     Raises:
         LiftArgumentError: where the inputs are a scalar.
@@ -78,7 +83,8 @@ def dense(
     kernel = param_for(inputs, "dense", scope, "kernel", kernel_init, shape, param_dtype)
     bias = scope.param("bias", bias_init, (features,), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
-    return affine(x, kernel, bias, precision=precision, dot_general=dot_general, where=f"dense at {scope.path_text}")
+    options: Any = {"precision": precision, "dot_general": dot_general, "out_sharding": out_sharding}
+    return affine(x, kernel, bias, **options, where=f"dense at {scope.path_text}")
 
 
 def dense_general(
@@ -96,6 +102,7 @@ def dense_general(
     precision: lax.PrecisionLike = None,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     dot_general: Callable[..., Array] | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """An affine map of any axes to any number of new ones, with one map for each index of the batch dimensions.
 
@@ -128,6 +135,8 @@ def dense_general(
             them; by default as the backend does.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
 
     Raises:
         LiftArgumentError: where an axis does not exist or is a batch dimension as well, or those do not lead.
@@ -146,7 +155,8 @@ def dense_general(
     kernel = param("kernel", _flat(kernel_init, (n * rows, columns)), shapes[0], param_dtype)
     bias = param("bias", _flat(bias_init, (n * columns,)), shapes[1], param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
-    return affine(x, kernel, bias, axes, batch, precision=precision, dot_general=dot_general, where=where)
+    options: Any = {"precision": precision, "dot_general": dot_general, "out_sharding": out_sharding, "where": where}
+    return affine(x, kernel, bias, axes, batch, **options)
 
 
 def einsum(
@@ -163,6 +173,7 @@ def einsum(
     bias_init: Initializer = initializers.zeros,
     promote_dtype: PromoteDtypeFn = promote_dtype,
     preferred_element_type: Dtype | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """`einsum(einsum_str, inputs, kernel) + bias`, see `jax.numpy.einsum`.
 
@@ -192,6 +203,8 @@ def einsum(
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
             default that of the operands.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
 
     Raises:
         LiftArgumentError: where it is no such equation, or inputs and kernel do not fit it.
@@ -207,7 +220,7 @@ def einsum(
         bias = scope.param("bias", bias_init, bias_shape, param_dtype)
     x, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=dtype)
     options: Any = {"precision": precision, "preferred_element_type": preferred_element_type, "where": where}
-    return affine_einsum(einsum_str, x, kernel, bias, **options)
+    return affine_einsum(einsum_str, x, kernel, bias, out_sharding=out_sharding, **options)
 
 
 def affine(
@@ -244,7 +257,8 @@ def affine(
             default that of the operands.
         dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default. Arguments by name that
             were not given here are not passed on, except `precision`.
-        out_sharding: the sharding of the product, on a mesh of explicit axes.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
         where: the layer, for errors.
 
     Raises:
@@ -261,16 +275,26 @@ def affine(
     )
     batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
     summed = tuple(range(len(batch), len(lead)))
+    if out_sharding is None:
+        out_sharding = product_sharding(inputs, kernel, _labels(len(shape), axes, batch, len(features)))
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
-    y = (dot_general or lax.dot_general)(
-        inputs, kernel, ((axes, summed), (batch, batch)), precision=precision, **options
-    )
+    with explained(where, _FIX, inputs=inputs, kernel=kernel):
+        y = (dot_general or lax.dot_general)(
+            inputs, kernel, ((axes, summed), (batch, batch)), precision=precision, **options
+        )
     if bias is None:
         return y
     expected, given = (*batch_shape, *features), jnp.shape(bias)
     _fit(where, given == expected, f"expected a bias of shape {expected}, given {given}.")
     rest = (1,) * (len(shape) - len(lead))
-    return y + jnp.reshape(bias, (*batch_shape, *rest, *features))
+    return y + align(reshape(bias, (*batch_shape, *rest, *features)), y)
+
+
+def _labels(ndim: int, axes: Sequence[int], batch: Sequence[int], features: int) -> Labels:
+    """The dimensions of inputs, kernel and result by number; those of the inputs, and then the new ones."""
+    new = list(range(ndim, ndim + features))
+    rest = [axis for axis in range(ndim) if axis not in axes and axis not in batch]
+    return [*range(ndim)], [*batch, *axes, *new], [*batch, *rest, *new]
 
 
 def affine_einsum(
@@ -303,7 +327,8 @@ def affine_einsum(
             default that of the operands.
         einsum_op: what multiplies, called as `jax.numpy.einsum` is, which is the default. Arguments by name that were
             not given here are not passed on, except `precision`.
-        out_sharding: the sharding of the product, on a mesh of explicit axes.
+        out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
+            default it follows from the inputs, and for new axes from the kernel.
         where: the layer, for errors.
 
     Raises:
@@ -311,15 +336,18 @@ def affine_einsum(
     """
     shape = jnp.shape(kernel)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
+    if out_sharding is None:
+        out_sharding = product_sharding(inputs, kernel, equation)
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
-    y = (einsum_op or jnp.einsum)(einsum_str, inputs, kernel, precision=precision, **options)
+    with explained(where, _FIX, inputs=inputs, kernel=kernel):
+        y = (einsum_op or jnp.einsum)(einsum_str, inputs, kernel, precision=precision, **options)
     if bias is None:
         return y
     sizes = dict(zip(equation.right, shape, strict=True))
     full = tuple(sizes.get(label, 1) for label in equation.result)
     fits = jnp.size(bias) == math.prod(full)
     _fit(where, fits, f"expected a bias that can be shaped into {full}, given shape {jnp.shape(bias)}.")
-    return y + jnp.reshape(bias, full)
+    return y + align(reshape(bias, full), y)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
@@ -14,6 +12,7 @@ from ..scopes.scope import Scope
 from ..struct import dataclass, field
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .dtypes import PromoteDtypeFn, promote_dtype
+from .sharding import on_auto_axes, product_sharding, sharding_entries, to_spec
 
 __all__ = ["Embedding", "embedding"]
 
@@ -51,7 +50,8 @@ class Embedding:
 
         Args:
             indices: any integers.
-            out_sharding: the sharding of the result, on a mesh of explicit axes.
+            out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`.
+                By default that of the indices, and for the features that of the table.
 
         Raises:
             LiftArgumentError: where the indices are no integers.
@@ -64,19 +64,18 @@ class Embedding:
                 "Convert them: `inputs.astype(jnp.int32)`.",
             )
         (table,) = self.promote_dtype(self.table, dtype=self.dtype, inexact=False)
-        if len(table) == 1:
-            return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
-        take = functools.partial(jnp.take, axis=0)
-        if out_sharding is not None:  # `take` itself has no such argument
-            take = jax.sharding.auto_axes(take, out_sharding=out_sharding)
-        return take(table, indices)
+        look = _broadcast if len(table) == 1 else _take
+        entries = (*sharding_entries(indices), sharding_entries(table)[-1])
+        found: Array = on_auto_axes(look, to_spec(*entries), table, indices, out_sharding=out_sharding)
+        return found
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
         """The inner products with all vectors, `query @ table.T`: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table.
-            out_sharding: the sharding of the result, on a mesh of explicit axes.
+            out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`.
+                By default that of the query, and for the new axis that of the table.
 
         Raises:
             LiftArgumentError: where the last dimension of the query is not `features`.
@@ -89,7 +88,19 @@ class Embedding:
                 f"Bring it to the size of the table first, such as with `dense(scope, query, {features})`.",
             )
         x, table = self.promote_dtype(query, self.table, dtype=self.dtype)
+        if out_sharding is None:
+            labels = range(x.ndim), (x.ndim, x.ndim - 1), (*range(x.ndim - 1), x.ndim)
+            out_sharding = product_sharding(x, table, labels)
         return jnp.dot(x, table.T, out_sharding=out_sharding)
+
+
+def _take(table: Array, indices: Array) -> Array:
+    return jnp.take(table, indices, axis=0)
+
+
+def _broadcast(table: Array, indices: Array) -> Array:
+    """The one vector of a table, for each index."""
+    return jnp.broadcast_to(table, (*indices.shape, table.shape[-1]))
 
 
 def embedding(

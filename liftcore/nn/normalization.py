@@ -14,6 +14,7 @@ from ..scopes.variable import Variable
 from ..typing import Array, ArrayLike, Dtype, Initializer
 from .axes import check_mask, normalize_axes, split_mask
 from .params import check_stored, param_for
+from .sharding import on_auto_axes, reshape, shard_like, sharding_entries, to_spec
 from .statistics import Average, abs_square, averager, moments, standardize, to_reduction_dtype
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
@@ -70,7 +71,7 @@ class _Recipe(NamedTuple):
                 return None
             shape = tuple(x.shape[i] for i in feature_axes)
             value = param_for(x, self.layer, scope, name, init_fn, shape, self.param_dtype)
-            laid = jnp.reshape(value, [size if i in feature_axes else 1 for i, size in enumerate(x.shape)])
+            laid = reshape(value, tuple(size if i in feature_axes else 1 for i, size in enumerate(x.shape)))
             return laid if self.force_float32 else jnp.asarray(laid, self.param_dtype)
 
         scale, bias = param("scale", self.scale_init), param("bias", self.bias_init)
@@ -171,8 +172,9 @@ def batch_norm(
     else:
         mean, var = recipe.moments(scope, inputs, axes, mask)
         if not scope.is_initializing():
-            running_mean.value = momentum * running_mean.value + (1 - momentum) * mean
-            running_var.value = momentum * running_var.value + (1 - momentum) * var
+            for running, new in ((running_mean, mean), (running_var, var)):
+                old = running.value  # which keeps its sharding, as what a loop carries must
+                running.value = momentum * old + (1 - momentum) * shard_like(new, old)
     return recipe.standardize(scope, inputs, mean, var, axes, feature_axes)
 
 
@@ -482,9 +484,14 @@ def group_norm(
         use_fast_variance,
         force_float32_reductions,
     )
-    x = jnp.reshape(inputs, (*inputs.shape[:-1], groups, size))
-    mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), split_mask(mask, groups, size))
-    mean, var = jnp.repeat(mean, size, axis=-1), jnp.repeat(var, size, axis=-1)
+
+    def moments_of(inputs: Array, mask: ArrayLike | None) -> tuple[Array, Array]:
+        x = jnp.reshape(inputs, (*inputs.shape[:-1], groups, size))
+        mean, var = recipe.moments(scope, x, (*axes[:-1], x.ndim - 1), split_mask(mask, groups, size))
+        return jnp.repeat(mean, size, axis=-1), jnp.repeat(var, size, axis=-1)
+
+    spec = to_spec(*(entry for axis, entry in enumerate(sharding_entries(inputs)) if axis not in axes[:-1]))
+    mean, var = on_auto_axes(moments_of, (spec, spec), inputs, mask)
     return recipe.standardize(scope, inputs, mean, var, axes[:-1], last)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from jax import lax
 
 from ..errors import LiftArgumentError
 from ..typing import Array
+from .sharding import gather, on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["avg_pool", "max_pool", "min_pool", "pool"]
 
@@ -56,8 +58,17 @@ def pool(
         pads = [*((0, 0) for _ in batch), *((low, high) for low, high in padding), (0, 0)]
     single = inputs.ndim == len(window) + 1
     x = inputs[None] if single else inputs
-    y = lax.reduce_window(x, init, reduce_fn, (*batch, *window, 1), (*batch, *steps, 1), pads)
+    sizes = (*batch, *window, 1), (*batch, *steps, 1)
+    reduce = functools.partial(_reduce_window, init=init, reduce_fn=reduce_fn, sizes=sizes, padding=pads)
+    spec = to_spec(*sharding_entries(x))
+    # Padded windows over what is sharded are more than XLA's partitioner can do.
+    y: Array = on_auto_axes(reduce, spec, gather(x, range(len(batch), x.ndim - 1)))
     return jnp.squeeze(y, axis=0) if single else y
+
+
+def _reduce_window(x: Array, init: float, reduce_fn: Any, sizes: tuple[Any, Any], padding: Any) -> Array:
+    reduced: Array = lax.reduce_window(x, init, reduce_fn, *sizes, padding)
+    return reduced
 
 
 def max_pool(

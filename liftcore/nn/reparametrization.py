@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax import lax
 
 from ..typing import Array, Dtype
 from .dtypes import canonicalize_dtype
+from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["spectral_normalize", "unit_norm"]
 
@@ -54,6 +56,16 @@ def spectral_normalize(
     Returns:
         The weights; the singular vector that was found, to begin with next time; and the singular value.
     """
+    specs = to_spec(*sharding_entries(weights)), to_spec(*sharding_entries(u)), to_spec()
+    found: tuple[Array, Array, Array] = on_auto_axes(
+        functools.partial(_spectral, n_steps=n_steps, epsilon=epsilon, dtype=dtype), specs, weights, u
+    )
+    return found
+
+
+def _spectral(
+    weights: Array, u: Array, *, n_steps: int, epsilon: float, dtype: Dtype | None
+) -> tuple[Array, Array, Array]:
     matrix, v = jnp.reshape(weights, (-1, weights.shape[-1])), u
     for _ in range(n_steps):
         v = unit_norm(jnp.matmul(u, matrix.T), epsilon=epsilon)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,6 +11,7 @@ from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike
 from .dtypes import canonicalize_dtype
 from .masks import broadcasts
+from .sharding import on_auto_axes, sharding_entries, to_spec
 
 __all__ = ["rotary_embedding"]
 
@@ -49,6 +52,12 @@ def rotary_embedding(
     """
     x = jnp.asarray(x, canonicalize_dtype(x))
     features = _check(x, jnp.shape(positions), features)
+    turn = functools.partial(_turn, base=base, features=features, interleaved=interleaved)
+    turned: Array = on_auto_axes(turn, to_spec(*sharding_entries(x)), x, positions)
+    return turned
+
+
+def _turn(x: Array, positions: ArrayLike, *, base: float, features: int, interleaved: bool) -> Array:
     dtype = np.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype
     rates = base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
     angles = jnp.expand_dims(jnp.asarray(positions, dtype), (-1, -2)) * rates

@@ -5,6 +5,7 @@ What lies behind the end of a sequence is padding. It stays where it is.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..errors import LiftArgumentError, shown
 from ..typing import Array, ArrayLike, PyTree, Shape
+from .sharding import gather, is_sharded, on_auto_axes, place, sharding_entries, to_spec
 
 __all__ = ["Sequences", "flip_sequences"]
 
@@ -115,7 +117,26 @@ class Sequences(NamedTuple):
         descending = jnp.arange(self.steps - 1, -1, -1)
         others = [axis for axis in range(len(self.batch) + 1) if axis != self.axis]
         index = jnp.expand_dims(descending, others) + jnp.expand_dims(self.lengths, self.axis)
-        return jnp.take_along_axis(array, _with_axes(index % self.steps, array.ndim), self.axis)
+        return _picked(array, _with_axes(index % self.steps, array.ndim), self.axis)
+
+    def whole(self, array: Array) -> Array:
+        """An array of which each device has all steps, as a loop over them needs it."""
+        return gather(array, [self.axis])
+
+    def first(self, carry: PyTree, inputs: Array) -> PyTree:
+        """A new carry, its batch sharded as that of the inputs; what is sharded already stays as it is.
+
+        Args:
+            carry: arrays that begin with the batch.
+            inputs: the sequences.
+        """
+        if not is_sharded(inputs) or is_sharded(carry):
+            return carry
+        n = len(self.batch)
+        entries = [entry for axis, entry in enumerate(sharding_entries(inputs)) if axis != self.axis][:n]
+
+        fit = jax.tree.map(lambda leaf: jnp.shape(leaf)[:n] == self.batch, carry)
+        return jax.tree.map(lambda leaf, fits: place(leaf, entries, inputs) if fits else leaf, carry, fit)
 
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
         """The carry after the last step of each sequence.
@@ -137,8 +158,15 @@ class Sequences(NamedTuple):
                 "Carry an array for each sequence, or leave out `return_carry` or `seq_lengths`.",
             )
         lengths = _with_axes(self.lengths, history.ndim - 1)
-        found = jnp.take_along_axis(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]
+        found = _picked(history, jnp.maximum(lengths - 1, 0)[None], 0)[0]
         return jnp.where(lengths > 0, found, initial)
+
+
+def _picked(array: Array, index: Array, axis: int) -> Array:
+    picked: Array = on_auto_axes(
+        functools.partial(jnp.take_along_axis, axis=axis), to_spec(*sharding_entries(array)), array, index
+    )
+    return picked
 
 
 def _with_axes(array: Any, ndim: int) -> Array:

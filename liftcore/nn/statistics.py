@@ -15,6 +15,7 @@ from jax import lax
 
 from ..typing import Array, ArrayLike, Dtype
 from .dtypes import canonicalize_dtype
+from .sharding import align
 
 __all__ = ["Average", "abs_square", "averager", "moments", "standardize", "to_reduction_dtype"]
 
@@ -133,8 +134,8 @@ def standardize(
         epsilon: is added to the variance, so that a constant `x` gives zeros.
         dtype: that of the result; by default what `x`, `scale` and `bias` promote to. The statistics do not count.
     """
-    factor = lax.rsqrt(jnp.expand_dims(variance, axes) + epsilon)
-    centred = x if mean is None else x - jnp.expand_dims(mean, axes)
-    y = centred * (factor if scale is None else factor * scale)
-    y = y if bias is None else y + bias
+    factor = lax.rsqrt(align(jnp.expand_dims(variance, axes), x) + epsilon)
+    centred = x if mean is None else x - align(jnp.expand_dims(mean, axes), x)
+    y = centred * (factor if scale is None else factor * align(scale, x))
+    y = y if bias is None else y + align(bias, x)
     return jnp.asarray(y, canonicalize_dtype(x, scale, bias, dtype=dtype))

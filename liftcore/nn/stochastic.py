@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,9 @@ from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, Key
 from .axes import normalize_axes
+from .sharding import on_auto_axes, shard_like, sharding_entries, sharding_with
 
-__all__ = ["drop", "dropout"]
+__all__ = ["draw_kept", "drop", "dropout"]
 
 
 def dropout(
@@ -104,15 +104,26 @@ def drop(
     shared = normalize_axes(where, "broadcast_dims", broadcast_dims, x.ndim)
     shape = [1 if axis in shared else size for axis, size in enumerate(x.shape)]
     keep = 1.0 - rate
-    mask = jax.random.bernoulli(key() if callable(key) else key, p=keep, shape=shape)
-    return lax.select(_like(jnp.broadcast_to(mask, x.shape), x), x / keep, jnp.zeros_like(x))
+    mask = jnp.broadcast_to(draw_kept(key() if callable(key) else key, keep, shape, x), x.shape)
+    return lax.select(shard_like(mask, x), x / keep, jnp.zeros_like(x))
 
 
-def _like(mask: Array, x: Array) -> Array:
-    """The mask, sharded as the array is on axes that are explicit; on others the compiler decides."""
-    sharding: Any = jax.typeof(x).sharding
-    reshard: Callable[..., Array] = jax.sharding.reshard
-    return reshard(mask, sharding) if any(sharding.spec) else mask
+def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array:
+    """Which elements are kept, of an array or of those of its dimensions that are not 1 in a shape; sharded as it is.
+
+    Args:
+        key: the key.
+        keep: the probability to keep an element.
+        shape: the shape of the result, that of the array with 1 where elements are kept together.
+        like: the array.
+    """
+    entries = [None if size == 1 else entry for size, entry in zip(shape, sharding_entries(like), strict=True)]
+
+    def draw(key: Key) -> Array:
+        return jax.random.bernoulli(key, p=keep, shape=shape)
+
+    drawn: Array = on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
+    return drawn
 
 
 def _check_deterministic(where: str, deterministic: bool | None) -> None:

@@ -6,6 +6,7 @@ not know is done at once.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -16,6 +17,7 @@ from jax import lax
 from ..errors import LiftArgumentError
 from ..typing import Array
 from .axes import to_tuple
+from .sharding import on_auto_axes, reshape, sharding_entries, to_spec
 
 __all__ = [
     "PaddingLike",
@@ -119,7 +121,7 @@ def flatten_batch(where: str, inputs: Array, spatial: int) -> tuple[Array, tuple
     """
     batch, shape = batch_ndim(where, inputs, spatial), jnp.shape(inputs)
     if batch != 1:
-        inputs = jnp.reshape(inputs, (math.prod(shape[:batch]), *shape[batch:]))
+        inputs = reshape(inputs, (math.prod(shape[:batch]), *shape[batch:]))
     return inputs, shape[:batch]
 
 
@@ -139,11 +141,15 @@ def pad(where: str, inputs: Array, window: Window) -> tuple[Array, Window]:
     check_padding(where, window, inputs.shape[1:-1])
     reach = [size - 1 for size in _reach(window)]
     if window.padding == "CAUSAL":
-        padded = jnp.pad(inputs, [(0, 0), (reach[0], 0), (0, 0)])
+        add = functools.partial(jnp.pad, pad_width=[(0, 0), (reach[0], 0), (0, 0)])
     else:
-        mode = {"CIRCULAR": "wrap", "REFLECT": "reflect"}[window.padding]
-        padded = jnp.pad(inputs, [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)], mode=mode)
+        pairs = [(0, 0), *((n // 2, (n + 1) // 2) for n in reach), (0, 0)]
+        add = functools.partial(jnp.pad, pad_width=pairs, mode=_MODES[window.padding])
+    padded: Array = on_auto_axes(add, to_spec(*sharding_entries(inputs)), inputs)
     return padded, window._replace(padding="VALID")
+
+
+_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
 def check_padding(where: str, window: Window, spatial: Sequence[int]) -> None:

@@ -1,0 +1,361 @@
+"""Shardings that are part of an array's type: how the layers read those of their inputs, and what they do with them.
+
+On a mesh whose axes are Explicit, which `jax.make_mesh` gives since JAX 0.9, the type of an array says along which axes
+of the mesh each of its dimensions is sharded, and JAX refuses an operation whose result might be sharded in more than
+one way. Each function here decides such a case, and does nothing to arrays that are not sharded by their types: on one
+device, and on a mesh of Auto axes, no operation is added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ..errors import LiftArgumentError
+from ..typing import Array, ArrayLike, Shape
+
+__all__ = [
+    "Entry",
+    "Labels",
+    "align",
+    "explained",
+    "gather",
+    "is_sharded",
+    "on_auto_axes",
+    "on_each_device",
+    "place",
+    "product_sharding",
+    "reshape",
+    "shard_like",
+    "sharding_entries",
+    "sharding_with",
+    "to_spec",
+]
+
+_reshard: Callable[..., Array] = jax.sharding.reshard
+to_spec: Callable[..., Any] = P
+"""A `PartitionSpec` of entries, which JAX has not typed."""
+
+Entry: TypeAlias = str | tuple[str, ...] | None
+"""The axis of the mesh that one dimension of an array is sharded along; or several, or none."""
+
+
+Labels: TypeAlias = tuple[Sequence[Hashable], Sequence[Hashable], Sequence[Hashable]]
+"""A name for each dimension of the left operand of a product, of the right one, and of the result."""
+
+
+def sharding_entries(x: ArrayLike) -> tuple[Entry, ...]:
+    """One entry for each dimension of an array: the Explicit axes of the mesh that it is sharded along.
+
+    Example:
+        >>> sharding_entries(jnp.ones((2, 3)))
+        (None, None)
+
+    Args:
+        x: the array.
+    """
+    kind = jax.typeof(x)
+    spec = getattr(kind.sharding, "spec", None) or ()
+    return (*spec, *(None,) * (len(kind.shape) - len(spec)))
+
+
+def is_sharded(*arrays: Any) -> bool:
+    """Whether the type of one of the arrays says that it is sharded.
+
+    Example:
+        >>> is_sharded(jnp.ones(3), None)
+        False
+
+    Args:
+        *arrays: arrays, or pytrees of them.
+    """
+    return any(any(sharding_entries(leaf)) for leaf in jax.tree.leaves(arrays))
+
+
+def shard_like(x: Array, like: Array) -> Array:
+    """An array, sharded as another one of as many dimensions is.
+
+    Example:
+        >>> shard_like(jnp.ones(2), jnp.zeros(2))
+        Array([1., 1.], dtype=float32)
+
+    Args:
+        x: the array.
+        like: the other one.
+    """
+    return place(x, sharding_entries(like), like)
+
+
+def place(x: Array, entries: Sequence[Entry], *arrays: Any, out_sharding: Any = None) -> Array:
+    """An array, sharded otherwise.
+
+    Example:
+        >>> place(jnp.ones(2), [None])
+        Array([1., 1.], dtype=float32)
+
+    Args:
+        x: the array.
+        entries: one for each dimension. One that uses an axis of the mesh a second time, or does not divide the
+            dimension, is left out.
+        *arrays: those on whose mesh it is placed, where it is not sharded itself.
+        out_sharding: what a user wants in place of that, exactly.
+    """
+    if out_sharding is not None:
+        return _reshard(x, out_sharding)
+    padded = (*entries, *(None,) * (jnp.ndim(x) - len(entries)))
+    if padded == sharding_entries(x):
+        return x
+    mesh = _mesh_of(x, *arrays)
+    return _reshard(x, NamedSharding(mesh, _fitting(mesh, entries, x.shape)))
+
+
+def align(x: Array, like: Any) -> Array:
+    """An array that broadcasts to another one, sharded in no other way than that, so that the two can be combined.
+
+    An array that is not sharded stays as it is.
+
+    Example:
+        >>> align(jnp.ones(3), jnp.zeros((2, 3)))
+        Array([1., 1., 1.], dtype=float32)
+
+    Args:
+        x: the array, such as a bias.
+        like: the array that it will be added to.
+    """
+    if not is_sharded(x):
+        return x
+    entries = sharding_entries(like)[-x.ndim :]
+    return place(x, [None if size == 1 else entry for size, entry in zip(x.shape, entries, strict=True)])
+
+
+def gather(x: Array, axes: Iterable[int]) -> Array:
+    """An array of which each device has all along some axes.
+
+    Example:
+        >>> gather(jnp.ones(2), [0])
+        Array([1., 1.], dtype=float32)
+
+    Args:
+        x: the array.
+        axes: the axes, not negative.
+    """
+    whole = tuple(axes)
+    entries = sharding_entries(x)
+    return place(x, [None if axis in whole else entry for axis, entry in enumerate(entries)])
+
+
+def reshape(x: ArrayLike, shape: Shape) -> Array:
+    """`jnp.reshape`, where dimensions that are merged or split stay sharded as far as their sizes allow.
+
+    Example:
+        >>> reshape(jnp.arange(4), (2, 2))
+        Array([[0, 1],
+               [2, 3]], dtype=int32)
+
+    Args:
+        x: the array.
+        shape: the new sizes, all of them given.
+    """
+    if not is_sharded(x):
+        return jnp.reshape(x, shape)
+    x = jnp.asarray(x)
+    mesh = _mesh_of(x)
+    entries: list[Entry] = []
+    for before, after in _groups(x.shape, shape):
+        names = [name for axis in before for name in _names(sharding_entries(x)[axis])]
+        for axis in after:
+            fitting: list[str] = []
+            while names and shape[axis] % math.prod(mesh.shape[name] for name in (*fitting, names[0])) == 0:
+                fitting.append(names.pop(0))
+            entries.append(_entry(fitting))
+    return jnp.reshape(x, shape, out_sharding=NamedSharding(mesh, to_spec(*entries)))
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """The dimensions of two shapes in groups of the same number of elements, as small as can be."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before, after, sizes = [*range(i, min(i + 1, len(old)))], [*range(j, min(j + 1, len(new)))], [1, 1]
+        i, j = i + len(before), j + len(after)
+        sizes = [math.prod(old[axis] for axis in before), math.prod(new[axis] for axis in after)]
+        while sizes[0] != sizes[1]:
+            if (sizes[0] < sizes[1] and i < len(old)) or j == len(new):
+                before.append(i)
+                sizes[0], i = sizes[0] * old[i], i + 1
+            else:
+                after.append(j)
+                sizes[1], j = sizes[1] * new[j], j + 1
+        groups.append((before, after))
+    return groups
+
+
+def product_sharding(
+    left: ArrayLike,
+    right: ArrayLike,
+    labels: Labels,
+) -> Any:
+    """The sharding of a product of two arrays, such as `jax.lax.dot_general` computes; None where JAX needs none.
+
+    Each dimension of the result is sharded as that of the operand that it comes from. Where two would be sharded along
+    one axis of the mesh, those of the left operand come first, and then those that come first in the result. What is
+    summed over may be sharded in both operands: then the devices add their sums.
+
+    Example:
+        >>> product_sharding(jnp.ones((2, 3)), jnp.ones((3, 4)), ("ab", "bc", "ac")) is None
+        True
+
+    Args:
+        left: the first operand.
+        right: the second operand.
+        labels: a name for each dimension of the left operand, of the right one, and of the result.
+    """
+    if not is_sharded(left, right):
+        return None
+    result = labels[2]
+    of_left = dict(zip(labels[0], sharding_entries(left), strict=True))
+    of_right = dict(zip(labels[1], sharding_entries(right), strict=True))
+    shared = [(of_left[label], of_right[label]) for label in of_left if label in of_right]
+    wanted = {label: of_left.get(label) or of_right.get(label) for label in result}
+    found = _distinct({label: wanted[label] for label in sorted(result, key=lambda label: label not in of_left)})
+    summed = [(of_left[label], of_right[label]) for label in of_left if label in of_right and label not in wanted]
+    open_sums = any(one and other for one, other in summed)
+    if found == wanted and not open_sums and all(None in pair or pair[0] == pair[1] for pair in shared):
+        return None  # JAX decides likewise, and a function of the user's in its place need not know of shardings
+    return NamedSharding(_mesh_of(left, right), to_spec(*(found[label] for label in result)))
+
+
+def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: Any = None) -> Any:
+    """Calls a function with the axes of the mesh Auto, so that the compiler decides how what is inside is sharded.
+
+    For operations without a rule for Explicit axes, as convolutions whose features are sharded. Without arguments that
+    are sharded it is `fn(*args)`.
+
+    Example:
+        >>> on_auto_axes(jnp.cumsum, jax.sharding.PartitionSpec("data"), jnp.arange(3))
+        Array([0, 1, 3], dtype=int32)
+
+    Args:
+        fn: a pure function of arrays, which closes over none that are sharded.
+        specs: how its result is sharded: a `PartitionSpec` for each array. An entry that uses an axis of the mesh a
+            second time, or does not divide the dimension, is left out.
+        *args: pytrees of arrays.
+        out_sharding: what a user wants in place of that, exactly.
+    """
+    if out_sharding is not None:
+        mesh = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
+        return jax.sharding.auto_axes(fn, axes=_explicit(mesh), out_sharding=out_sharding)(*args)
+    if not is_sharded(args):
+        return fn(*args)
+    mesh = _mesh_of(*args)
+
+    def fitting(spec: Any, result: Any) -> NamedSharding:
+        return NamedSharding(mesh, _fitting(mesh, tuple(spec), result.shape))
+
+    plain = jax.tree.map(_without_sharding, args)
+    shapes = jax.eval_shape(fn, *plain)
+    shardings = jax.tree.map(fitting, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, P))
+    return jax.sharding.auto_axes(fn, axes=_explicit(mesh), out_sharding=shardings)(*args)
+
+
+def on_each_device(fn: Callable[..., Array], batch_dims: int, x: Array, *args: Any) -> Array:
+    """Calls a function on each device with its part of a batch, and with all of the other arrays.
+
+    Args:
+        fn: a function of arrays, which treats examples one by one.
+        batch_dims: how many dimensions of `x` and of the result are those of the batch.
+        x: the array, one of these or of the others sharded by its type.
+        *args: pytrees of arrays.
+    """
+    mesh, spec = _mesh_of(x, *args), to_spec(*sharding_entries(x)[:batch_dims])
+    x = gather(x, range(batch_dims, x.ndim))
+    whole = jax.tree.map(lambda leaf: gather(leaf, range(jnp.ndim(leaf))), args)
+    names = frozenset(_explicit(mesh))
+    specs: Any = (spec, *(to_spec() for _ in args))
+    result: Array = jax.shard_map(fn, mesh=mesh, in_specs=specs, out_specs=spec, axis_names=names)(x, *whole)
+    return result
+
+
+def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | None:
+    """A sharding on the mesh that one of the arrays lies on; None where no entry names an axis of it.
+
+    Args:
+        entries: one for each dimension.
+        *arrays: arrays, of which one is sharded if an entry is not None.
+    """
+    return NamedSharding(_mesh_of(*arrays), to_spec(*entries)) if any(entries) else None
+
+
+@contextlib.contextmanager
+def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
+    """Lets the error of an operation that JAX has no rule for say which layer it belongs to.
+
+    Example:
+        >>> with explained("dense at /", "Pass `out_sharding=P(...)`.", inputs=jnp.ones(2)):
+        ...     pass
+
+    Args:
+        where: the layer.
+        fix: the line that mends it.
+        **arrays: those that are combined, or None.
+
+    Raises:
+        LiftArgumentError: in place of JAX's `ShardingTypeError`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "ShardingTypeError":  # a class that JAX does not export
+            raise
+        found = {name: sharding_entries(x) for name, x in arrays.items() if x is not None and is_sharded(x)}
+        specs = ", ".join(f"{name} P({', '.join(map(repr, entries))})" for name, entries in found.items())
+        what = f"JAX has no rule for what is sharded here: {specs or 'arrays inside'} ({error})."
+        raise LiftArgumentError(where, what, fix) from error
+
+
+def _without_sharding(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.typeof(leaf).dtype)  # type: ignore[no-untyped-call]
+
+
+def _mesh_of(*arrays: Any) -> Any:
+    """The mesh that the first of the arrays which is sharded lies on."""
+    leaf = next(leaf for leaf in jax.tree.leaves(arrays) if any(sharding_entries(leaf)))
+    return jax.typeof(leaf).sharding.mesh
+
+
+def _explicit(mesh: Any) -> tuple[str, ...]:
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:
+    """Entries in which each axis of the mesh is used once, where it comes first."""
+    used: set[str] = set()
+    result = {}
+    for label, entry in entries.items():
+        names = [name for name in _names(entry) if name not in used]
+        used.update(names)
+        result[label] = _entry(names) if len(names) < len(_names(entry)) else entry
+    return result
+
+
+def _fitting(mesh: Any, entries: Sequence[Entry], shape: Shape) -> Any:
+    """Entries without those that use an axis again or do not divide their dimension, as a spec."""
+    distinct = _distinct(dict(enumerate([*entries, *(None,) * (len(shape) - len(entries))])))
+    sizes = {axis: math.prod(mesh.shape[name] for name in _names(entry)) for axis, entry in distinct.items()}
+    return to_spec(*(None if shape[axis] % sizes[axis] else entry for axis, entry in distinct.items()))
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _entry(names: Sequence[str]) -> Entry:
+    return None if not names else names[0] if len(names) == 1 else tuple(names)
