@@ -22,8 +22,8 @@ PACKAGES = ("liftcore", "linen_like", "equinox_like", "pax_like", "nnx_like")
 SECTIONS = (
     "liftcore", "liftcore.Scope", "liftcore.Variable", "liftcore.Rest", "liftcore.Blueprint", "liftcore.nn",
     "liftcore.filters", "liftcore.rng",
-    "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints", "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor",
-    "liftcore.typing",
+    "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints",
+    "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor", "liftcore.typing",
     "liftcore.training", "liftcore.generation",
     "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
@@ -143,7 +143,8 @@ def api() -> str:
 
 def error_classes() -> str:
     """The page of all classes of errors."""
-    lines = ["# Classes of errors", "", "Made from the classes. [Errors](errors.md) shows the message of each.", ""]
+    lead = "All classes of errors. [Errors](errors.md) shows code that raises each of them, and its message."
+    lines = ["# Classes of errors", "", lead, ""]
     for module in (liftcore.errors, linen_like.errors, equinox_like.errors, pax_like.errors, nnx_like.errors):
         lines += [f"## {module.__name__}", "", "| class | is also | when |", "|---|---|---|"]
         for name, found in sorted(vars(module).items()):

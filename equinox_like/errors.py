@@ -10,12 +10,12 @@ __all__ = ["FrozenModuleError", "RuleStructureError", "UnsetFieldError"]
 
 
 class FrozenModuleError(LiftArgumentError, dataclasses.FrozenInstanceError):
-    """A module was changed after it had been made, or given a field that its class does not declare."""
+    """A module was changed after its creation, or a field was set that its class does not declare."""
 
 
 class RuleStructureError(LiftArgumentError, TypeError):
-    """A rule of differentiation returned another structure than it has to."""
+    """A derivative rule returned a value of the wrong structure."""
 
 
 class UnsetFieldError(LiftArgumentError, TypeError):
-    """The initializer of a module did not set one of its fields."""
+    """`__init__` of a module did not set one of its fields."""

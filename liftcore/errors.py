@@ -109,7 +109,7 @@ _rewording: list[Callable[[LiftError], None]] = []
 
 
 class LiftError(Exception):
-    """Base of every error that liftcore raises about how it is used.
+    """Base of all errors that liftcore raises when it is used in a wrong way.
 
     A layer on top of liftcore may say it in terms of its own; see `rewords`.
 
@@ -130,35 +130,35 @@ class LiftError(Exception):
 
 
 class InvalidScopeError(LiftError, ValueError):
-    """A scope was used after the lift, `init` or `apply` that it belonged to had ended."""
+    """A scope was used after the lift, `init` or `apply` that created it had ended."""
 
 
 class NameInUseError(LiftError, ValueError):
-    """One name was asked for twice in the same scope."""
+    """Two children or variables of one scope have the same name."""
 
 
 class JaxTransformError(LiftError, ValueError):
-    """A scope, or a module that may be changed, was used under a raw JAX transformation wrapped round it."""
+    """A scope, or a module that may change, was used under a raw JAX transformation."""
 
 
 class ThreadError(LiftError, ValueError):
-    """A bound scope or module was changed in one thread while another one had it."""
+    """A bound scope or module was changed in one thread while another thread used it."""
 
 
 class ScopeCollectionNotFound(LiftError, ValueError):
-    """A variable was asked for, and its whole collection is missing."""
+    """A variable was read, but its whole collection is missing."""
 
 
 class ScopeVariableNotFoundError(LiftError, ValueError):
-    """A variable was asked for that is not in its collection, and nothing may create it."""
+    """A variable was read that is not in its collection, and that must not be created."""
 
 
 class ScopeParamNotFoundError(LiftError, ValueError):
-    """A parameter was asked for that is not in `params`, and nothing may create it."""
+    """A parameter was read that is not in `params`, and that must not be created."""
 
 
 class ScopeParamShapeError(LiftError, ValueError):
-    """A stored parameter has another shape than its initializer makes."""
+    """A stored parameter has a different shape from the one that its initializer makes."""
 
 
 class ModifyScopeVariableError(LiftError, ValueError):
@@ -166,74 +166,74 @@ class ModifyScopeVariableError(LiftError, ValueError):
 
 
 class UnliftedCollectionError(ScopeCollectionNotFound, ModifyScopeVariableError):
-    """A variable was used inside a lift that no group of the lift takes in or out."""
+    """A variable was used inside a lift that does not pass it in or out."""
 
 
 class InvalidRngError(LiftError, ValueError):
-    """A key was drawn from a stream that was never given, or something that is no key was given as one."""
+    """A key was drawn from an RNG stream that was not passed in, or a value in `rngs` is not a key."""
 
 
 class UnliftedStreamError(InvalidRngError):
-    """A key was drawn inside a lift from a stream that the lift does not pass in."""
+    """A key was drawn inside a lift from an RNG stream that the lift does not pass in."""
 
 
 UnliftedSequenceError = UnliftedStreamError  # its name at first
 
 
 class ApplyScopeInvalidVariablesTypeError(LiftError, TypeError):
-    """`apply` or `bind` was given something else than a mapping from names of collections to mappings."""
+    """`apply` or `bind` received something other than a mapping from collection names to mappings."""
 
 
 class ApplyScopeInvalidVariablesStructureError(LiftError, ValueError):
-    """`apply` or `bind` was given the variables one level too deep."""
+    """`apply` or `bind` received variables that are nested one level too deep."""
 
 
 class LazyInitError(LiftError, ValueError):
-    """An initial value depends on an argument that was given to `lazy_init` as a shape only."""
+    """An initial value depends on an argument that `lazy_init` received only as a shape."""
 
 
 class InvalidFilterError(LiftError, TypeError):
-    """Something that is no filter was used as one."""
+    """A value that is not a filter was used as one."""
 
 
 class UnmatchedFilterError(LiftError, ValueError):
-    """A variable matched none of the filters it was split by."""
+    """A variable matched none of the filters given to `split`."""
 
 
 class AxisSizeError(LiftError, ValueError):
-    """The sizes of the mapped or scanned axes disagree, or there is none to infer the size from."""
+    """The sizes of the mapped or scanned axes disagree, or no argument has an axis to infer the size from."""
 
 
 class CarryTypeError(LiftError, TypeError):
-    """A loop gave back a carry of another structure, shape or dtype than it took."""
+    """The body of a loop returned a carry with a different structure, shape or dtype."""
 
 
 class LoopInvarianceError(LiftError, ValueError):
-    """A value shared by all iterations or elements depends on one of them."""
+    """A value that all iterations or elements share depends on one of them."""
 
 
 class LiftArgumentError(LiftError, ValueError):
-    """An argument of a lifted transformation, or of the function it returned, cannot be used as given."""
+    """An argument of a transformation, a lifted function or a layer has a value that cannot be used."""
 
 
 class CursorFindError(LiftError, LookupError):
-    """A cursor was to find the one value for which a condition holds, and there is none, or more than one."""
+    """`find` of a cursor found no value, or more than one."""
 
 
 class TooManyTracesError(LiftError, AssertionError):
-    """Something was traced more often than `assert_max_traces` allows."""
+    """A function was traced more often than `assert_max_traces` allows."""
 
 
 class SerializationError(LiftError, ValueError):
-    """Bytes or a state tree could not be read, or do not fit the target."""
+    """Bytes or a state could not be read, or do not fit the target."""
 
 
 class CheckpointInUseError(LiftError, RuntimeError):
-    """A checkpoint was to be written where another process, or another object, is the writer."""
+    """A checkpoint cannot be written, because another process or object is writing there."""
 
 
 class NotSharedWarning(UserWarning):
-    """What a lifted `jit` compiled is not kept, since it depends on a value that may change without being seen."""
+    """A lifted `jit` compiles again on every call, because an object that it depends on may change unnoticed."""
 
 
 def no_function(where: str, given: Any) -> LiftArgumentError:

@@ -91,26 +91,26 @@ FlaxError = LiftError
 
 
 class ReservedModuleAttributeError(LiftError, TypeError):
-    """A Module class declares a field under a name that every module uses for itself."""
+    """A Module class declares a field with a name that `Module` reserves."""
 
 
 class IncorrectPostInitOverrideError(LiftError, TypeError, AttributeError):
-    """A Module class has an `__init__` or `__post_init__` of its own that leaves out the one of `Module`.
+    """`__init__` or `__post_init__` of a Module class does not call the one of `Module`.
 
     An `AttributeError`, so that `hasattr` of a module that is still being made says no.
     """
 
 
 class DescriptorAttributeError(LiftError, RuntimeError):
-    """A property of a module raised AttributeError, which Python would take for a missing property."""
+    """A property of a module raised an `AttributeError`, which Python would report as a missing property."""
 
 
 class UnhashableModuleError(LiftError, TypeError):
-    """A module was hashed that is bound to variables, or whose fields cannot be hashed."""
+    """`hash` was called on a bound module, or on a module with a field that cannot be hashed."""
 
 
 class ModuleAttributeError(LiftError, AttributeError):
-    """A module has no attribute of that name, or has it only after `setup`."""
+    """A module does not have the attribute, or has it only after `setup`."""
 
 
 class SetAttributeFrozenModuleError(LiftError, TypeError):
@@ -118,56 +118,56 @@ class SetAttributeFrozenModuleError(LiftError, TypeError):
 
 
 class SetAttributeInModuleSetupError(LiftError, TypeError):
-    """A field of a module was set again in its `setup`."""
+    """`setup` assigned to a field of the class."""
 
 
 class AssignSubModuleError(LiftError, ValueError):
-    """A submodule was made outside `setup` and outside a compact method."""
+    """A submodule was created outside `setup`, in a method that is not compact."""
 
 
 class DefineVariableError(LiftError, ValueError):
-    """A parameter or variable was defined outside `setup` and outside a compact method."""
+    """A parameter or variable was declared outside `setup`, in a method that is not compact."""
 
 
 class UnboundModuleError(LiftError, ValueError):
-    """Something was asked of a module that only a bound one can answer: one that has variables."""
+    """A method that needs variables was called on an unbound module, which has none."""
 
 
 class CallCompactUnboundModuleError(UnboundModuleError):
-    """A compact method was called on a module that has no variables."""
+    """A compact method was called on an unbound module."""
 
 
 class CallSetupUnboundModuleError(UnboundModuleError):
-    """`setup` was called on a module that has no variables."""
+    """`setup` was called on an unbound module."""
 
 
 class CallUnbindOnUnboundModuleError(UnboundModuleError):
-    """`unbind` was called on a module that has no variables."""
+    """`unbind` was called on an unbound module."""
 
 
 class CallShareScopeOnUnboundModuleError(UnboundModuleError):
-    """`share_scope` was called on a module that has no variables."""
+    """`share_scope` was called on an unbound module."""
 
 
 class TransformTargetError(LiftArgumentError):
-    """Something was lifted that is neither a Module class nor a function of a module."""
+    """A transformation was applied to something other than a Module class or a function of a module."""
 
 
 class TransformedMethodReturnValueError(LiftArgumentError):
-    """A lifted function or method returned a module or a variable, which do not leave a lift."""
+    """A lifted function or method returned a module or a variable."""
 
 
 class MultipleMethodsCompactError(LiftError, RuntimeError):
-    """Never raised, and here for code that catches it: a class may have several compact methods."""
+    """Never raised: a class may have several compact methods. It exists so that code that catches it still works."""
 
 
 class PartitioningUnspecifiedError(LiftError, ValueError):
-    """Never raised, and here for code that catches it: an axis that is given no name counts as unnamed."""
+    """Never raised: an axis without a name counts as unnamed. It exists so that code that catches it still works."""
 
 
 class ApplyModuleInvalidMethodError(LiftError, TypeError):
-    """What was given as `method` cannot be called with a module as its first argument."""
+    """`method` is neither the name of a method nor a function of a module."""
 
 
 class InvalidInstanceModuleError(LiftError, TypeError):
-    """`init`, `apply` or the like was called on a Module class instead of an instance."""
+    """`init`, `apply` or a similar method was called on a Module class, not on an instance."""

@@ -8,8 +8,8 @@ __all__ = ["KindError", "SharedModuleError"]
 
 
 class KindError(LiftArgumentError):
-    """An attribute has no kind, would change it, or holds what its kind cannot hold."""
+    """An attribute holds arrays and has no kind, holds a value that does not fit its kind, or would change its kind."""
 
 
 class SharedModuleError(LiftArgumentError):
-    """A module stands in two places of a pytree, where it would become two that go apart."""
+    """A module is in two places of a pytree, where JAX would make two independent modules of it."""
