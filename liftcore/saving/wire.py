@@ -2,8 +2,8 @@
 
 The `msgpack` package copies what is in an extension when it packs it, and when it unpacks it; checkpoints are nearly
 all extensions. With its reader no array can be a view of the bytes, restoring 1 GB in 4 arrays took 4 to 6 times as
-long and a quarter more memory, and errors could not say where in the tree they are; see docs/performance.md. So here
-is the little that it has no function for. All else is packed by the package.
+long and a quarter more memory, and errors could not say where in the tree they are; see docs/performance-log.md. So
+here is the little that it has no function for. All else is packed by the package.
 """
 
 from __future__ import annotations

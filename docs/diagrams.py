@@ -1,0 +1,316 @@
+"""Draws the pictures of how a lift works, as SVG: `python docs/diagrams.py`.
+
+Each picture is plain text with a style of its own, so that a forge shows it in its light or dark colours. In the site
+the pictures are part of the page and take the colours of the chosen theme (`docs/assets/site.css`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+__all__ = ["ASSETS", "PICTURES", "Picture", "pictures"]
+
+ASSETS = Path(__file__).parent / "assets"
+
+STYLE = """
+svg {
+  --ink: #24292f; --soft: #57606a; --line: #6e7781;
+  --outside: #eef1f4; --inside: #dbeafe; --value: #fff3c4; --gone: #f3f3f3;
+}
+@media (prefers-color-scheme: dark) {
+  svg {
+    --ink: #e6edf3; --soft: #b1bac4; --line: #8b949e;
+    --outside: #30363d; --inside: #1f3a5f; --value: #4d4118; --gone: #22262b;
+  }
+}
+.d-text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+.d-code { fill: var(--ink); font: 12px ui-monospace, monospace; }
+.d-small { fill: var(--soft); font: 12px system-ui, sans-serif; }
+.d-head { fill: var(--ink); font: 600 13px system-ui, sans-serif; }
+.d-line { stroke: var(--line); stroke-width: 1.4; fill: none; }
+.d-tip { fill: var(--line); }
+.d-outside { fill: var(--outside); stroke: var(--line); }
+.d-inside { fill: var(--inside); stroke: var(--line); }
+.d-value { fill: var(--value); stroke: var(--line); }
+.d-gone { fill: var(--gone); stroke: var(--line); stroke-dasharray: 4 3; }
+"""
+
+
+class Picture:
+    """One picture: boxes, arrows and texts, each by its place.
+
+    Args:
+        title: what a reader who cannot see the picture is told.
+        width: of the picture, in pixels; it shrinks with the page.
+        height: of the picture.
+    """
+
+    def __init__(self, title: str, width: int, height: int) -> None:
+        self.title, self.width, self.height = title, width, height
+        self.parts: list[str] = []
+
+    def box(self, x: int, y: int, w: int, h: int, *lines: str, kind: str = "outside") -> Picture:
+        """A box with centred lines. A line that begins with ` is code; one with * a heading."""
+        self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>')
+        first = y + h / 2 - 9 * (len(lines) - 1) + 4
+        for number, line in enumerate(lines):
+            self.text(x + w // 2, round(first + 18 * number), line, "middle")
+        return self
+
+    def frame(self, x: int, y: int, w: int, h: int, line: str, kind: str = "inside") -> Picture:
+        """A box round others, with its name at the top left."""
+        self.parts.append(f'<rect class="d-{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>')
+        return self.text(x + 12, y + 20, line)
+
+    def text(self, x: int, y: int, line: str, anchor: str = "start", kind: str = "text") -> Picture:
+        """One line of text."""
+        kind = {"`": "code", "*": "head", "~": "small"}.get(line[:1], kind)
+        shown = escape(line.lstrip("`*~"), quote=False)
+        self.parts.append(f'<text class="d-{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{shown}</text>')
+        return self
+
+    def arrow(self, *points: tuple[int, int], label: str = "") -> Picture:
+        """A line through points, with a tip at the end and a label above its middle."""
+        path = " ".join(f"{x},{y}" for x, y in points)
+        (x0, y0), (x1, y1) = points[-2:]
+        length = math.hypot(x1 - x0, y1 - y0)
+        ux, uy = (x1 - x0) / length, (y1 - y0) / length
+        corners = [(x1 - 8 * ux - 4 * side * uy, y1 - 8 * uy + 4 * side * ux) for side in (1, -1)]
+        tip = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(x1, y1), *corners])
+        self.parts.append(f'<polyline class="d-line" points="{path}"/><polygon class="d-tip" points="{tip}"/>')
+        if label:
+            self.text((points[0][0] + points[1][0]) // 2, min(points[0][1], points[1][1]) - 7, f"~{label}", "middle")
+        return self
+
+    def svg(self) -> str:
+        """The whole file."""
+        body = "\n".join(self.parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
+            f'height="{self.height}" class="diagram" role="img">\n<title>{escape(self.title, quote=False)}</title>\n'
+            f"<style>{STYLE}</style>\n{body}\n</svg>\n"
+        )
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+def stages() -> Picture:
+    """One call of a lifted function."""
+    p = Picture("The six stages of one call of a lifted function", 760, 300)
+    p.box(10, 20, 130, 50, "*scopes", "~variables, keys")
+    p.arrow((140, 45), (180, 45)).box(180, 20, 140, 50, "*1 dedupe", "~outermost scopes")
+    p.arrow((320, 45), (360, 45)).box(360, 20, 190, 50, "*2 filter", "~variables and keys in groups")
+    p.frame(180, 105, 570, 90, "*3 transform")
+    p.text(290, 125, "~jax.vmap, jax.lax.scan, jax.checkpoint, … or your own function")
+    p.arrow((445, 70), (445, 105))
+    p.box(195, 138, 170, 46, "*4 reconstruct", "~scopes at the same paths")
+    p.arrow((365, 161), (390, 161)).box(390, 138, 150, 46, "`fn(scope, x)", "~your model")
+    p.arrow((540, 161), (580, 161)).box(580, 138, 155, 46, "*5 repack", "~what changed")
+    p.arrow((657, 195), (657, 230)).box(580, 230, 155, 50, "*6 commit", "~written back, checked")
+    p.arrow((580, 255), (75, 255), (75, 70))
+    p.text(330, 247, "~new values, created variables, names, counts of keys", "middle")
+    return p
+
+
+# -- each stage --------------------------------------------------------------------------------------------------------
+
+
+def dedupe() -> Picture:
+    """Scopes that are equal, or below one another."""
+    p = Picture("Dedupe: four given scopes become two outermost ones, with a route to each", 760, 190)
+    p.text(10, 18, "*given").text(320, 18, "*outermost").text(560, 18, "*routes")
+    given = [("`a: /encoder", 52), ("`b: /encoder/dense", 52), ("`c: /encoder", 52), ("`d: /decoder", 132)]
+    for number, (line, goal) in enumerate(given):
+        y = 30 + 40 * number
+        p.box(10, y, 180, 30, line).arrow((190, y + 15), (320, goal))
+    p.box(320, 37, 160, 30, "`0: /encoder", kind="inside").box(320, 117, 160, 30, "`1: /decoder", kind="inside")
+    for number, line in enumerate(("a, c: scope 0", 'b: scope 0, then "dense"', "d: scope 1")):
+        p.text(560, 50 + 26 * number, line)
+    return p
+
+
+def filter_() -> Picture:
+    """Variables and streams into groups."""
+    p = Picture("Filter: the first filter that matches takes a variable; the others stay outside", 760, 210)
+    p.text(10, 18, "*variables and streams").text(330, 18, "*groups")
+    rows = [
+        ("`params/w", '`"params"', "value"),
+        ("`params/b", "", "value"),
+        ("`cache/k", '`"cache"', "value"),
+        ("`intermediates/y", "", "gone"),
+    ]
+    for number, (line, _, kind) in enumerate(rows):
+        p.box(10, 30 + 42 * number, 190, 32, line, kind=kind)
+    p.arrow((200, 46), (330, 60)).arrow((200, 88), (330, 74)).arrow((200, 130), (330, 130))
+    p.box(330, 42, 190, 50, '`"params"', "~w and b, on axis 0", kind="inside")
+    p.box(330, 112, 190, 36, '`"cache"', kind="inside")
+    p.text(330, 178, "matches no filter: it stays outside,").text(330, 196, "and using it inside is an error")
+    p.arrow((200, 172), (322, 174))
+    p.box(570, 42, 180, 50, '`rngs "params"', "~split, one key for each", kind="inside")
+    p.box(570, 112, 180, 36, '`rngs "dropout"', kind="inside")
+    return p
+
+
+def transform() -> Picture:
+    """The groups go through JAX."""
+    p = Picture("Transform: JAX maps, scans or compiles a pure function of the groups", 760, 150)
+    p.box(10, 20, 170, 50, "*variable groups", "~arrays", kind="value").box(
+        10, 85, 170, 50, "*rng groups", "~keys", kind="value"
+    )
+    p.arrow((180, 45), (250, 60)).arrow((180, 110), (250, 95))
+    p.box(
+        250,
+        35,
+        260,
+        85,
+        "*jax.vmap, jax.lax.scan, …",
+        "~a pure function:",
+        "~all state is in the groups",
+        kind="inside",
+    )
+    p.arrow((510, 60), (580, 45)).arrow((510, 95), (580, 110))
+    p.box(580, 20, 170, 50, "*result", kind="value").box(
+        580, 85, 170, 50, "*output groups", "~values, created", kind="value"
+    )
+    return p
+
+
+def reconstruct() -> Picture:
+    """Groups become scopes inside."""
+    p = Picture("Reconstruct: inside the transformation the groups become live scopes", 760, 140)
+    p.box(10, 45, 170, 50, "*groups of one element", "`w: (3, 2), key", kind="value")
+    p.frame(280, 10, 470, 120, "*inside the transformation")
+    p.arrow((180, 70), (300, 70), label="`scope_fn").box(
+        300, 45, 190, 50, "*scope at /encoder", "~same path as outside"
+    )
+    p.arrow((490, 70), (550, 70)).box(550, 45, 180, 50, "`fn(scope, x)", "~reads, draws, writes")
+    return p
+
+
+def repack() -> Picture:
+    """What changed comes out."""
+    p = Picture("Repack: only what the body wrote or created is returned", 760, 190)
+    p.text(10, 18, "*the body …").text(300, 18, "*its output group")
+    p.box(10, 30, 200, 36, "read params/w", kind="gone")
+    p.box(10, 82, 200, 36, "wrote state/n", kind="value").box(10, 134, 200, 36, "created params/b", kind="value")
+    p.text(300, 53, "nothing: what is only read is not copied")
+    p.arrow((210, 48), (292, 48)).arrow((210, 100), (300, 100)).arrow((210, 152), (300, 152))
+    p.box(300, 82, 200, 36, "`values: state/n", kind="inside").box(
+        300, 134, 200, 36, "`created: params/b", kind="inside"
+    )
+    p.text(520, 105, "~its last value").text(520, 157, "~its first value")
+    return p
+
+
+def commit() -> Picture:
+    """All or nothing."""
+    p = Picture("Commit: the results are written to the scopes outside; after an error nothing is", 760, 150)
+    p.box(10, 20, 180, 50, "*output groups", "~values, created", kind="value")
+    p.box(10, 90, 180, 50, "*record", "~names taken, keys drawn", kind="value")
+    p.arrow((190, 45), (280, 65)).arrow((190, 115), (280, 95))
+    p.box(280, 50, 170, 60, "*6 commit", "~checks, then writes", kind="inside")
+    p.arrow((450, 65), (560, 45)).arrow((450, 95), (560, 115))
+    p.box(560, 20, 190, 50, "*scopes outside", "~changed as a whole")
+    p.box(560, 90, 190, 50, "*scopes inside", "~ended", kind="gone")
+    return p
+
+
+# -- what happens to … -------------------------------------------------------------------------------------------------
+
+
+def variable() -> Picture:
+    """A variable through a lift with an axis."""
+    p = Picture("A variable with axis 0 goes through vmap", 760, 200)
+    p.text(10, 18, "*a variable")
+    p.box(10, 60, 150, 50, "`state/n", "~outside: shape (5, 3)", kind="value")
+    p.frame(240, 10, 280, 180, "*vmap over 5 elements")
+    for number in range(3):
+        y = 40 + 46 * number
+        name = ("element 0", "element 1", "element 4")[number]
+        p.box(260, y, 110, 40, f"~{name}", "`(3,)", kind="value").arrow((370, y + 20), (410, y + 20))
+        p.box(410, y, 90, 40, "`n += 1")
+    p.arrow((160, 85), (240, 85), label="slice").arrow((520, 85), (600, 85), label="stack")
+    p.box(600, 60, 150, 50, "`state/n", "~outside: shape (5, 3)", kind="value")
+    p.text(600, 135, "~written back by commit")
+    p.text(10, 135, "~axis None: the same value").text(10, 151, "~for all; no axis: an error")
+    return p
+
+
+def key() -> Picture:
+    """A key through a lift."""
+    p = Picture("An RNG stream is split, passed on, or not lifted", 760, 210)
+    p.text(10, 18, "*a key").box(10, 80, 150, 50, '`rngs["dropout"]', "~the root key", kind="value")
+    rows = [
+        ('`split_rngs={"dropout": True}', "another key in each element"),
+        ('`split_rngs={"dropout": False}', "the same key in all elements"),
+        ("`not named in split_rngs", "drawing is an error"),
+    ]
+    for number, (line, what) in enumerate(rows):
+        y = 30 + 60 * number
+        p.arrow((160, 105), (225, y + 22)).box(
+            225, y, 245, 44, line, f"~{what}", kind="gone" if number == 2 else "inside"
+        )
+    p.box(540, 30, 210, 62, '`make_rng("dropout")', "~folds in the path of the scope", "~and how often it was drawn")
+    p.arrow((470, 52), (540, 58)).arrow((470, 112), (540, 70))
+    p.text(540, 120, "~Lifts are not in the path, so").text(540, 138, "~jit and remat change no key.")
+    return p
+
+
+def created() -> Picture:
+    """A value that the body creates."""
+    p = Picture("A variable that a body creates is made outside the transformation, before it runs", 760, 210)
+    p.text(10, 18, "*a created value, in init")
+    p.box(10, 40, 210, 56, '`scope.param("w", init_fn)', "~the trace marks its value", kind="inside")
+    p.arrow((220, 68), (280, 68)).box(280, 36, 200, 64, "*prologue", "~init_fn(key), outside;", "~mapped for axis 0")
+    p.arrow((480, 68), (540, 68)).box(540, 40, 210, 56, "*remainder", "~takes w as an input", kind="inside")
+    p.arrow((380, 100), (380, 140)).box(280, 140, 200, 50, "*commit", "~params/w is created outside")
+    p.arrow((280, 165), (220, 165)).box(
+        10, 140, 210, 50, "`params/w: (5, 3, 2)", "~as it comes from init", kind="value"
+    )
+    return p
+
+
+def prologue() -> Picture:
+    """One trace, cut in two."""
+    p = Picture("One trace of the body is cut into a prologue and a remainder", 760, 230)
+    p.text(10, 18, "*one trace of the body").text(290, 18, "*prologue: runs first").text(540, 18, "*remainder: loops")
+    rows = ["`k = fold_in(key, …)", "`w = normal(k, (3, 2))", "`h = x @ w", "`y = tanh(h)"]
+    for number, line in enumerate(rows):
+        y = 32 + 44 * number
+        first = number < 2
+        p.box(10, y, 200, 34, line, kind="value" if first else "inside")
+        x, goal = (290, y) if first else (540, y)
+        p.arrow((210, y + 17), (x, goal + 17)).box(x, goal, 190, 34, line, kind="value" if first else "inside")
+    p.arrow((480, 93), (510, 93), (510, 128), (540, 128)).text(518, 112, "~w")
+    p.text(290, 222, "~what initial values need").text(540, 222, "~under jax.lax.scan, jit, …")
+    return p
+
+
+PICTURES: dict[str, Callable[[], Picture]] = {
+    "lift-stages.svg": stages,
+    "lift-1-dedupe.svg": dedupe,
+    "lift-2-filter.svg": filter_,
+    "lift-3-transform.svg": transform,
+    "lift-4-reconstruct.svg": reconstruct,
+    "lift-5-repack.svg": repack,
+    "lift-6-commit.svg": commit,
+    "lift-variable.svg": variable,
+    "lift-key.svg": key,
+    "lift-created.svg": created,
+    "lift-prologue.svg": prologue,
+}
+"""What draws each file of `docs/assets`."""
+
+
+def pictures() -> dict[str, str]:
+    """The text of each file, by its name."""
+    return {name: draw().svg() for name, draw in PICTURES.items()}
+
+
+if __name__ == "__main__":
+    for name, text in pictures().items():
+        (ASSETS / name).write_text(text, encoding="utf-8")
