@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Works out, in the process that starts the workers, what they all go by."""
+    config.addinivalue_line("markers", "rest: takes so long that no sample has it; `--rest` and `--full` run it")
     options = config.option
     if options.seed is None:
         options.seed = tree_seed()
@@ -83,6 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what is not asked for."""
     if config.option.sample or config.option.rest:
         chosen = in_sample([item.nodeid for item in items], config.option.seed)
+        chosen = [one and not item.get_closest_marker("rest") for one, item in zip(chosen, items, strict=True)]
         pairs = list(zip(items, chosen, strict=True))
         config.hook.pytest_deselected(items=[item for item, one in pairs if one == config.option.rest])
         items[:] = [item for item, one in pairs if one != config.option.rest]

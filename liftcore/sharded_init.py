@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from .errors import LiftArgumentError, check_function, shown
 from .mesh_specs import LogicalRules
 from .meta import get_sharding
+from .pipeline.equations import cut, evaluate, needed, opened, steps_of
+from .portions import bytes_per_process, portions, return_memory
 from .typing import PyTree
 
 __all__ = ["ShardedInit", "init_sharded"]
@@ -45,7 +47,7 @@ def init_sharded(init_fn: Callable[..., Any], mesh: Mesh, rules: LogicalRules | 
 
     Args:
         init_fn: any function that returns a pytree with arrays, such as `model.init`, or one that creates a
-            `TrainState`. It is traced twice, and must not call for values of its arguments.
+            `TrainState`. It is traced once.
         mesh: the mesh; its axes may be Auto or Explicit. While `init_fn` runs, they are Auto, so that XLA can split the
             computation.
         rules: pairs of a logical name and a mesh axis, several as a tuple, or None for an axis that is not sharded. A
@@ -88,9 +90,9 @@ class ShardedInit:
         """
         flat = _Flat(self.init_fn, self.mesh, args, kwargs)
         with jax.set_mesh(flat.mesh):
-            shapes, shardings = self._planned(flat)
-            leaves = jax.jit(flat.leaves, out_shardings=shardings)(flat.arrays)
-        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+            plan = self._planned(flat)
+            leaves = [leaf for part in plan.parts() for leaf in plan.run(part, flat.arrays)]
+        return jax.tree.unflatten(plan.treedef, leaves)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> PyTree:
         """The same pytree, with a `jax.ShapeDtypeStruct` that has a sharding for each array: a target to restore to.
@@ -101,19 +103,18 @@ class ShardedInit:
         """
         flat = _Flat(self.init_fn, self.mesh, args, kwargs)
         with jax.set_mesh(flat.mesh):
-            shapes, shardings = self._planned(flat)
+            plan = self._planned(flat)
         placed = [
             jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-                shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
+                aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type
             )
-            for shape, sharding in zip(jax.tree.leaves(shapes), shardings, strict=True)
+            for aval, sharding in zip(plan.jaxpr.out_avals, plan.shardings, strict=True)
         ]
-        return jax.tree.unflatten(jax.tree.structure(shapes), placed)
+        return jax.tree.unflatten(plan.treedef, placed)
 
-    def _planned(self, flat: _Flat) -> tuple[PyTree, list[NamedSharding]]:
-        """The shapes, and a sharding for each of their leaves."""
+    def _planned(self, flat: _Flat) -> _Plan:
         try:
-            shapes = jax.eval_shape(flat.call, flat.arrays)
+            jaxpr, shapes = jax.make_jaxpr(flat.call, return_shape=True)(flat.arrays)
         except LiftArgumentError:
             self._check_all(flat)
             raise
@@ -123,7 +124,7 @@ class ShardedInit:
             raise
         by_box = get_sharding(shapes, self.mesh, self.rules)
         by_leaf = jax.tree.map(lambda sharding, part: jax.tree.map(lambda _: sharding, part), by_box, shapes)
-        return shapes, jax.tree.leaves(by_leaf)
+        return _Plan(jaxpr, jax.tree.structure(shapes), jax.tree.leaves(by_leaf))
 
     def _check_all(self, flat: _Flat) -> None:
         """Raises one error for all names that do not fit, where the first of them stopped the trace on the mesh."""
@@ -158,8 +159,42 @@ class _Flat:
         args, kwargs = jax.tree.unflatten(self.treedef, leaves)
         return self.fn(*args, **kwargs)
 
-    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
-        return jax.tree.leaves(self.call(arrays))
+
+class _Plan(NamedTuple):
+    """What was traced, and how each leaf of the state is sharded.
+
+    A large state is not made by one program: with what XLA needs between key and numbers, which for some backends is
+    as much as the numbers, and lives as long as the program runs, a process would need twice the memory.
+    """
+
+    jaxpr: Any
+    treedef: Any
+    shardings: list[NamedSharding]
+
+    def parts(self) -> list[list[int]]:
+        """The numbers of the leaves, in order, divided among programs."""
+        if self.jaxpr.effects:  # they happen once
+            return [list(range(len(self.shardings)))]
+        pairs = zip(self.jaxpr.out_avals, self.shardings, strict=True)
+        return portions([bytes_per_process(aval.shape, aval.dtype, sharding) for aval, sharding in pairs])
+
+    def run(self, part: list[int], arrays: Sequence[Any]) -> list[Any]:
+        """Some of the leaves, by the equations that these need."""
+        whole = opened(self.jaxpr)
+        outvars = [whole.outvars[number] for number in part]
+        steps = steps_of(whole)
+        effects = {id(step) for step in steps if step.eqn.effects}
+        jaxpr = cut(whole, whole.invars, needed(steps, outvars, effects), outvars)
+
+        def make(arrays: Sequence[Any]) -> list[Any]:
+            return evaluate(jaxpr, *self.jaxpr.consts, *arrays)
+
+        made = jax.jit(make, out_shardings=[self.shardings[number] for number in part])(arrays)
+        if len(part) < len(self.shardings):
+            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
+            return_memory()
+        leaves: list[Any] = made
+        return leaves
 
 
 def _no_out_sharding(error: ValueError) -> LiftArgumentError:

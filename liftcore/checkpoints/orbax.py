@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError
+from ..portions import bytes_per_process, portions, return_memory
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
@@ -217,7 +218,7 @@ class OrbaxCheckpoints:
         match = compare(target, unflatten_dict(state), **options)
         wanted = arrays_of(match.pairs)
         _check_shardings(where, wanted)
-        values = self._read(where, number, wanted)
+        values = self._read_in_portions(where, number, wanted)
         return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
 
     def _state(self, where: str, step: int) -> dict[Path, Any]:
@@ -232,6 +233,16 @@ class OrbaxCheckpoints:
         tree = getattr(metadata.get("state"), "tree", None)
         arrays = stored(tree, lambda path: self._read(where, step, {path: None})[path])
         return arrays | rest_in(where, text)
+
+    def _read_in_portions(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
+        """As `_read`, with no more on the way from the files to the devices than what one portion needs."""
+        paths, values = list(wanted), dict[Path, Any]()
+        sizes = [_size(leaf) for leaf in wanted.values()]
+        for group in portions(sizes):
+            values |= self._read(where, step, {paths[number]: wanted[paths[number]] for number in group})
+            if sum(sizes) > sum(sizes[number] for number in group):
+                return_memory()
+        return values
 
     def _read(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
         """Some arrays of a step, each on the devices of its leaf of the target, or as NumPy has it."""
@@ -348,6 +359,13 @@ def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
     if problems:
         what = f"shardings of the target do not divide shapes:{''.join(problems)}\n"
         raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
+
+
+def _size(leaf: Any) -> int:
+    """The bytes that a process needs for an array like this one."""
+    if placed_by_orbax(leaf):
+        return bytes_per_process(leaf.shape, leaf.dtype, leaf.sharding)
+    return int(getattr(leaf, "nbytes", 0))
 
 
 def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:

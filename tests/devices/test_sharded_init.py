@@ -115,6 +115,27 @@ def test_no_device_computes_more_than_its_shards(kind: AxisType, monkeypatch: py
     assert "26,52" not in texts[0]
 
 
+def test_a_large_state_is_made_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("liftcore.portions._SMALL", 0)
+    seen: list[int] = []
+
+    def init_fn(key: Any, effect: bool) -> Any:
+        first = jax.random.normal(key, (8, 4))
+        if effect:
+            jax.debug.callback(lambda: seen.append(1))
+        return {"a": first, "b": first + 1, "step": 0, "key": key}
+
+    for effect in (False, True):
+        made = liftcore.init_sharded(init_fn, mesh_of())(KEY, effect)
+        jax.effects_barrier()
+        first = jax.random.normal(KEY, (8, 4))
+        np.testing.assert_allclose(made["a"], first, rtol=1e-5)
+        np.testing.assert_allclose(made["b"], first + 1, rtol=1e-5)
+        assert made["step"] == 0
+        assert (made["key"] == KEY).all()
+    assert len(seen) == 1
+
+
 # -- what does not fit -------------------------------------------------------------------------------------------------
 
 
