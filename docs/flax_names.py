@@ -37,7 +37,7 @@ INSTEAD = {
         "core": "`liftcore`, see below",
         "experimental": "nothing",
         "ids": "nothing",
-        "io": "`pathlib`, or the files of `orbax.checkpoint`",
+        "io": "`pathlib`, or `etils.epath`, which orbax uses",
         "jax_utils": "JAX itself, see below",
         "linen": "`linen_like`, see below",
         "metrics": "see below",
@@ -48,24 +48,24 @@ INSTEAD = {
     },
     "flax.core": {
         "axes_scan": "`liftcore.scan`; its `broadcast` is `liftcore.broadcast`",
-        "check_trace_level": "nothing: a use under a raw transformation raises by itself",
-        "current_trace": "nothing: a use under a raw transformation raises by itself",
+        "check_trace_level": "nothing: a scope that is used under a raw transformation raises an error",
+        "current_trace": "nothing: a scope that is used under a raw transformation raises an error",
         "lift": "`liftcore`",
-        "map_axis_meta": "`jax.tree.map(fn, tree, is_leaf=liftcore.meta.is_box)`, where `fn` asks `is_box` too",
+        "map_axis_meta": "`jax.tree.map(fn, tree, is_leaf=liftcore.meta.is_box)`, with a test of `is_box` in `fn`",
         "partial_eval": "`liftcore.lazy_init`, or `jax.eval_shape`",
-        "scope": "`liftcore`; what it calls `union_filters` and so on is `union` and so on in `liftcore.filters`",
+        "scope": "`liftcore`; for `union_filters` and others, `union` and others in `liftcore.filters`",
         "spmd": "`linen_like.spmd`",
-        "tracers": "nothing: a use under a raw transformation raises by itself",
+        "tracers": "nothing: a scope that is used under a raw transformation raises an error",
         "variables": "`liftcore.Variable`",
     },
     "flax.linen": {
         "set_logical_axis_rules": "`with nn.logical_axis_rules(rules):`",
     },
     "flax.serialization": {
-        "is_serializable": "nothing: `to_state_dict` takes apart every pytree that JAX knows",
+        "is_serializable": "nothing: `to_state_dict` accepts every pytree that JAX knows",
     },
     "flax.training": {
-        "checkpoints": "`liftcore.checkpoints`; sharded and asynchronous ones are `orbax.checkpoint`'s",
+        "checkpoints": "`liftcore.checkpoints`; for sharded arrays and background saves, its `OrbaxCheckpoints`",
         "common_utils": (
             "`jax.device_put(batch, sharding)` for `shard`, `jax.random.split` for `shard_prng_key`, `jax.nn.one_hot`, "
             "`jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)` for `stack_forest`, `jax.device_get`"
@@ -73,7 +73,7 @@ INSTEAD = {
         "dynamic_scale": "the same names in `liftcore.training`",
         "early_stopping": "the same names in `liftcore.training`",
         "lr_schedule": "`optax.warmup_cosine_decay_schedule` and `optax.join_schedules`",
-        "orbax_utils": "`orbax.checkpoint`, which takes the variables as they are",
+        "orbax_utils": "`liftcore.checkpoints.OrbaxCheckpoints`, or `orbax.checkpoint` with the variables",
         "prefetch_iterator": "`grain`, or any loader that prefetches",
         "train_state": "the same names in `liftcore.training`",
     },
@@ -84,10 +84,10 @@ INSTEAD = {
         "pad_shard_unpad": "`jnp.pad` and `jax.device_put` with a sharding",
         "partial_eval_by_shape": "`liftcore.lazy_init`, or `jax.eval_shape`",
         "pmean": "`jax.lax.pmean`",
-        "prefetch_to_device": "a loader that calls `jax.device_put` ahead of use, which returns at once",
+        "prefetch_to_device": "a loader that calls `jax.device_put` early; the call returns at once",
         "replicate": "`jax.device_put(tree, sharding)` with `jax.sharding.PartitionSpec()`",
-        "scan_in_dim": "`liftcore.scan` or `jax.lax.scan`, over an axis that `jnp.moveaxis` moved to the front",
-        "unreplicate": "nothing: replicated arrays are read as they are",
+        "scan_in_dim": "`liftcore.scan` or `jax.lax.scan`, after `jnp.moveaxis` to the front",
+        "unreplicate": "nothing: read replicated arrays directly",
     },
 }
 """What to use instead of the names that are not here."""
