@@ -103,11 +103,19 @@ RULES = [
 """Where each array goes. The number of the layer, `i`, is in no path: the arrays of all six are stacked."""
 
 
+def find_weights() -> Path:
+    """Return the folder of the weights and the tokenizer; stop, and say how to install them, if there is none."""
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        sys.exit(f"The weights are not installed. Install them:\n\n    {INSTALL}")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
 def read_weights(folder: Path) -> Any:
-    """Return the pretrained variables, once the file is known to be the right one."""
+    """Check that the file is the right one, and return the pretrained variables."""
     path = folder / "model.safetensors"
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
-        sys.exit(f"sentence_embeddings.py: {path} is not the file that it should be")
+        sys.exit(f"sentence_embeddings.py: {path} has another checksum than the original weights")
     shapes = jax.eval_shape(Encoder().init, jax.random.key(0), jnp.zeros((1, 8), int), jnp.ones(1, int))
     return load_weights(load_safetensors(path, separator=None), shapes, RULES)
 
@@ -150,7 +158,7 @@ def padded(tokens: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens as an array whose sides are powers of two, and how many of each row count (at least one)."""
     lengths = np.ones(power_of_two(len(tokens)), np.int32)
     lengths[: len(tokens)] = [len(one) for one in tokens]
-    batch = np.zeros((len(lengths), power_of_two(max(lengths))), np.int32)
+    batch = np.zeros((len(lengths), power_of_two(int(lengths.max()))), np.int32)
     for row, one in zip(batch, tokens, strict=False):
         row[: len(one)] = one
     return batch, lengths
@@ -158,7 +166,7 @@ def padded(tokens: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def power_of_two(number: int) -> int:
     """Return the least power of two that is not below a number."""
-    return 1 << (int(number) - 1).bit_length()
+    return 1 << (number - 1).bit_length()
 
 
 def library() -> dict[str, str]:
@@ -204,10 +212,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=5, help="how many modules to show (%(default)s)")
     parser.add_argument("--check", action="store_true", help="compare vectors with those of PyTorch first")
     args = parser.parse_args()
-    package = importlib.util.find_spec(PACKAGE)
-    if package is None or not package.submodule_search_locations:
-        sys.exit(f"The weights are not installed. Install them:\n\n    {INSTALL}")
-    embed = Embedder(Path(package.submodule_search_locations[0]) / "model")
+    embed = Embedder(find_weights())
     if args.check:
         check(embed)
     search(embed, args.query, args.top)
