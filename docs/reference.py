@@ -25,7 +25,7 @@ SECTIONS = (
     "liftcore.serialization", "liftcore.checkpoints", "liftcore.checkpoints.Checkpoints",
     "liftcore.struct", "liftcore.frozen_dict", "liftcore.traverse_util", "liftcore.cursor", "liftcore.typing",
     "liftcore.training", "liftcore.generation",
-    "liftcore.pipeline", "liftcore.meta", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
+    "liftcore.pipeline", "liftcore.meta", "liftcore.mesh_specs", "liftcore.statics", "liftcore.lazy", "liftcore.errors",
     "linen_like", "linen_like.Module", "linen_like.initializers", "linen_like.convert", "linen_like.partitioning",
     "linen_like.errors", "equinox_like", "equinox_like.errors",
     "pax_like", "pax_like.Module", "pax_like.errors",

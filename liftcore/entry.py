@@ -1,4 +1,4 @@
-"""The ways in: a function of a scope becomes a pure function of variables and keys."""
+"""`init`, `apply` and `bind`: from a function of a scope to a pure function of variables and keys."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ def bind(
 ) -> Scope:
     """A root scope over variables and keys.
 
-    It calls `Scope`. `apply` is the better way in where it will do: it ends its scope, this one lives on.
+    Prefer `apply` if you do not need the scope itself: `apply` ends its scope, while this one stays valid.
 
     Example:
         >>> bind({"params": {"w": 3}}).get_variable("params", "w")
         3
 
     Args:
-        variables: `{collection: {module: {name: value}}}`; never changed.
-        rngs: one key, which is the stream `params`, or a mapping from names to keys.
-        mutable: a filter for the variables that may be written.
-        initializing: what `is_initializing` answers.
-        creates: whether variables may be created; if not, those that exist may be written all the same. Then lifts have
-            no initial values to look for, and are traced faster.
+        variables: `{collection: {module: {name: value}}}`; it is never changed.
+        rngs: one key, for the stream `params`, or a mapping from names of streams to keys.
+        mutable: a filter of the variables that may be written.
+        initializing: the value that `is_initializing` returns.
+        creates: whether variables may be created. If False, existing variables may still be written, and lifts trace
+            faster because they need not look for initial values.
 
     Raises:
-        ApplyScopeInvalidVariablesTypeError: where `variables` is no mapping.
-        ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
-        InvalidRngError: where something in `rngs` is no key.
+        ApplyScopeInvalidVariablesTypeError: if `variables` is not a mapping.
+        ApplyScopeInvalidVariablesStructureError: if a collection is not a mapping, or everything is one level too
+            deep.
+        InvalidRngError: if a value in `rngs` is not a key.
     """
     scope = Scope(variables, rngs, mutable, initializing=initializing)
     scope.tree.creates = creates
@@ -54,7 +55,7 @@ def bind(
 
 
 def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]:
-    """The pure function of variables and keys that a function of a scope is.
+    """Turns a function of a scope into a pure function of variables and keys.
 
     Example:
         >>> def double(scope, x):
@@ -64,14 +65,14 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
 
     Args:
         fn: called as `fn(scope, *args, **kwargs)`.
-        mutable: a filter for the variables that may be written.
+        mutable: a filter of the variables that may be written.
 
     Returns:
-        `applied(variables, *args, rngs=None, **kwargs)`. It returns the result of `fn`; where `mutable` is given, that
-        and a dict with all variables of the mutable collections.
+        `applied(variables, *args, rngs=None, **kwargs)`. It returns the result of `fn`. If `mutable` is given, it
+        returns the result and a dict of all variables of the mutable collections.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
+        LiftArgumentError: if `fn` is not callable.
     """
     check_function("liftcore.apply", fn)
 
@@ -87,7 +88,7 @@ def apply(fn: Callable[..., Any], mutable: Filter = False) -> Callable[..., Any]
 
 
 def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
-    """The pure function from keys to variables that a function of a scope is when nothing exists yet.
+    """Turns a function of a scope into a pure function of keys that creates its variables.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,14 +99,14 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
 
     Args:
         fn: called as `fn(scope, *args, **kwargs)`.
-        mutable: a filter for the variables that are made.
+        mutable: a filter of the variables that are created.
 
     Returns:
         `initialized(rngs, *args, **kwargs)`, which returns the result of `fn` and the variables. `rngs` is one key,
-        which is the stream `params`, or a mapping from names to keys.
+        for the stream `params`, or a mapping from names of streams to keys.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
+        LiftArgumentError: if `fn` is not callable.
     """
     check_function("liftcore.init", fn)
 
@@ -123,7 +124,7 @@ def init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
 
 
 def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., Any]:
-    """`init` for the variables alone: what only the result needs is never computed.
+    """Like `init`, but returns only the variables, and computes nothing that only the result needs.
 
     Example:
         >>> import jax.numpy as jnp
@@ -135,15 +136,15 @@ def lazy_init(fn: Callable[..., Any], mutable: Filter = True) -> Callable[..., A
 
     Args:
         fn: called as `fn(scope, *args, **kwargs)`.
-        mutable: a filter for the variables that are made.
+        mutable: a filter of the variables that are created.
 
     Returns:
-        `initialized(rngs, *args, **kwargs)`, which returns the variables. Arguments may be arrays or, where no initial
-        value depends on their numbers, `jax.ShapeDtypeStruct`.
+        `initialized(rngs, *args, **kwargs)`, which returns the variables. Arguments may be arrays. If no initial value
+        depends on the numbers of an argument, it may be a `jax.ShapeDtypeStruct`.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
-        LazyInitError: when called, where an initial value depends on an argument that is a shape only.
+        LiftArgumentError: if `fn` is not callable.
+        LazyInitError: when called, if an initial value depends on an argument that is only a shape.
     """
     check_function("liftcore.lazy_init", fn)
 

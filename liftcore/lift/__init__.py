@@ -7,5 +7,5 @@
     compilation    jit, remat (checkpoint), named_call, eval_shape, purify, checkify
     variables      map_variables, swap_collection, add_metadata_axis, fold_rngs, with_rngs
 
-How a body is run is told in `liftcore.runners`.
+`liftcore.runners` contains the ways to run a body.
 """

@@ -25,10 +25,10 @@ _ADVICE = Advice(
 def associative_scan(
     fn: Callable[..., Any], reverse: bool = False, axis: int = 0, *, variables: Filter = True
 ) -> Callable[..., Any]:
-    """`jax.lax.associative_scan` for an operator with variables, which it may read and nothing else.
+    """`jax.lax.associative_scan` for an operator that reads variables.
 
-    JAX calls the operator several times, each time on another number of pairs. So there is no one call that could
-    create a variable, write one, sow or draw a key.
+    The operator may read variables, but not create or write them, sow or draw keys: JAX calls it several times, each
+    time on a different number of pairs.
 
     Example:
         >>> import liftcore
@@ -48,7 +48,7 @@ def associative_scan(
         `lifted(scopes, elems)`.
 
     Raises:
-        LiftArgumentError: when called, where the operator does more than read.
+        LiftArgumentError: when called, if the operator does more than read.
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, elems: PyTree) -> Any:

@@ -23,7 +23,7 @@ def checkify(
 ) -> Callable[..., Any]:
     """`jax.experimental.checkify.checkify` for a function of scopes: the checks of its body become a value.
 
-    What the body made, wrote, drew and sowed is there afterwards, also where there is an error.
+    The body's changes are kept even if a check fails: variables that it created or wrote, draws and sown values.
 
     Example:
         >>> import jax, liftcore
@@ -40,7 +40,7 @@ def checkify(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        errors: which checks are made: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
+        errors: the checks to run: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
             `user_checks`.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.

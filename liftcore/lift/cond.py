@@ -39,9 +39,9 @@ def cond(
 ) -> Callable[..., Any]:
     """`jax.lax.cond` for functions of scopes.
 
-    Variables that either function creates exist afterwards, whichever runs; one that both create begins as `true_fun`
-    makes it. Both count their draws from where the call found them, and the draws that follow go on after the longer
-    one. Values sown by the function that does not run are zeros.
+    Variables that either function creates exist afterwards, whichever runs. If both create a variable, its initial
+    value is the one of `true_fun`. Both count their draws from the count at entry, and the larger count holds
+    afterwards. Values sown by the function that does not run are zeros.
 
     Example:
         >>> import jax, liftcore
@@ -58,8 +58,8 @@ def cond(
         Array(42., dtype=float32, weak_type=True)
 
     Args:
-        true_fun: called as `true_fun(scopes, *operands)` where the predicate is true.
-        false_fun: called likewise where it is false.
+        true_fun: called as `true_fun(scopes, *operands)` if the predicate is true.
+        false_fun: called as `false_fun(scopes, *operands)` if the predicate is false.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
@@ -67,8 +67,8 @@ def cond(
         `lifted(scopes, pred, *operands)`.
 
     Raises:
-        LiftArgumentError: when called, where the functions disagree about the type of a variable, or the predicate is
-            no scalar.
+        LiftArgumentError: when called, if the functions disagree about the type of a variable, or the predicate is not
+            a scalar.
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, pred: Any, *operands: Any) -> Any:
@@ -115,8 +115,8 @@ def switch(
         `lifted(scopes, index, *operands)`; an index out of range is clamped into it.
 
     Raises:
-        LiftArgumentError: where there are no branches; when called, where they disagree about the type of a variable,
-            or the index is no scalar integer.
+        LiftArgumentError: if there are no branches; when called, if they disagree about the type of a variable, or the
+            index is not a scalar integer.
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:

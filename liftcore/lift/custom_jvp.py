@@ -19,9 +19,9 @@ __all__ = ["custom_jvp"]
 class custom_jvp(WithRule):
     """`jax.custom_jvp` for a function of scopes: a function with a derivative of your own.
 
-    The function and its rule are traced once each, whether it is differentiated or not. Variables that the function
-    creates exist for the rule; what the function writes, the rule writes too, and it has no tangent. Tangents come from
-    the variables that `wrt` takes and from the arguments, and from nowhere else.
+    The function and its rule are traced once each, whether or not the function is differentiated. The rule can use the
+    variables that the function creates. It must write the variables that the function writes; these have no tangents.
+    Only the arguments and the variables that `wrt` matches have tangents.
 
     Example:
         >>> import jax, liftcore
@@ -39,19 +39,19 @@ class custom_jvp(WithRule):
 
     Args:
         fn: called as `fn(scopes, *args)`.
-        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
-            and functions. Numbers count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnums: the positions of arguments that are not differentiated and that Python code needs as values,
+            such as flags and functions. Positions count in the signature of `fn`, where the scopes are 0.
         nondiff_argnames: the same, by name.
         wrt: a filter of the variables that have tangents.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Attributes:
-        identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same
-            function gives all of them the same.
+        identity: identifies the function when its rule calls it; by default the object itself. If you make an object
+            for each call of the same function, set the same identity on all of them.
 
     Returns:
-        An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defjvp`.
+        An object. After `defjvp`, call it as `lifted(scopes, *args, **kwargs)`; its rule may call it, too.
     """
 
     _rule: Callable[..., Any] | None = None

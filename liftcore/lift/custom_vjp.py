@@ -19,9 +19,9 @@ __all__ = ["custom_vjp"]
 class custom_vjp(WithRule):
     """`jax.custom_vjp` for a function of scopes: a function with a pullback of your own.
 
-    The function and its forward rule are traced once each, whether it is differentiated or not. Variables that the
-    function creates exist for the rule; what the function writes, the rule writes too, and no gradient flows through
-    it. Cotangents go to the variables that `wrt` takes and to the arguments, and nowhere else.
+    The function and its forward rule are traced once each, whether or not the function is differentiated. The rule can
+    use the variables that the function creates. It must write the variables that the function writes; no gradient
+    flows through these. Only the arguments and the variables that `wrt` matches get cotangents.
 
     Example:
         >>> import jax, liftcore
@@ -40,19 +40,19 @@ class custom_vjp(WithRule):
 
     Args:
         fn: called as `fn(scopes, *args)`.
-        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
-            and functions. Numbers count in the signature of `fn`, where the scopes are 0.
+        nondiff_argnums: the positions of arguments that are not differentiated and that Python code needs as values,
+            such as flags and functions. Positions count in the signature of `fn`, where the scopes are 0.
         nondiff_argnames: the same, by name.
         wrt: a filter of the variables that have cotangents.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Attributes:
-        identity: what the function is known by where its rule calls it; itself. Who makes one for each call of the same
-            function gives all of them the same.
+        identity: identifies the function when its rule calls it; by default the object itself. If you make an object
+            for each call of the same function, set the same identity on all of them.
 
     Returns:
-        An object that is called as `lifted(scopes, *args, **kwargs)`, which its rule may do too, after `defvjp`.
+        An object. After `defvjp`, call it as `lifted(scopes, *args, **kwargs)`; its rule may call it, too.
     """
 
     _forward: Callable[..., Any] | None = None
@@ -64,8 +64,8 @@ class custom_vjp(WithRule):
         Args:
             fwd: called as `fwd(scopes, *args)`; returns the result and residuals, a pytree.
             bwd: called as `bwd(*nondiff_args, residuals, cotangent)`; returns one cotangent for the scopes,
-                `{collection: {module: {name: …}}}`, and one for each other argument. None stands for zero, and so does
-                what is left out of the first.
+                `{collection: {module: {name: …}}}`, and one for each other argument. None means zero, and so does a
+                variable that is missing in the first.
         """
         for rule in (fwd, bwd):
             check_function(f"defvjp of {self._where}", rule)

@@ -30,9 +30,10 @@ __all__ = ["custom_vmap"]
 
 
 class custom_vmap:
-    """`jax.custom_batching.custom_vmap` for a function of scopes: a rule says what it is under `vmap`.
+    """`jax.custom_batching.custom_vmap` for a function of scopes: a rule defines its result under `vmap`.
 
-    The function may create variables and draw keys, but not write. What it sows is batched as usual, without the rule.
+    The function may create variables and draw keys, but not write variables. Values that it sows are batched as usual,
+    without the rule.
 
     Example:
         >>> import jax, liftcore
@@ -53,8 +54,8 @@ class custom_vmap:
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
-    A call, `lifted(scopes, *args, **kwargs)`, raises `LiftArgumentError` where there is no rule, where the body writes
-    a variable, and where keyword arguments have no position.
+    A call `lifted(scopes, *args, **kwargs)` raises `LiftArgumentError` if there is no rule, if the body writes a
+    variable, or if keyword arguments have no position.
     """
 
     def __init__(self, fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> None:
@@ -65,13 +66,13 @@ class custom_vmap:
         self._lifted = transformation(self._transform, [variables], out, [rngs], "custom_vmap", advice=AS_IT_IS)(fn)
 
     def def_vmap(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-        """Says what the function is under `vmap`.
+        """Defines the result of the function under `vmap`.
 
         Args:
-            rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree like it of
-                bools: what has a new axis 0. `scopes` are as the function is given them, to be read only; their
-                variables are there as they are batched, so read them by `get_variable`. `in_batched` is a tuple: for
-                the scopes a dict `{collection: {module: {name: bool}}}` of what is below, then for each argument a
+            rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree of bools
+                like it: which parts have a new axis 0. `scopes` have the same structure as in the function, and can
+                only be read. Their variables are batched, so read them with `get_variable`. `in_batched` is a tuple:
+                for the scopes a dict `{collection: {module: {name: bool}}}` of what is below, then for each argument a
                 pytree of bools. Where keys alone are batched, `jax.vmap` maps the function itself. A forward
                 derivative may ask with nothing batched, as in JAX, for then the tangents alone are.
 

@@ -19,9 +19,9 @@ _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("its types only",), (
 
 
 def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:
-    """`jax.eval_shape` for a function of scopes: the types of what it returns, and nothing is computed.
+    """`jax.eval_shape` for a function of scopes: the shapes and dtypes of its result, without computing it.
 
-    The body may create, write, draw, name and sow; afterwards the scopes are as they were before.
+    The body may create, write, draw, name and sow. Afterwards the scopes are unchanged.
 
     Example:
         >>> import jax, liftcore
@@ -39,8 +39,8 @@ def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns a pytree of `jax.ShapeDtypeStruct`. Arguments may be such too;
-        those that are no arrays, flags say, are passed on unchanged.
+        `lifted(scopes, *args, **kwargs)`, which returns a pytree of `jax.ShapeDtypeStruct`. Arguments may be
+        `jax.ShapeDtypeStruct`, too. Arguments that are not arrays, such as flags, are passed on unchanged.
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:

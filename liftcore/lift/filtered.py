@@ -20,11 +20,11 @@ __all__ = ["filtered"]
 def filtered(
     lift: Callable[..., Any], *fns: Callable[..., Any], is_traced: Callable[[Any], bool] = is_array
 ) -> Callable[..., Any]:
-    """`lift(*fns)` for arguments and results that hold any Python objects: arrays are traced, all else is static.
+    """`lift(*fns)` for arguments and results that contain any Python objects: arrays are traced, the rest is static.
 
-    A static leaf goes through the lift in a `Rest`, a pytree without leaves in the place of the leaf. So arguments keep
-    their number, axes and other pytree prefixes fit as before, a `jit` finds its trace again where static leaves are
-    equal by type and value, and what is static in a result comes home, on cached calls too.
+    A static leaf goes through the lift in a `Rest`, a pytree without leaves in the place of the leaf. So arguments
+    keep their positions, and axes and other pytree prefixes apply as usual. A `jit` reuses a trace if the static
+    leaves are equal by type and value. Static leaves of a result are returned, also by cached calls.
 
     Example:
         >>> import jax, liftcore
@@ -41,15 +41,15 @@ def filtered(
         lift: a transformation of `liftcore`, of a Module layer, or your own; called as `lift(*fns)`. To give it
             options, write `functools.partial(liftcore.vmap, in_axes=1)`.
         *fns: the functions of scopes; most lifts take one.
-        is_traced: which leaves of arguments and results the transformation sees. By default arrays, so that numbers of
-            Python are static; one that is to be a carry or a predicate must be an array or be named here.
+        is_traced: a function that returns whether a leaf is traced. By default arrays are traced and Python numbers
+            are static. A carry or a predicate must be traced.
 
     Returns:
-        The lifted function. Called as `lifted(scopes, *args, **kwargs)`, where `scopes` is what the lift takes first.
-        Where a result has the structure of an argument, as a gradient has, its static leaves are those of the argument.
+        The lifted function, called as `lifted(scopes, *args, **kwargs)`. `scopes` is the first argument that the lift
+        takes. If a result has the structure of an argument, as a gradient has, it has the same static leaves.
 
     Raises:
-        LiftArgumentError: where `lift` or a function cannot be called; later, where no key stands for a static leaf.
+        LiftArgumentError: if `lift` or a function is not callable; when called, if a static leaf cannot be compared.
     """
     for one in (lift, *fns):
         check_function("filtered", one)

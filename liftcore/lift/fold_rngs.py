@@ -1,4 +1,4 @@
-"""PRNG streams that begin anew at a scope, so that what is below it draws as if it stood alone."""
+"""RNG streams that start again at a scope, so that its draws do not depend on the scopes above it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PLACE = "fold_rngs"
 
 
 def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:
-    """A function of scopes whose keys depend on what lies below its scope only.
+    """A function of scopes whose RNG streams start again at its scope.
 
-    Each stream begins anew from a root drawn for this call: inside, the path starts at the scope and counts at zero.
-    So the draws of a block do not change with what it is nested in, except by that one root. The roots of two calls
-    differ, and the counts outside go on as if nothing had been drawn.
+    Each stream starts again from a root key that is drawn for this call: inside, the path starts at the scope and the
+    count starts at zero. So the draws of a block depend on the scopes above it only through that root key. Two calls
+    have different root keys. The counts outside do not change.
 
     Example:
         >>> import jax, liftcore
@@ -45,7 +45,7 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the RNG streams that are lifted, and begin anew.
+        rngs: a filter of the RNG streams that are lifted, and start again.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.

@@ -37,9 +37,9 @@ def fori_loop(
 ) -> Callable[..., Any]:
     """`jax.lax.fori_loop` for a function of scopes.
 
-    Iteration number `i`, counted from 0, of a stream that is split draws from the root key with `2 * i` folded into
-    it. Where both bounds are known when it is traced, the loop can be differentiated in reverse, and sown values come
-    out stacked; else they cannot pass.
+    If a stream is split, iteration `i`, counted from 0, draws from the root key with `2 * i` folded in. If both bounds
+    are known during tracing, the loop can be differentiated in reverse, and sown values are stacked. Otherwise, sowing
+    is an error.
 
     Example:
         >>> import jax, liftcore
@@ -53,19 +53,21 @@ def fori_loop(
 
     Args:
         body_fun: called as `body_fun(scopes, i, value)`; returns the next value.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them. Only for bounds that are
-            known when it is traced.
-        variable_carry: a filter of variables that go from one iteration to the next.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them. Only for bounds that
+            are known during tracing.
+        variable_carry: a filter of variables that pass from one iteration to the next.
         variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
 
     Returns:
         `lifted(scopes, lower, upper, init_val)`, which returns the last value.
 
     Raises:
-        CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
-        LiftArgumentError: when called, where the bounds are no integers of one type, or unknown and `unroll` is given.
-        LoopInvarianceError: when called, where something shared depends on the iteration.
+        CarryTypeError: when called, if the body changes the type of the value or of a carried variable.
+        LiftArgumentError: when called, if the bounds are not integers of one type, or are unknown and `unroll` is
+            given.
+        LoopInvarianceError: when called, if a shared value depends on the iteration.
     """
     rules, key_axes = split_rules(split_rngs)
 

@@ -28,7 +28,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` for a function of scopes: with respect to variables, to arguments, or to both.
 
-    What the function writes, draws and sows is as without the derivative; no gradient flows out through what it writes.
+    The function writes, draws and sows the same as without the derivative. No gradient flows through the values that
+    it writes.
 
     Example:
         >>> import jax, liftcore
@@ -41,22 +42,22 @@ def value_and_grad(
         (36.0, 24.0, 36.0)
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` that and something else.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
-            stands for the variables that `wrt` takes.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
-        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` a number and another value.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            scope, and means the variables that `wrt` matches.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
+        wrt: a filter of the variables to differentiate with respect to; it may select single variables.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the value and the gradient. The gradient with respect to a
-        scope is `{collection: {module: {name: …}}}`; to a pytree of scopes, a pytree of such.
+        scope is `{collection: {module: {name: …}}}`; with respect to a pytree of scopes, it is a pytree of such trees.
 
     Raises:
-        LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
+        LiftArgumentError: when called, if `wrt` takes no variable, or one that is not a floating-point array.
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
     return _lifted("value_and_grad", fn, argnums, has_aux, options, (wrt, variables, rngs))
@@ -87,21 +88,22 @@ def grad(
         True
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` that and something else.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
-            stands for the variables that `wrt` takes.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
-        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *args, **kwargs)`; returns a number, or with `has_aux` a number and another value.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            scope, and means the variables that `wrt` matches.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
+        wrt: a filter of the variables to differentiate with respect to; it may select single variables.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the gradient, or with `has_aux` the gradient and the rest.
+        `lifted(scopes, *args, **kwargs)`, which returns the gradient, or with `has_aux` the gradient and the other
+        value.
 
     Raises:
-        LiftArgumentError: as `value_and_grad` does.
+        LiftArgumentError: see `value_and_grad`.
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
     both = _lifted("grad", fn, argnums, has_aux, options, (wrt, variables, rngs))

@@ -38,20 +38,21 @@ def jacfwd(
         (2, 3, 2)
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
-            stands for the variables that `wrt` takes.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and another value.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            scope, and means the variables that `wrt` matches.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        wrt: a filter of the variables to differentiate with respect to; it may select single variables.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` that and the rest.
+        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` the Jacobian and the other
+        value.
 
     Raises:
-        LiftArgumentError: when called, where `wrt` takes no variable, or one that is not of floating point.
+        LiftArgumentError: when called, if `wrt` takes no variable, or one that is not a floating-point array.
     """
     jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)
     return _lifted("jacfwd", jacobian, fn, argnums, has_aux, False, (wrt, variables, rngs))
@@ -80,21 +81,22 @@ def jacrev(
         (2, 3)
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
-            stands for the variables that `wrt` takes.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
-        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and another value.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            scope, and means the variables that `wrt` matches.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
+        wrt: a filter of the variables to differentiate with respect to; it may select single variables.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` that and the rest.
+        `lifted(scopes, *args, **kwargs)`, which returns the Jacobian, or with `has_aux` the Jacobian and the other
+        value.
 
     Raises:
-        LiftArgumentError: as `jacfwd` does.
+        LiftArgumentError: see `jacfwd`.
     """
     jacobian = functools.partial(jax.jacrev, holomorphic=holomorphic, allow_int=allow_int)
     return _lifted("jacrev", jacobian, fn, argnums, has_aux, allow_int, (wrt, variables, rngs))
@@ -123,21 +125,21 @@ def hessian(
                [0., 2.]], dtype=float32)
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and something else.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the scope, which
-            stands for the variables that `wrt` takes.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        wrt: a filter of the variables that are differentiated with respect to, down to single ones.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *args, **kwargs)`; with `has_aux` it returns a result and another value.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            scope, and means the variables that `wrt` matches.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        wrt: a filter of the variables to differentiate with respect to; it may select single variables.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the Hessian, or with `has_aux` that and the rest. With respect
-        to a scope it is a tree of trees: `hessian["params"]["a"]["params"]["b"]`.
+        `lifted(scopes, *args, **kwargs)`, which returns the Hessian, or with `has_aux` the Hessian and the other
+        value. With respect to a scope it is a tree of trees: `hessian["params"]["a"]["params"]["b"]`.
 
     Raises:
-        LiftArgumentError: as `jacfwd` does.
+        LiftArgumentError: see `jacfwd`.
     """
     inner = jacrev(fn, argnums, has_aux, holomorphic, wrt=wrt, variables=variables, rngs=rngs)
     jacobian = functools.partial(jax.jacfwd, holomorphic=holomorphic)

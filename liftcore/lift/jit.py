@@ -42,9 +42,9 @@ def jit(
     variables: Filter = True,
     rngs: Filter = True,
 ) -> Jitted:
-    """`jax.jit` for a function of scopes: compiled once for all equal calls, wherever in a model these stand.
+    """`jax.jit` for a function of scopes: compiled once for all equal calls, anywhere in a model.
 
-    Names, values and draws are those of `fn` itself.
+    Names, values and draws are the same as without it.
 
     Example:
         >>> import jax, liftcore
@@ -62,36 +62,36 @@ def jit(
         (1, ['a', 'b', 'c'])
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)`. Calls share what is compiled where their functions are equal.
-        in_shardings: how the arguments lie on devices: a pytree prefix of the tuple of arguments after the scopes,
-            static ones left out. None leaves it to JAX.
-        out_shardings: how the result lies on devices: a pytree prefix of it. None leaves it to the compiler.
-        static_argnums: the numbers of arguments that Python has to see, such as flags: they are part of what is
-            compiled, and each new value compiles anew. They must be hashable. Numbers count in the signature of `fn`,
-            where the scopes are 0.
+        fn: called as `fn(scopes, *args, **kwargs)`. Calls of equal functions share the compiled function.
+        in_shardings: the shardings of the arguments: a pytree prefix of the tuple of arguments after the scopes,
+            without static arguments. None leaves the choice to JAX.
+        out_shardings: the shardings of the result, as a pytree prefix. None leaves the choice to the compiler.
+        static_argnums: the positions of arguments that Python code needs as values, such as flags. Each new value
+            compiles again. They must be hashable. Positions count in the signature of `fn`, where the scopes are 0.
         static_argnames: the same, by name.
-        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
-            call. They count as `static_argnums` do.
+        donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
+            Positions count as in `static_argnums`.
         donate_argnames: the same, by name.
-        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
-        device: the device to run on; by default that of the arguments.
-        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
-        inline: whether the body becomes part of the program around it, rather than a function that this calls.
+        keep_unused: whether to pass unused arguments to the compiled function.
+        device: the device to run on; by default the device of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default the platform of the arguments.
+        inline: whether to inline the body into the surrounding program, instead of calling it as a function.
         compiler_options: options of XLA, by name.
-        variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
-            Those that no filter takes are left to JAX.
-        donate_variables: a filter of variables whose buffers the results may take, as in `jax.jit`: the arrays that the
-            scope was given are gone afterwards, and it holds the new values. One that may not be written here is not
-            donated. Such a variable counts as written by the body.
+        variable_shardings: maps filters of variables to shardings, on the way in and on the way out. JAX chooses the
+            shardings of all other variables.
+        donate_variables: a filter of variables whose buffers the results may reuse. The call deletes their arrays, and
+            the scope holds the new values. Variables that are not mutable are not donated. A donated variable counts
+            as written by the body.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `jitted(scopes, *args, **kwargs)`; `jitted.lower(scopes, *args, **kwargs)` lowers it and compiles it ahead of
-        time, see `Jitted.lower`.
+        `jitted(scopes, *args, **kwargs)`; `jitted.lower(scopes, *args, **kwargs)` lowers it, to compile it ahead of
+        time; see `Jitted.lower`.
 
     Raises:
-        LiftArgumentError: where an argument that is static cannot be hashed, or shardings do not fit what they are for.
+        LiftArgumentError: if a static argument is not hashable, or shardings do not fit their arguments, results or
+    variables.
     """
     placement = Placement.of(in_shardings, out_shardings, variable_shardings)
     options = _options(

@@ -39,19 +39,19 @@ def jvp(
         (Array(6., dtype=float32), Array(23., dtype=float32))
 
     Args:
-        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and another value.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         wrt: a filter of the variables that may have tangents.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         `lifted(scopes, primals, tangents, variable_tangents=None)`, which returns `(result, tangent)` or `(result,
         tangent, aux)`. The tangents of variables are a tree `{collection: {module: {name: …}}}`, or a pytree of such
-        where the scopes are a pytree; those of variables that it leaves out are zero.
+        trees if the scopes are a pytree. Missing variables have zero tangents.
 
     Raises:
-        LiftArgumentError: when called, where a tangent is given for something that `wrt` does not take.
+        LiftArgumentError: when called, if a tangent is given for a variable that `wrt` does not match.
     """
 
     def transform(
@@ -101,10 +101,10 @@ def linearize(
         (Array(12., dtype=float32), Array(12., dtype=float32))
 
     Args:
-        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and another value.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         wrt: a filter of the variables that may have tangents.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:

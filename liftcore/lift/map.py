@@ -32,10 +32,10 @@ def map(
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """`jax.lax.map` for a function of scopes: a `vmap` that takes the elements in turn, to save memory.
+    """`jax.lax.map` for a function of scopes: a `vmap` that runs the elements one after another, to save memory.
 
-    Values, variables and draws are those of `vmap`. Initial values are made for all elements at once. The body is
-    traced once, whatever the `batch_size`.
+    Values, variables and draws are the same as in `vmap`. Initial values are computed for all elements at once. The
+    body is traced once for any `batch_size`.
 
     Example:
         >>> import liftcore
@@ -49,18 +49,20 @@ def map(
 
     Args:
         fn: called as `fn(scopes, x)`.
-        batch_size: how many elements run at once, by `vmap`; by default one after the other.
-        variable_axes: for each filter of variables their axis, None for one value for all, or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        batch_size: the number of elements that run at once, with `vmap`; by default 1.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
         `lifted(scopes, xs)`.
 
     Raises:
-        AxisSizeError: when called, where sizes disagree or there is none.
-        LoopInvarianceError: when called, where a shared variable gets a value that differs between elements.
+        AxisSizeError: when called, if sizes disagree or no size is known.
+        LoopInvarianceError: when called, if a shared variable gets a value that differs between elements.
     """
 
     def spread(elements: Elements, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:

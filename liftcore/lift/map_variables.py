@@ -41,7 +41,7 @@ def map_variables(
     variables: Filter = True,
     rngs: Filter = True,
 ) -> Callable[..., Any]:
-    """A function of scopes that sees some variables other than they are stored.
+    """A function of scopes that sees some variables in another form than the stored one.
 
     Example:
         >>> import jax, liftcore
@@ -58,9 +58,9 @@ def map_variables(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        mapped: a filter of the variables that are mapped. Others are lifted as they are.
+        mapped: a filter of the variables that are mapped. Other variables are lifted unchanged.
         map_in: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
-            sees; not called where there are none.
+            sees; not called if there are none.
         map_out: from what the body made or wrote to what is stored, which `mapped` must take too. Where the initial
             value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a `map_out`
             with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
@@ -73,10 +73,10 @@ def map_variables(
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        UnliftedCollectionError: when called, where a mapped variable is created or written and may not be.
-        LiftArgumentError: when called, where `map_in` does not undo what `map_out` does to a shape or dtype, where
-            one of them returns something that cannot be used, and where an initial value reads a mapped variable that
-            they make from that same value too.
+        UnliftedCollectionError: when called, if a mapped variable is created or written and may not be.
+        LiftArgumentError: when called, if `map_in` does not undo what `map_out` does to a shape or dtype, if one of
+            them returns something that cannot be used, and if an initial value reads a mapped variable that they make
+            from that same value too.
     """
     for function in (map_in, map_out):
         check_function("map_variables", function)

@@ -24,9 +24,9 @@ def add_metadata_axis(
     variable_axes: Mapping[Any, Any] = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """A function of scopes whose boxes lack an axis that they have outside, as if it were mapped; nothing is mapped.
+    """A function of scopes in which boxed metadata lacks an axis that it has outside. Nothing is mapped.
 
-    For code that stacks variables itself. Arrays, keys and names are those of `fn`.
+    Use it in code that stacks variables itself. Arrays, keys and names do not change.
 
     Example:
         >>> import jax, liftcore
@@ -41,15 +41,15 @@ def add_metadata_axis(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        variable_axes: for each filter of variables the place of the axis in their arrays, or `In`, `Out`, `InOut`.
-            Other variables are lifted as they are.
-        metadata_params: what boxes are told of the axis, such as its name: `{PARTITION_NAME: "layers"}`.
+        variable_axes: maps filters of variables to the position of the axis in their arrays, or to `In`, `Out`,
+            `InOut`. Other variables are lifted unchanged.
+        metadata_params: passed to the boxed metadata, such as the name of the axis: `{PARTITION_NAME: "layers"}`.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        LiftArgumentError: when called, where a box calls the axis differently.
+        LiftArgumentError: when called, if a box calls the axis differently.
     """
     axes = VariableAxes(variable_axes)
     check_params("add_metadata_axis", metadata_params)

@@ -25,13 +25,13 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        name: how its operations are called in profiles; by default the name of `fn`.
+        name: the name in profiles; by default the name of `fn`.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
+        LiftArgumentError: if `fn` is not callable.
     """
     check_function("named_call", fn)
     lifted: Callable[..., Any] = jax.named_call(fn, name=name_of(fn) if name is None else name)

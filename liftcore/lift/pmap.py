@@ -48,10 +48,10 @@ def pmap(
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """`jax.pmap` for a function of scopes: a `vmap` with each element on a device of its own.
+    """`jax.pmap` for a function of scopes: a `vmap` that runs each element on its own device.
 
-    Values, variables and draws are those of `vmap`; initial values are made where the call is. An eager call
-    compiles once for equal calls, as a loop does (see `scan`).
+    Values, variables and draws are the same as in `vmap`. Initial values are computed outside of the mapped program.
+    Equal eager calls compile once, as in a loop (see `scan`).
 
     Example:
         >>> import liftcore
@@ -66,30 +66,32 @@ def pmap(
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        in_axes: for each argument after the scopes the axis to map over, or None for the same value on all devices; a
-            pytree prefix. What has the axis None may be any Python value and is passed on unchanged, as
-            `static_broadcasted_argnums` of `jax.pmap` do.
+        in_axes: the axis to map over for each argument after the scopes, or None to pass the same value to all
+            devices; a pytree prefix. An argument with axis None may be any Python value, and is passed on unchanged,
+            like `static_broadcasted_argnums` of `jax.pmap`.
         out_axes: the axis of each result; a pytree prefix.
         devices: the devices to run on; by default all of the backend.
         backend: the platform to run on, such as `"cpu"`.
-        axis_size: how many elements there are, one for each device; needed only where nothing is mapped.
-        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
-            call. Numbers count in the signature of `fn`, where the scopes are 0. Of arguments with the axis None, and
-            of variables, nothing is donated.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        axis_size: the number of elements, one for each device; needed only if nothing is mapped.
+        donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
+            Positions count in the signature of `fn`, where the scopes are 0. Arguments with the axis None and
+            variables are not donated.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
-        variable_axes: for each filter of variables their axis, None for one value for all, or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        AxisSizeError: when called, where sizes disagree or there is none.
-        LiftArgumentError: where the scopes are to be donated.
-        LoopInvarianceError: when called, where a shared variable gets a value that differs between devices.
+        AxisSizeError: when called, if sizes disagree or no size is known.
+        LiftArgumentError: if `donate_argnums` contains 0, the scopes.
+        LoopInvarianceError: when called, if a shared variable gets a value that differs between devices.
     """
     numbers = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if any(number < 1 for number in numbers):

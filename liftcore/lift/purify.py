@@ -1,4 +1,4 @@
-"""A function of scopes as a pure function, for JAX code that wants one."""
+"""A function of scopes as a pure function, for JAX code that needs one."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("made,
 def purify(
     fn: Callable[..., Any], scope: PyTree, *example_args: Any, **example_kwargs: Any
 ) -> tuple[Callable[..., Any], Variables]:
-    """The pure function that a function of a scope is, and its variables: for ODE solvers, optimisers and the like.
+    """A function of scopes as a pure function, and its variables: for ODE solvers, optimizers and similar code.
 
-    Both are plain values. They serve inside any JAX transformation and any lift, and after the scope has ended.
+    Use both inside any JAX transformation or lift, and also after the scope has ended.
 
     Example:
         >>> import jax, liftcore
@@ -49,18 +49,18 @@ def purify(
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         scope: a scope, or a pytree of scopes of one `init`, `apply` or lift.
-        *example_args: arguments that `fn` can be called on. Where they are given and variables may be made, `fn` is
-            traced once, and those that it makes are made in the scope. An array that no initial value depends on may be
-            a `jax.ShapeDtypeStruct`.
+        *example_args: example arguments of `fn`. If they are given and variables may be created, `fn` is traced once,
+            and its variables are created in the scope. An array may be a `jax.ShapeDtypeStruct` if no initial value
+            depends on it.
         **example_kwargs: likewise.
 
     Returns:
-        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which does what `apply(fn)` does with variables
-        and keys; and the variables below the scope, or of several scopes, those below the one that holds them all.
+        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which is like `apply(fn)`, and the variables
+        below the scope. For several scopes, these are the variables below their common scope.
 
     Raises:
-        LazyInitError: where an initial value depends on an example that is a shape only.
-        LiftArgumentError: where scopes have nothing in common.
+        LazyInitError: if an initial value depends on an example that is only a shape.
+        LiftArgumentError: if scopes have nothing in common.
     """
     transform = _create if example_args or example_kwargs else _leave
     lifted = transformation(transform, [True], [True, Captured()], [True], "purify", advice=_ADVICE)(fn)

@@ -27,9 +27,9 @@ def remat(
     variables: Filter = True,
     rngs: Filter = True,
 ) -> Callable[..., Any]:
-    """`jax.checkpoint` for a function of scopes: it is computed again in the backward pass, to save memory.
+    """`jax.checkpoint` for a function of scopes: the backward pass computes it again, to save memory.
 
-    Names, values and draws are those of `fn` itself.
+    Names, values and draws are the same as without it.
 
     Example:
         >>> import jax, liftcore
@@ -42,11 +42,11 @@ def remat(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
-            a `scan` False is enough, and faster.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
-        static_argnums: the numbers of arguments that Python has to see, such as flags. Numbers count in the signature
-            of `fn`, where the scopes are 0.
+        prevent_cse: whether to keep the compiler from undoing the rematerialization by merging equal operations.
+            Inside a `scan`, False is enough and faster.
+        policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
+        static_argnums: the positions of arguments that Python code needs as values, such as flags. Positions count in
+            the signature of `fn`, where the scopes are 0.
         static_argnames: the same, by name.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.

@@ -34,8 +34,9 @@ def remat_scan(
 ) -> Callable[..., Any]:
     """A `scan` inside a `scan` for each of `lengths`, with a `remat` between each and the next.
 
-    For the backward pass a plain scan over `a * b` layers keeps what each of them saves; `lengths=(a, b)` keeps `a`
-    carries and, at any one time, what `b` layers save. Each further loop costs one more forward pass.
+    For the backward pass, a plain scan over `a * b` layers stores the activations of all of them. With `lengths=(a,
+    b)` it stores `a` carries, and the activations of `b` layers at a time. Each further loop costs one more forward
+    pass.
 
     Example:
         >>> import jax, liftcore
@@ -49,21 +50,21 @@ def remat_scan(
     Args:
         fn: called as `fn(scopes, carry)`; returns the next carry.
         lengths: the lengths of the loops, the outermost first.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
         variable_broadcast: a filter of the variables that all iterations share.
-        variable_carry: a filter of the variables that go from one iteration to the next.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`; each loop adds an axis.
-            By default all variables are stacked, along axis 0.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. By
-            default all streams are split.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        variable_carry: a filter of the variables that pass from one iteration to the next.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`. Each loop adds an
+            axis. By default all variables are stacked, along axis 0.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams. By default all streams are split.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
         `lifted(scopes, carry)`, which returns the last carry.
 
     Raises:
-        LiftArgumentError: where `lengths` holds no length, or what is none.
+        LiftArgumentError: if `lengths` is empty or contains a value that is not a length.
     """
     check_function("remat_scan", fn)
     lengths = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,)

@@ -1,8 +1,8 @@
 """Lifted `jax.lax.scan`.
 
-The body is traced once. Its variables lie in three kinds of groups: *shared* ones are the same in all iterations,
-*carried* ones go from one iteration to the next, *stacked* ones have an axis with one slice an iteration. How a
-variable of each kind may be created in the body is told in `loop`.
+The body is traced once. Its variables form three kinds of groups: *shared* variables are the same in all iterations,
+*carried* variables pass from one iteration to the next, and *stacked* variables have an axis with one slice for each
+iteration. `loop` describes how the body may create a variable of each kind.
 """
 
 from __future__ import annotations
@@ -77,31 +77,32 @@ def scan(
 
     Args:
         fn: called as `fn(scopes, carry, *slices, **kwargs)`; returns the next carry and a pytree to stack.
-        length: how many iterations there are; needed only where nothing is sliced.
-        reverse: whether to begin with the last slices.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them.
-        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
-            for the rest; experimental in JAX.
-        in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
-            pytree prefix.
-        out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        length: the number of iterations; needed only if nothing is sliced.
+        reverse: whether to run from the last slice to the first.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them.
+        _split_transpose: whether to split the backward pass into two loops: one for the operations that depend on the
+            order of iterations, one for the others. Experimental in JAX.
+        in_axes: the axis to slice for each argument after the carry, or `broadcast` to pass the whole argument to each
+            iteration; a pytree prefix.
+        out_axes: the new axis of each stacked result, or `broadcast` for a value that is the same in all iterations.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
-        `lifted(scopes, carry, *xs, **kwargs)`, which returns the last carry and what was stacked.
+        `lifted(scopes, carry, *xs, **kwargs)`, which returns the last carry and the stacked results.
 
     Raises:
-        AxisSizeError: when called, where lengths disagree or there is none.
-        LiftArgumentError: where `variable_axes` holds None.
-        CarryTypeError: when called, where the body changes the type of the carry.
-        LoopInvarianceError: when called, where something shared depends on the iteration.
+        AxisSizeError: when called, if lengths disagree, or nothing is sliced and `length` is missing.
+        LiftArgumentError: if `variable_axes` holds None.
+        CarryTypeError: when called, if the body changes the type of the carry.
+        LoopInvarianceError: when called, if a shared value depends on the iteration.
     """
     axes = VariableAxes(variable_axes)
     _check_stacked(variable_axes, [*axes.in_axes, *axes.out_axes])

@@ -40,11 +40,11 @@ def shard_map(
     variable_specs: Mapping[Any, PartitionSpec] = _NOTHING,
     split_rngs: Mapping[Any, SplitOver] | SplitOver = _NOTHING,
 ) -> Callable[..., Any]:
-    """`jax.shard_map` for a function of scopes: each shard sees its part of the variables.
+    """`jax.shard_map` for a function of scopes: each shard gets its part of the variables.
 
-    A variable that the body creates is made on each shard. One with the spec `P()` must be the same on all of them;
-    else its parts are put together along the axes that the spec partitions. Sown values get a new axis 0, with one
-    entry for each shard.
+    A variable that the body creates is computed on each shard. If its spec is `P()`, it must be the same on all
+    shards. Otherwise, its parts are joined along the axes that the spec partitions. Sown values get a new axis 0, with
+    one entry for each shard.
 
     Example:
         >>> import jax, liftcore
@@ -63,23 +63,23 @@ def shard_map(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)` with the parts of one shard.
-        mesh: the mesh of devices; by default that of the context.
+        mesh: the mesh of devices; by default the mesh of the context.
         in_specs: how the arguments after the scopes are partitioned: a pytree prefix of `PartitionSpec`s. Keyword
             arguments are the same on all shards.
-        out_specs: how what each shard returns is put together: a pytree prefix of `PartitionSpec`s.
+        out_specs: how the results of the shards are joined: a pytree prefix of `PartitionSpec`s.
         axis_names: the axes of the mesh that the function runs along; by default all of them.
-        check_vma: whether it is checked that what `out_specs` takes for equal on all shards is so; it holds for
-            variables too.
-        variable_specs: for each filter of variables how these are partitioned, going in and coming out.
-        split_rngs: for each filter of RNG streams over which axes of the mesh shards draw different keys: True for
-            all axes, False for none, or a name, or a tuple of names.
+        check_vma: whether to check that results and variables which `out_specs` declares equal on all shards are
+            equal.
+        variable_specs: maps filters of variables to their partitioning, on the way in and on the way out.
+        split_rngs: maps filters of RNG streams to the mesh axes along which shards draw different keys: True for all
+            axes, False for none, or a name, or a tuple of names.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        LiftArgumentError: where a spec or an axis is none, or does not fit.
-        LoopInvarianceError: when called, where a variable gets values that differ along an axis that its spec does not
+        LiftArgumentError: if a spec or an axis is not valid, or does not fit.
+        LoopInvarianceError: when called, if a variable gets values that differ along an axis that its spec does not
             name.
     """
     check_function("shard_map", fn)

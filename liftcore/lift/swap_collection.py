@@ -1,4 +1,4 @@
-"""Two collections that a function sees under each other's name."""
+"""A function sees two collections under each other's name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ __all__ = ["swap_collection"]
 def swap_collection(
     fn: Callable[..., Any], col_a: str, col_b: str, *, variables: Filter = True, rngs: Filter = True
 ) -> Callable[..., Any]:
-    """A function of scopes under which two collections have changed places.
+    """A function of scopes that sees two collections exchanged.
 
-    What the body reads, makes or writes as one lies in the other. So it may be written where that one may be.
+    When the body reads, creates or writes a variable of one collection, it uses the other one. So the other one must
+    be mutable to be written.
 
     Example:
         >>> import liftcore
@@ -45,7 +46,7 @@ def swap_collection(
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
+        LiftArgumentError: if `fn` is not callable.
     """
     check_function("swap_collection", fn)
     other = {col_a: col_b, col_b: col_a}

@@ -38,10 +38,10 @@ def vjp(
         (2.0, 3.0)
 
     Args:
-        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and something else.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        wrt: a filter of the variables that the first cotangent is of.
-        variables: a filter of the variables that are lifted beside those.
+        fn: called as `fn(scopes, *primals)`; with `has_aux` it returns a result and another value.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        wrt: a filter of the variables that get cotangents.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:

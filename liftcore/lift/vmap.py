@@ -31,7 +31,7 @@ def vmap(
     split_rngs: Mapping[Any, bool] | bool = NO_AXES,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Callable[..., Any]:
-    """`jax.vmap` for a function of scopes: each element has variables and keys of its own, or shares them.
+    """`jax.vmap` for a function of scopes: each element has its own variables and keys, or shares them.
 
     Example:
         >>> import jax, liftcore
@@ -45,25 +45,27 @@ def vmap(
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        in_axes: for each argument after the scopes the axis to map over, or None for the same value in all elements; a
-            pytree prefix.
-        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
+        in_axes: the axis to map over for each argument after the scopes, or None to pass the same value to all
+            elements; a pytree prefix.
+        out_axes: the axis of each result, or None for a result that is the same in all elements; a pytree prefix.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        axis_size: how many elements there are; needed only where nothing is mapped.
-        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        axis_size: the number of elements; needed only if nothing is mapped.
+        spmd_axis_name: the mesh axes over which the mapped axis is sharded, for `with_sharding_constraint` inside.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
-        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        AxisSizeError: when called, where sizes disagree or there is none.
-        LoopInvarianceError: when called, where a shared variable gets a value that differs between elements.
+        AxisSizeError: when called, if sizes disagree or no size is known.
+        LoopInvarianceError: when called, if a shared variable gets a value that differs between elements.
     """
     mapper = Mapper("vmap", _ADVICE, axis_name, spmd_axis_name)
     return over_elements(mapper, in_axes, out_axes, axis_size, kw_axes, variable_axes, split_rngs, metadata_params)(fn)

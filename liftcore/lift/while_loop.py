@@ -29,9 +29,10 @@ def while_loop(
 ) -> Callable[..., Any]:
     """`jax.lax.while_loop` for functions of scopes.
 
-    Iteration `i` of a stream that is split draws from the root key with `2 * i` folded into it, the condition before
-    it from the one with `2 * i + 1`. Of one that is not split, all bodies draw the same keys; all conditions draw the
-    same ones too, from the root with 1 folded into it. Sown values cannot pass, since their number is unknown.
+    If a stream is split, iteration `i` draws from the root key with `2 * i` folded in, and the condition before it
+    from the root key with `2 * i + 1` folded in. If it is not split, all bodies draw the same keys, and all conditions
+    draw the same keys, from the root key with 1 folded in. Sowing is an error, because the number of values is
+    unknown.
 
     Example:
         >>> import jax, liftcore
@@ -47,19 +48,20 @@ def while_loop(
         (192.0, 6)
 
     Args:
-        cond_fun: called as `cond_fun(scopes, value)`. It may create variables, and write none.
+        cond_fun: called as `cond_fun(scopes, value)`. It may create variables, but not write any.
         body_fun: called as `body_fun(scopes, value)`; returns the next value.
-        variable_carry: a filter of variables that go from one iteration to the next.
+        variable_carry: a filter of variables that pass from one iteration to the next.
         variable_broadcast: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
 
     Returns:
         `lifted(scopes, init_val)`, which returns the last value.
 
     Raises:
-        CarryTypeError: when called, where the body changes the type of the value or of a carried variable.
-        LiftArgumentError: when called, where a value is sown, or the condition is no scalar bool.
-        LoopInvarianceError: when called, where something shared depends on the iteration, or the condition writes.
+        CarryTypeError: when called, if the body changes the type of the value or of a carried variable.
+        LiftArgumentError: when called, if a value is sown, or the condition is not a scalar bool.
+        LoopInvarianceError: when called, if a shared value depends on the iteration, or the condition writes.
     """
     rules, key_axes = split_rules(split_rngs)
 

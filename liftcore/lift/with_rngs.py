@@ -1,4 +1,4 @@
-"""PRNG streams that begin anew from keys of the caller's choice."""
+"""RNG streams that start again from keys that the caller passes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it
 
 
 def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
-    """A function of scopes that draws from keys of the caller's choice: the same keys, the same draws.
+    """A function of scopes that draws from keys that the caller passes: the same keys give the same draws.
 
-    Inside, the named streams begin anew: a key depends on the key given, on the path below the scope and on the count
-    of draws since. Outside they go on as if nothing had been drawn. Other streams are those of outside.
+    Inside, the named streams start again: a key depends on the passed key, on the path below the scope and on the
+    number of draws inside. The counts outside do not change. Other streams work as usual.
 
     Example:
         >>> import jax, liftcore
@@ -38,14 +38,14 @@ def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:
 
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
-        rngs: from the names of streams to their keys; or one key, which is the stream `params`. They need not be
-            among those that `init` or `apply` was given.
+        rngs: maps names of streams to keys; or one key, which is the root key of the stream `params`. The streams need
+            not have been passed to `init` or `apply`.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`. Of several scopes, each draws keys of its own.
+        `lifted(scopes, *args, **kwargs)`. If there are several scopes, each draws its own keys.
 
     Raises:
-        InvalidRngError: where something in `rngs` is no key.
+        InvalidRngError: if a value in `rngs` is not a key.
     """
     keys = rng.streams(rngs)
 

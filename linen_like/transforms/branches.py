@@ -26,7 +26,7 @@ def cond(
 ) -> Any:
     """`liftcore.cond` for functions of a module; it runs at once.
 
-    Both functions may make variables and submodules. In `init` those of both are made, whichever runs; submodules with
+    Both functions may create variables and submodules. In `init` both create theirs, whichever runs; submodules with
     one automatic name are the same.
 
     Example:
@@ -41,8 +41,8 @@ def cond(
 
     Args:
         pred: a scalar: whether the first function runs.
-        true_fun: called as `true_fun(mdl, *operands)` where `pred` is true.
-        false_fun: called likewise where it is false.
+        true_fun: called as `true_fun(mdl, *operands)` if `pred` is true.
+        false_fun: called as `false_fun(scopes, *operands)` if the predicate is false.
         mdl: the module, or a pytree of modules.
         *operands: pytrees of arrays; modules and variables in them are lifted too.
         variables: a filter of the variables that are lifted.

@@ -45,13 +45,13 @@ def remat(
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         concrete: must be False; JAX has no such option any more.
-        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
-            a `scan` False is enough, and faster.
-        static_argnums: the numbers of arguments that Python has to see, such as flags. Numbers count in the signature
-            of `fn`, where the module is 0.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        prevent_cse: whether to keep the compiler from undoing the rematerialization by merging equal operations.
+            Inside a `scan`, False is enough and faster.
+        static_argnums: the positions of arguments that Python code needs as values, such as flags. Positions count in
+            the signature of `fn`, where the module is 0.
+        policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
         static_argnames: the same, by name.
 
     Returns:
@@ -96,7 +96,8 @@ def jit(
 ) -> Target:
     """`liftcore.jit` for a module class, a method or a function of a module.
 
-    It changes no name, no value and no draw. Modules with equal fields share what is compiled, wherever they stand.
+    It changes no name, no value and no draw. Modules with equal fields share the compiled function, anywhere in a
+    model.
 
     Example:
         >>> import jax, linen_like as nn
@@ -113,28 +114,27 @@ def jit(
         target: a Module class, or a function whose first argument is a module.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        static_argnums: the numbers of arguments that Python has to see, such as flags: they are part of what is
-            compiled, and each new value compiles anew. They must be hashable. Numbers count in the signature of `fn`,
-            where the module is 0.
+        static_argnums: the positions of arguments that Python code needs as values, such as flags. Each new value
+            compiles again. They must be hashable. Positions count in the signature of `fn`, where the module is 0.
         static_argnames: the same, by name.
-        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
-            call. They count as `static_argnums` do.
-        device: the device to run on; by default that of the arguments.
-        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
+            Positions count as in `static_argnums`.
+        device: the device to run on; by default the device of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default the platform of the arguments.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
         donate_argnames: the same, by name.
-        inline: whether the body becomes part of the program around it, rather than a function that this calls.
-        keep_unused: whether arguments that the function does not use are handed to what is compiled all the same.
+        inline: whether to inline the body into the surrounding program, instead of calling it as a function.
+        keep_unused: whether to pass unused arguments to the compiled function.
         compiler_options: options of XLA, by name.
         in_shardings: how the arguments lie on devices: a pytree prefix of the tuple of arguments after the module,
             static ones left out. None leaves it to JAX.
-        out_shardings: how the result lies on devices: a pytree prefix of it. None leaves it to the compiler.
-        variable_shardings: for each filter of variables how these lie on devices, as they go in and as they come out.
-            Those that no filter takes are left to JAX.
-        donate_variables: a filter of variables whose buffers the results may take, as in `jax.jit`: the arrays that the
-            scope was given are gone afterwards, and it holds the new values. One that may not be written here is not
-            donated. Such a variable counts as written by the body.
+        out_shardings: the shardings of the result, as a pytree prefix. None leaves the choice to the compiler.
+        variable_shardings: maps filters of variables to shardings, on the way in and on the way out. JAX chooses the
+            shardings of all other variables.
+        donate_variables: a filter of variables whose buffers the results may reuse. The call deletes their arrays, and
+            the scope holds the new values. Variables that are not mutable are not donated. A donated variable counts
+            as written by the body.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -210,12 +210,12 @@ def checkify(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        errors: which checks are made: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
+        errors: the checks to run: a set from `jax.experimental.checkify`, such as `float_checks`; by default its
             `user_checks`.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments; either returns the error and the
@@ -275,14 +275,14 @@ def purify(
     Args:
         fn: called as `fn(mdl, *args, **kwargs)`.
         mdl: the module, or a pytree of modules.
-        *example_args: arguments that `fn` can be called on. Where they are given and variables may be made, `fn` is
-            traced once, and those that it makes are made in the scope. An array that no initial value depends on may be
-            a `jax.ShapeDtypeStruct`.
+        *example_args: example arguments of `fn`. If they are given and variables may be created, `fn` is traced once,
+            and its variables are created in the scope. An array may be a `jax.ShapeDtypeStruct` if no initial value
+            depends on it.
         **example_kwargs: likewise.
 
     Returns:
-        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which does what `apply` does with variables and
-        keys; and the variables below the module, or of several modules, those below the scope that holds them all.
+        `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which is like `apply`, and the variables below
+        the module. For several modules, these are the variables below their common scope.
     """
     lift = functools.partial(functools.partial, liftcore.purify)
     return lift_functions(lift, fn, name="nn.purify")(mdl, *example_args, **example_kwargs)

@@ -49,26 +49,27 @@ def value_and_grad(
         {'bias': (1,), 'kernel': (3, 1)}
 
     Args:
-        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` that and something else.
+        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` a number and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         reduce_axes: must be empty; JAX has no such option any more.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
-            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
-            primals, integers included.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
+            `"params"`.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            module, and means the variables that `wrt` matches. By default it is 0 if `wrt` is given, else the
+            positions of all primals, including integers.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
         The value and the gradient. By default that is a tuple with one for each primal; with respect to a module it is
         `{collection: {module: {name: …}}}`, to a pytree of modules a pytree of such.
 
     Raises:
-        LiftArgumentError: where `wrt` takes no variable, or modules come along whose gradient would be left out.
+        LiftArgumentError: if `wrt` takes no variable, or modules come along whose gradient would be left out.
     """
     refuse("value_and_grad", reduce_axes=reduce_axes)
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
@@ -102,19 +103,20 @@ def grad(
         (2, 3)
 
     Args:
-        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` that and something else.
+        fn: called as `fn(mdl, *primals)`; returns a number, or with `has_aux` a number and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         reduce_axes: must be empty; JAX has no such option any more.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
-            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
-            primals, integers included.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
+            `"params"`.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            module, and means the variables that `wrt` matches. By default it is 0 if `wrt` is given, else the
+            positions of all primals, including integers.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
         The gradient, or with `has_aux` the gradient and the rest.
@@ -150,13 +152,13 @@ def vjp(
         ((3, 2), (5, 3))
 
     Args:
-        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their cotangent is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         reduce_axes: must be empty; JAX has no such option any more.
-        vjp_variables: a filter of the variables that the first cotangent is of.
-        variables: a filter of the variables that are lifted beside those.
+        vjp_variables: a filter of the variables that get cotangents.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         multi_scope: whether the cotangent of variables is a list, with one for each module that comes along as a field
             or argument and lies elsewhere, and at last that of `mdl`.
@@ -167,7 +169,7 @@ def vjp(
         those of the primals.
 
     Raises:
-        LiftArgumentError: where modules come along whose cotangent would be left out.
+        LiftArgumentError: if modules come along whose cotangent would be left out.
     """
     refuse("vjp", reduce_axes=reduce_axes)
 
@@ -218,9 +220,9 @@ def jvp(
         tangents: their tangents, None for a module.
         variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of such where
             `mdl` is one of modules. Those that are left out are zero.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
 
     Returns:
         `(result, tangent)` or `(result, tangent, aux)`.
@@ -270,12 +272,12 @@ def linearize(
         (1, 2)
 
     Args:
-        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
         wrt: a filter of the variables that may have tangents.
-        variables: a filter of the variables that are lifted beside those.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:

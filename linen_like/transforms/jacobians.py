@@ -37,17 +37,18 @@ def jacfwd(
         {'params': {'inner': {'bias': (2, 2), 'kernel': (2, 3, 2)}}}
 
     Args:
-        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        variables: a filter of the variables that are lifted beside those.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
-            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
-            primals, integers included.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
+            `"params"`.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            module, and means the variables that `wrt` matches. By default it is 0 if `wrt` is given, else the
+            positions of all primals, including integers.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
 
     Returns:
         The Jacobian, or with `has_aux` that and the rest.
@@ -81,18 +82,19 @@ def jacrev(
         (2, 3)
 
     Args:
-        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        variables: a filter of the variables that are lifted beside those.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
-            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
-            primals, integers included.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
+            `"params"`.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            module, and means the variables that `wrt` matches. By default it is 0 if `wrt` is given, else the
+            positions of all primals, including integers.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
+        allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
         The Jacobian, or with `has_aux` that and the rest.
@@ -125,17 +127,18 @@ def hessian(
         (3, 3)
 
     Args:
-        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and something else.
+        fn: called as `fn(mdl, *primals)`; with `has_aux` it returns a result and another value.
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out as it is.
-        variables: a filter of the variables that are lifted beside those.
+        has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        wrt: a filter of the variables that module number 0 stands for, by default `"params"`.
-        argnums: the number of the argument to differentiate with respect to, or several. Number 0 is the module, which
-            stands for the variables that `wrt` takes. By default it is 0 where `wrt` is given, else the numbers of all
-            primals, integers included.
-        holomorphic: whether the function is promised to be holomorphic, as complex inputs require.
+        wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
+            `"params"`.
+        argnums: the position of the argument to differentiate with respect to, or several positions. Position 0 is the
+            module, and means the variables that `wrt` matches. By default it is 0 if `wrt` is given, else the
+            positions of all primals, including integers.
+        holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
 
     Returns:
         The Hessian, or with `has_aux` that and the rest.

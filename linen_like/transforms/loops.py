@@ -57,25 +57,26 @@ def scan(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
-        in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
-            pytree prefix.
-        out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
-        length: how many iterations there are; needed only where nothing is sliced.
-        reverse: whether to begin with the last slices.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
+        in_axes: the axis to slice for each argument after the carry, or `broadcast` to pass the whole argument to each
+            iteration; a pytree prefix.
+        out_axes: the new axis of each stacked result, or `broadcast` for a value that is the same in all iterations.
+        length: the number of iterations; needed only if nothing is sliced.
+        reverse: whether to run from the last slice to the first.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them.
         data_transform: must be None; a function of the core's own groups, which are others here.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        _split_transpose: whether the backward pass is split into a loop for what needs the order of iterations and one
-            for the rest; experimental in JAX.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
+        _split_transpose: whether to split the backward pass into two loops: one for the operations that depend on the
+            order of iterations, one for the others. Experimental in JAX.
         check_constancy_invariants: no other choice than True is needed: the check costs no trace here.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
 
     Returns:
@@ -126,15 +127,15 @@ def remat_scan(
     Args:
         target: a Module class, or a function whose first argument is a module.
         lengths: the lengths of the loops, the outermost first.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        policy: the intermediate values to store anyway: one of `jax.checkpoint_policies`; by default none.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`; each loop adds an axis.
-            By default all variables are stacked, along axis 0.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. By
-            default all streams are split.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`. Each loop adds an
+            axis. By default all variables are stacked, along axis 0.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams. By default all streams are split.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -181,9 +182,10 @@ def while_loop(
         body_fn: called as `body_fn(mdl, value)`; returns the next value.
         mdl: the module, or a pytree of modules.
         init: the first value.
-        carry_variables: a filter of variables that go from one iteration to the next.
+        carry_variables: a filter of variables that pass from one iteration to the next.
         broadcast_variables: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
 
     Returns:
         The last value.
@@ -227,11 +229,12 @@ def fori_loop(
         body_fn: called as `body_fn(mdl, i, value)`; returns the next value.
         mdl: the module, or a pytree of modules.
         init: the first value.
-        carry_variables: a filter of variables that go from one iteration to the next.
+        carry_variables: a filter of variables that pass from one iteration to the next.
         broadcast_variables: a filter of variables that all iterations share, among those that are not carried.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them. Only for bounds that are
-            known when it is traced.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them. Only for bounds that
+            are known during tracing.
 
     Returns:
         The last value.

@@ -42,19 +42,21 @@ def vmap(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        in_axes: for each argument after the module the axis to map over, or None for the same value in all elements; a
-            pytree prefix.
-        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
-        axis_size: how many elements there are; needed only where nothing is mapped.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        in_axes: the axis to map over for each argument after the module, or None to pass the same value to all
+            elements; a pytree prefix.
+        out_axes: the axis of each result, or None for a result that is the same in all elements; a pytree prefix.
+        axis_size: the number of elements; needed only if nothing is mapped.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
-        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        spmd_axis_name: the mesh axes over which the mapped axis is sharded, for `with_sharding_constraint` inside.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
 
     Returns:
@@ -93,11 +95,13 @@ def map(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        batch_size: how many elements run at once, by `vmap`; by default one after the other.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        batch_size: the number of elements that run at once, with `vmap`; by default 1.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -138,24 +142,26 @@ def pmap(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
         in_axes: for each argument after the module the axis to map over, or None for the same value on all devices; a
             pytree prefix. What has the axis None may be any Python value and is passed on unchanged, as
             `static_broadcasted_argnums` of `jax.pmap` do.
         out_axes: the axis of each result; a pytree prefix.
-        axis_size: how many elements there are, one for each device; needed only where nothing is mapped.
+        axis_size: the number of elements, one for each device; needed only if nothing is mapped.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
         devices: the devices to run on; by default all of the backend.
         backend: the platform to run on, such as `"cpu"`.
         donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
             call. Numbers count in the signature of `fn`, where the module is 0. Of arguments with the axis None, and of
             variables, nothing is donated.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
-        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are no arrays are passed
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
+        kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
 
     Returns:
@@ -208,18 +214,18 @@ def shard_map(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_specs: for each filter of variables how these are partitioned, going in and coming out.
-        split_rngs: for each filter of RNG streams over which axes of the mesh shards draw different keys: True for all
+        variable_specs: maps filters of variables to their partitioning, on the way in and on the way out.
+        split_rngs: maps filters of RNG streams to the mesh axes along which shards draw different keys: True for all
             axes, False for none, or a name, or a tuple of names.
-        mesh: the mesh of devices; by default that of the context.
+        mesh: the mesh of devices; by default the mesh of the context.
         in_specs: how the arguments after the module are partitioned: a pytree prefix of `PartitionSpec`s. Keyword
             arguments are the same on all shards.
-        out_specs: how what each shard returns is put together: a pytree prefix of `PartitionSpec`s.
+        out_specs: how the results of the shards are joined: a pytree prefix of `PartitionSpec`s.
         axis_names: the axes of the mesh that the function runs along; by default all of them.
-        check_vma: whether it is checked that what `out_specs` takes for equal on all shards is so; it holds for
-            variables too.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        check_vma: whether to check that results and variables which `out_specs` declares equal on all shards are
+            equal.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.

@@ -59,7 +59,7 @@ def transformation(
         made with equal arguments make the same class of a class.
 
     Raises:
-        LiftArgumentError: where `transform` cannot be called.
+        LiftArgumentError: if `transform` is not callable.
     """
     check_function("nn.transformation", transform)
     name = name or name_of(transform)

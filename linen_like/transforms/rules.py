@@ -48,18 +48,18 @@ def custom_vjp(
         fn: called as `fn(mdl, *args)`.
         forward_fn: called as `forward_fn(mdl, *args)`; returns the result and residuals, a pytree.
         backward_fn: called as `backward_fn(*nondiff_args, residuals, cotangent)`; returns the cotangent of the
-            variables, as the pullback of `nn.vjp` does, and one for each other argument. None stands for zero.
+            variables, as the pullback of `nn.vjp` does, and one for each other argument. None means zero.
         grad_vars: a filter of the variables that have cotangents.
-        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
-            and functions. Numbers count in the signature of `fn`, where the module is 0.
-        variables: a filter of the variables that are lifted beside those.
+        nondiff_argnums: the positions of arguments that are not differentiated and that Python code needs as values,
+            such as flags and functions. Positions count in the signature of `fn`, where the module is 0.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         A function that is called as `fn` is.
 
     Raises:
-        LiftArgumentError: when called, where modules come along whose cotangent would be left out.
+        LiftArgumentError: when called, if modules come along whose cotangent would be left out.
     """
     check_function("nn.custom_vjp", backward_fn)
 
@@ -116,16 +116,16 @@ def custom_jvp(
         jvp_fn: called as `jvp_fn(mdl, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and its
             tangent. The tangents of variables are given as `nn.jvp` takes them.
         grad_vars: a filter of the variables that have tangents.
-        nondiff_argnums: the numbers of arguments that are not differentiated and that only Python sees, such as flags
-            and functions. Numbers count in the signature of `fn`, where the module is 0.
-        variables: a filter of the variables that are lifted beside those.
+        nondiff_argnums: the positions of arguments that are not differentiated and that Python code needs as values,
+            such as flags and functions. Positions count in the signature of `fn`, where the module is 0.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
         A function that is called as `fn` is.
 
     Raises:
-        LiftArgumentError: when called, where modules come along whose tangents would be left out.
+        LiftArgumentError: when called, if modules come along whose tangents would be left out.
     """
 
     @functools.wraps(fn)

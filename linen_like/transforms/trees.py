@@ -50,7 +50,7 @@ class Trees(NamedTuple):
             several: whether it is a list of the trees of all modules, those that fields lead to first, as in Linen.
 
         Raises:
-            LiftArgumentError: where it would leave out the variables of a module that has been given.
+            LiftArgumentError: if it would leave out the variables of a module that has been given.
         """
         arranged: PyTree = 0
         if several:

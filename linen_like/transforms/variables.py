@@ -45,9 +45,9 @@ def map_variables(
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        mapped_collections: a filter of the variables that are mapped. Others are lifted as they are.
-        trans_in_fn: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
-            sees; not called where there are none.
+        mapped_collections: a filter of the variables that are mapped. Other variables are lifted unchanged.
+        trans_in_fn: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the
+            body sees; not called if there are none.
         trans_out_fn: from what the body made or wrote to what is stored, which `mapped` must take too. Where the
             initial value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a
             `map_out` with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
@@ -55,8 +55,8 @@ def map_variables(
         mutable: whether it may write them, and create them.
         rngs: a filter of the RNG streams that are lifted.
         variables: a filter of the other variables that are lifted.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -91,8 +91,8 @@ def swap_collection(
         col_b: the other.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -115,9 +115,9 @@ def fold_rngs(target: Target, variables: Filter = True, rngs: Filter = True, *, 
     Args:
         target: a Module class, or a function whose first argument is a module.
         variables: a filter of the variables that are lifted.
-        rngs: a filter of the RNG streams that are lifted, and begin anew.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        rngs: a filter of the RNG streams that are lifted, and start again.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -142,10 +142,10 @@ def with_rngs(target: Target, rngs: RNGs, methods: Methods = None) -> Target:
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        rngs: from the names of streams to their keys; or one key, which is the stream `params`. They need not be among
-            those that `init` or `apply` was given.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        rngs: maps names of streams to keys; or one key, which is the root key of the stream `params`. The streams need
+            not have been passed to `init` or `apply`.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
