@@ -18,7 +18,7 @@ from ..typing import Filter, PyTree
 __all__ = ["associative_scan"]
 
 _ADVICE = Advice(
-    '"{}" to `variables`', "nothing: it draws no keys", ("as it is",), ("refused",), ("refused",), "refused"
+    '"{}" to `variables`', "nothing: it draws no keys", ("passed through",), ("refused",), ("refused",), "refused"
 )
 
 

@@ -22,9 +22,9 @@ __all__ = ["cond", "switch"]
 _ADVICE = Advice(
     '"{}" to `variables`',
     '"{}" to `rngs`',
-    ("as it is",),
+    ("passed through",),
     ("written by the branch that runs",),
-    ("as it is, counted from entry in each branch",),
+    ("passed through, counted from entry in each branch",),
     "zeros from branches that do not run",
 )
 

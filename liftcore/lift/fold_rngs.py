@@ -19,7 +19,9 @@ from .with_rngs import begin_anew
 
 __all__ = ["fold_rngs"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("folded into a new root",))
+_ADVICE = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("folded into a new root",)
+)
 
 _PLACE = "fold_rngs"
 """The name below a scope under which new roots are drawn, and counted."""

@@ -88,9 +88,9 @@ def map_variables(
     advice = Advice(
         '`init=True` (made) or `mutable=True` (written) if "{0}" is mapped, "{0}" to `variables` if not',
         '"{}" to `rngs`',
-        ("seen through `map_in`", "as it is"),
-        ("stored as `map_out` makes it", "as it is"),
-        ("as it is",),
+        ("seen through `map_in`", "passed through"),
+        ("stored as `map_out` makes it", "passed through"),
+        ("passed through",),
     )
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:

@@ -61,7 +61,7 @@ def add_metadata_axis(
 
     rest = subtract(True, tuple(variable_axes))
     into, out = [*axes.in_filters, rest], [*axes.out_filters, rest, Captured(all=True)]
-    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), rngs=("as it is",)).listing(
+    advice = _ADVICE._replace(into=_words(axes.in_axes), out=_words(axes.out_axes), rngs=("passed through",)).listing(
         variable_axes
     )
     return transformation(transform, into, out, [True], "add_metadata_axis", advice=advice)(fn)
@@ -69,4 +69,7 @@ def add_metadata_axis(
 
 def _words(axes: Sequence[Axis]) -> tuple[str, ...]:
     """What becomes of each group of variables, the last of which is the rest."""
-    return (*("as it is" if axis is None else f"boxes name axis {axis} outside only" for axis in axes), "as it is")
+    return (
+        *("passed through" if axis is None else f"boxes name axis {axis} outside only" for axis in axes),
+        "passed through",
+    )

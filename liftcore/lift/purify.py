@@ -24,7 +24,9 @@ from ..typing import Filter, Path, PyTree, RNGs, Variables
 
 __all__ = ["purify"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("made, where missing",), ("as it is",))
+_ADVICE = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("made, where missing",), ("passed through",)
+)
 
 
 def purify(

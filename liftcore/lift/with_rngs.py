@@ -15,7 +15,9 @@ from ..typing import RNGs
 
 __all__ = ["begin_anew", "with_rngs"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("from the keys given",))
+_ADVICE = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("from the keys given",)
+)
 
 
 def with_rngs(fn: Callable[..., Any], rngs: RNGs) -> Callable[..., Any]:

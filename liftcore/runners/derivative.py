@@ -40,8 +40,8 @@ __all__ = [
     "zero_tangents",
 ]
 
-_GROUPS = ("differentiated", "as it is")
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("as it is",))
+_GROUPS = ("differentiated", "passed through")
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("passed through",))
 
 
 def derivative(transform: Transform, name: str, wrt: Filter, variables: Filter, rngs: Filter) -> Lifter:

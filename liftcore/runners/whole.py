@@ -11,7 +11,9 @@ from ..typing import Filter
 
 __all__ = ["AS_IT_IS", "whole"]
 
-AS_IT_IS = Advice('"{}" to `variables`', '"{}" to `rngs`', ("as it is",), ("as it is",), ("as it is",))
+AS_IT_IS = Advice(
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("passed through",)
+)
 """Of a lift with the options `variables` and `rngs`, under which a body sees all as it is."""
 
 

@@ -19,7 +19,7 @@ __all__ = ["Row", "Size", "rows_of"]
 
 Named = dict[str, dict[str, Any]]
 
-_PLAIN = (": lifted", ": as it is")
+_PLAIN = (": lifted", ": passed through")
 """How `explain` says that a lift does nothing with a variable but to pass it on."""
 
 

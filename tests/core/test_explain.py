@@ -250,7 +250,7 @@ def test_lifts_inside_are_nested_and_inherit_who_watches(lift: Callable[..., Any
         for one, shape in ((scan, "[2,3]"), (remat, "[3]"), (inner, "[3]")):
             row = rows(one)["params/layers/block/w"]
             assert (row.type, row.fate) == (f"float32{shape}", fate), one.name
-        assert rows(inner)["params/layers/block/w"].treatment == "as it is"
+        assert rows(inner)["params/layers/block/w"].treatment == "passed through"
 
 
 RUNS: list[int] = []
@@ -462,9 +462,9 @@ def test_the_text_is_a_tree() -> None:
             "    rng params                  'params': the same keys in all elements          1 drawn",
             "    rng dropout                 not lifted                                       untouched",
             "    remat(counted) at /batch/vmap(counted)",
-            "      params/batch/w  float32[3]  ...: as it is  created, hoisted, read",
-            "      rng params                  ...: as it is  1 drawn",
-            "      rng dropout                 not lifted     untouched",
+            "      params/batch/w  float32[3]  ...: passed through  created, hoisted, read",
+            "      rng params                  ...: passed through  1 drawn",
+            "      rng dropout                 not lifted           untouched",
         ]
     )
 
@@ -477,7 +477,7 @@ def test_a_function_without_lifts() -> None:
 
 def test_a_fall_back_names_the_sequence_that_it_draws_from() -> None:
     text = str(explain(liftcore.remat(draws))(bind(), X))
-    assert "rng dropout (of params)  ...: as it is  3 drawn" in text
+    assert "rng dropout (of params)  ...: passed through  3 drawn" in text
 
 
 def test_one_lift_alone_is_text_too() -> None:
