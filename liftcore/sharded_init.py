@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .errors import LiftArgumentError, check_function, shown
 from .mesh_specs import LogicalRules
@@ -149,7 +149,8 @@ class _Flat:
         """An array whose sharding names an Explicit mesh, on the same devices of the Auto one; nothing is copied."""
         sharding = getattr(array, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == self.mesh.axis_names:
-            return jax.device_put(array, NamedSharding(self.mesh, sharding.spec))
+            spec = PartitionSpec(*sharding.spec[: array.ndim])  # type: ignore[no-untyped-call]  # keys have one more
+            return jax.device_put(array, NamedSharding(self.mesh, spec))
         return array
 
     def call(self, arrays: Sequence[Any]) -> PyTree:

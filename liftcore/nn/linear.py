@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from .. import meta
 from ..errors import LiftArgumentError
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
@@ -365,7 +365,8 @@ def _flat(init_fn: Initializer, flat: Shape) -> Initializer:
 
     def init(key: Key, shape: Shape, dtype: Dtype) -> Any:
         made = init_fn(key, flat, dtype)
-        return meta.replace_boxed(made, jnp.reshape(meta.unbox(made), shape))
+        # In the box: taken out of it, the flat value would be sharded by the names of the folded axes.
+        return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
 
     return init
 

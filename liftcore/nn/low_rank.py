@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from .. import meta
 from ..errors import LiftArgumentError, shown
 from ..scopes.scope import Scope
 from ..typing import Array, ArrayLike, Dtype, Initializer, Key, Shape
@@ -85,7 +85,8 @@ class Update(NamedTuple):
 
         def new_a(key: Key, shape: Shape, dtype: Dtype) -> Any:
             made = self.a_init(key, flat, dtype)
-            return meta.replace_boxed(made, jnp.reshape(meta.unbox(made), shape))
+            # In the box: taken out of it, the flat value would be sharded by the names of the folded axes.
+            return jax.tree.map(lambda leaf: jnp.reshape(leaf, shape), made)
 
         return self._factor(inputs, a_name, new_a, a_shape), self._factor(inputs, b_name, self.b_init, b_shape)
 

@@ -115,6 +115,15 @@ def test_no_device_computes_more_than_its_shards(kind: AxisType, monkeypatch: py
     assert "26,52" not in texts[0]
 
 
+def test_names_are_those_of_the_shape_that_a_kernel_has() -> None:
+    """`DenseGeneral` asks an initializer for two axes, and folds what it makes."""
+    kernel = NAMED(nn.initializers.lecun_normal(), ("embed", "heads", None))
+    layer, rules = nn.DenseGeneral((4, 2), kernel_init=kernel), (("embed", "data"), ("heads", "model"))
+    for kind in (AUTO, EXPLICIT):
+        made = nn.init_sharded(layer, mesh_of(kind), rules)(KEY, jnp.ones((2, 8)))
+        assert tuple(made["params"]["kernel"].value.sharding.spec)[:2] == ("data", "model")
+
+
 def test_a_large_state_is_made_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("liftcore.portions._SMALL", 0)
     seen: list[int] = []
