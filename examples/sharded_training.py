@@ -61,7 +61,7 @@ class RowReader(nn.Module):
         """Map `images`, `(batch, 8, 8)`, to logits, `(batch, 10)`."""
         x = nn.Dense(EMBED, kernel_init=kernel(None, "embed"))(images)
         x = x + self.param("positions", nn.initializers.normal(0.1), (8, EMBED))
-        options = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+        options: Any = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
         blocks = nn.scan(Block, length=DEPTH, metadata_params={nn.PARTITION_NAME: "layers"}, **options)
         x, _ = blocks(name="blocks")(x, None)
         return nn.Dense(10, kernel_init=kernel("embed", None))(nn.LayerNorm()(x).mean(axis=1))
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(f"127.0.0.1:{args.port}", args.processes, args.process)
     digits = load_digits()
-    data = np.float32(digits.images / 16), np.int32(digits.target)
+    data = (digits.images / 16).astype(np.float32), digits.target.astype(np.int32)
     train_set, test_set = [one[TEST_SIZE:] for one in data], [one[:TEST_SIZE] for one in data]
     mesh, other = (mesh_of(size, args.axes) for size in ((2, 4) if args.devices % 4 == 0 else (1, 1)))
     inputs = jax.random.key(0), jax.ShapeDtypeStruct((BATCH_SIZE, 8, 8), np.float32)
