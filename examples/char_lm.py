@@ -1,13 +1,13 @@
 """Train a small GPT on the characters of Python's own documentation, and let it write.
 
-Run it with `python examples/char_lm.py`. It takes a few minutes on two CPU cores, and leaves checkpoints and a picture
-of the losses in `examples/out/char_lm/`. If it is stopped, however that happens, `--resume` goes on from the last
-checkpoint, and ends with the bytes that an unbroken run ends with.
+Run it with `python examples/char_lm.py`. It takes a few minutes on two CPU cores, and writes checkpoints and a picture
+of the losses to `examples/out/char_lm/`. If the run is stopped or killed, `--resume` continues from the last
+checkpoint. The result is the same, byte for byte, as that of an unbroken run.
 
-- `nn.scan(nn.remat(Block))` runs the layers as one, over stacked parameters, and stores no activations in between,
-- `accumulate_gradients` takes the gradients of a batch from one part of it after the other,
-- `TrainState` is the state of the run, which `Checkpoints` saves, with the position in the data, in a folder,
-- `nn.generate` reads a prompt at once, and adds one character after the other.
+- `nn.scan(nn.remat(Block))` compiles one layer for all, and recomputes its activations in the backward pass,
+- `accumulate_gradients` computes the gradients of a batch in parts, one after the other,
+- `Checkpoints` saves the `TrainState` and the position in the data in a folder,
+- `nn.generate` reads the whole prompt in one step, and then adds one character after the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROMPTS = ("The ", 'The "while" statement ', "If an exception is raised, ")
 
 
 class Block(nn.Module):
-    """A layer: attention over the characters before, then a network for each character, both added to the input."""
+    """A layer: attention over the characters before, then a perceptron, each added to its input."""
 
     heads: int
     decode: bool
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Layers over embedded characters. Computed in bfloat16, with parameters and logits in float32."""
+    """A decoder-only transformer, computed in bfloat16, with parameters and logits in float32."""
 
     layers: int
     width: int
@@ -87,7 +87,7 @@ class GPT(nn.Module):
 
 
 def batch_at(position: int, args: argparse.Namespace) -> np.ndarray:
-    """Return the batch at a position in the data: windows of the text, each once per epoch, in an order of its own."""
+    """Return the batch at a position in the data: windows of the text, each once per epoch, shuffled anew each time."""
     size = args.length + 1
     windows = len(TOKENS) * 9 // 10 // size  # the last tenth is for testing
     epoch, number = divmod(position, windows // args.batch_size)
@@ -113,7 +113,7 @@ def make_step(model: GPT, parts: int) -> Any:
 
 
 def start(model: GPT, args: argparse.Namespace) -> dict[str, Any]:
-    """Make what a run consists of, and what a checkpoint holds: all that the next step depends on."""
+    """Make what a checkpoint holds: all that the next steps depend on, and the losses so far."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, args.learning_rate, min(50, args.steps // 4), args.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
     params = jax.jit(model.init)(jax.random.key(args.seed), jnp.zeros((1, args.length), jnp.int32))["params"]
@@ -122,7 +122,7 @@ def start(model: GPT, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argparse.Namespace) -> dict[str, Any]:
-    """Train to the last step, under a progress bar, and save every so often."""
+    """Train to the last step under a progress bar, and save a checkpoint every `save_every` steps."""
     step, loss_of = make_step(model, args.accumulate)
     starts = np.linspace(len(TOKENS) * 9 // 10, len(TOKENS) - args.length - 1, args.batch_size).astype(int)
     held_out = TOKENS[starts[:, None] + np.arange(args.length + 1)]
@@ -142,11 +142,11 @@ def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argpa
     return run
 
 
-# --- what comes out --------------------------------------------------------------------------------------------------
+# --- the results ---------------------------------------------------------------------------------------------------
 
 
 def write(model: GPT, params: Any, args: argparse.Namespace) -> list[str]:
-    """Return the prompts with what follows on them; they are one batch, which is read at once."""
+    """Return the prompts and what the model writes after them; all of them are one batch."""
     found = nn.generate(
         model.clone(decode=True),
         {"params": params},
@@ -195,7 +195,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train, or go on with it; draw; write."""
+    """Train, or resume; draw; write."""
     args = arguments()
     model = GPT(args.layers, args.width, args.heads)
     with Checkpoints(args.out) as checkpoints:

