@@ -119,6 +119,9 @@ class Cursor(Generic[A]):
     def set(self, value: Any) -> Any:
         """Sets the value here.
 
+        Args:
+            value: the new value at this place.
+
         Returns:
             The whole, from the outermost container, with this edit and those before it.
         """

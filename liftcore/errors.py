@@ -33,6 +33,9 @@ def shown(value: Any) -> str:
         >>> import jax
         >>> shown(jax.numpy.ones((2, 3))), shown(jax.random.key(0)), shown(print), shown(int), shown(0.5)
         ('a float32[2,3] array', 'a PRNG key', 'the function print', 'the class int', '0.5')
+
+    Args:
+        value: any value.
     """
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple):
@@ -48,7 +51,11 @@ def shown(value: Any) -> str:
 
 
 def name_of(fn: Any) -> str:
-    """The name of a function, as paths and profiles show it."""
+    """The name of a function, as paths and profiles show it.
+
+    Args:
+        fn: any callable.
+    """
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
@@ -63,6 +70,12 @@ def misfit(error: TypeError, fn: Callable[..., Any], args: Sequence[Any], kwargs
         ... except TypeError as error:
         ...     misfit(error, lambda x: x, (1, 2), {})
         '(x)'
+
+    Args:
+        error: Python's error.
+        fn: the function that was called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
     """
     if "argument" not in str(error):
         return None
@@ -242,6 +255,10 @@ def no_function(where: str, given: Any) -> LiftArgumentError:
     Example:
         >>> print(no_function("liftcore.apply", 3))
         liftcore.apply: expected a function, given 3. Give the function itself, which is called later.
+
+    Args:
+        where: the place that the error names.
+        given: what was given.
     """
     what = f"expected a function, given {shown(given)}."
     return LiftArgumentError(where, what, "Give the function itself, which is called later.")
@@ -249,6 +266,10 @@ def no_function(where: str, given: Any) -> LiftArgumentError:
 
 def check_function(where: str, given: Any) -> None:
     """Checks that something can be called.
+
+    Args:
+        where: the place that the error names.
+        given: what was given.
 
     Raises:
         LiftArgumentError: where it cannot.

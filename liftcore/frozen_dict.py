@@ -78,11 +78,18 @@ class FrozenDict(Mapping[K, V]):
         return type(self), (self.unfreeze(),)
 
     def copy(self, add_or_replace: Mapping[K, V] | None = None) -> FrozenDict[K, V]:
-        """Returns a frozen dict with entries added or replaced."""
+        """Returns a frozen dict with entries added or replaced.
+
+        Args:
+            add_or_replace: the entries; by default none.
+        """
         return type(self)({**self._dict, **(add_or_replace or {})})
 
     def pop(self, key: K) -> tuple[FrozenDict[K, V], V]:
         """Returns a frozen dict without `key`, and the value that it had.
+
+        Args:
+            key: the key to leave out.
 
         Raises:
             KeyError: if there is no such key.
@@ -95,7 +102,11 @@ class FrozenDict(Mapping[K, V]):
         return cast(dict[K, V], unfreeze(self._dict))
 
     def pretty_repr(self, num_spaces: int = 4) -> str:
-        """Returns an indented text of the nested items; see `pretty_repr`."""
+        """Returns an indented text of the nested items; see `pretty_repr`.
+
+        Args:
+            num_spaces: the indentation of one level; by default 4.
+        """
         return f"{type(self).__name__}({pretty_repr(self._dict, num_spaces)})"
 
 
@@ -117,7 +128,11 @@ jax.tree_util.register_pytree_with_keys(FrozenDict, _flatten_with_keys, _unflatt
 
 
 def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
-    """Returns nested dicts as a `FrozenDict`. The dicts are copied, the values are not."""
+    """Returns nested dicts as a `FrozenDict`. The dicts are copied, the values are not.
+
+    Args:
+        tree: nested dicts, frozen or plain.
+    """
     return FrozenDict(tree)
 
 
@@ -127,6 +142,9 @@ def unfreeze(tree: Any) -> Any:
     Example:
         >>> unfreeze(freeze({"dense": {"w": 1}}))
         {'dense': {'w': 1}}
+
+    Args:
+        tree: nested dicts, or any value.
     """
     if isinstance(tree, FrozenDict):
         tree = tree._dict
@@ -141,6 +159,10 @@ def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = Non
     Example:
         >>> copy({"a": 1}, {"b": 2})
         {'a': 1, 'b': 2}
+
+    Args:
+        tree: a dict, frozen or plain.
+        add_or_replace: the entries; by default none.
     """
     if isinstance(tree, FrozenDict):
         return tree.copy(add_or_replace)
@@ -153,6 +175,10 @@ def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
     Example:
         >>> pop({"params": {"w": 1}, "cache": {}}, "params")
         ({'cache': {}}, {'w': 1})
+
+    Args:
+        tree: a dict, frozen or plain.
+        key: the key to leave out.
 
     Raises:
         KeyError: if there is no such key.
@@ -173,6 +199,10 @@ def pretty_repr(tree: Any, num_spaces: int = 4) -> str:
                 w: 1,
             },
         }
+
+    Args:
+        tree: nested dicts, or any value.
+        num_spaces: the indentation of one level; by default 4.
     """
     if isinstance(tree, FrozenDict):
         return tree.pretty_repr(num_spaces)

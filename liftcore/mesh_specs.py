@@ -88,7 +88,12 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def meant(name: str, known: Iterable[Any]) -> str:
-    """A question about a name that is not known, if a known one is much like it; else nothing."""
+    """A question about a name that is not known, if a known one is much like it; else nothing.
+
+    Args:
+        name: the name that is not known.
+        known: the names that are.
+    """
     import difflib  # here, as it is for the text of an error
 
     near = difflib.get_close_matches(name, [str(one) for one in known], 1)
@@ -123,7 +128,12 @@ def follow_rules(names: Sequence[Any], rules: LogicalRules) -> dict[int, Any]:
 
 
 def check_rules(rules: LogicalRules, mesh: Any) -> tuple[LogicalRules, list[Misfit]]:
-    """The rules, with None for axes that the mesh does not have, and a misfit for each of those."""
+    """The rules, with None for axes that the mesh does not have, and a misfit for each of those.
+
+    Args:
+        rules: pairs of a logical name and mesh axes.
+        mesh: the mesh.
+    """
     known = list(mesh.axis_names)
     kept = [(name, axis if set(_axes(axis)) <= set(known) else None) for name, axis in rules]
     return kept, [

@@ -68,7 +68,11 @@ class AxisMetadata(abc.ABC):
 
     @abc.abstractmethod
     def replace_boxed(self, value: Any) -> Self:
-        """The same box round another value."""
+        """The same box round another value.
+
+        Args:
+            value: the new value.
+        """
 
     @abc.abstractmethod
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
@@ -81,16 +85,29 @@ class AxisMetadata(abc.ABC):
 
     @abc.abstractmethod
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Self:
-        """The box with an axis less: the inverse of `add_axis`."""
+        """The box with an axis less: the inverse of `add_axis`.
+
+        Args:
+            index: which axis it is.
+            params: the same as `add_axis` got.
+        """
 
 
 def is_box(value: Any) -> bool:
-    """Whether a value is a box."""
+    """Whether a value is a box.
+
+    Args:
+        value: any value.
+    """
     return isinstance(value, AxisMetadata)
 
 
 def has_boxes(tree: PyTree) -> bool:
-    """Whether there is a box in a pytree."""
+    """Whether there is a box in a pytree.
+
+    Args:
+        tree: any pytree.
+    """
     left: list[Any] = [jax.tree.structure(tree)]
     for node in left:
         data = node.node_data()
@@ -115,6 +132,9 @@ def unbox(tree: PyTree) -> PyTree:
     Example:
         >>> unbox({"kernel": Partitioned(1.0, ("in", "out")), "bias": 2.0})
         {'bias': 2.0, 'kernel': 1.0}
+
+    Args:
+        tree: any pytree.
     """
     if is_array_type(type(tree)):
         return tree
@@ -259,6 +279,9 @@ class Partitioned(struct.PyTreeNode, AxisMetadata):
 
     def get_sharding(self, mesh: Mesh) -> Sharding:
         """How the array is to lie on a mesh.
+
+        Args:
+            mesh: the mesh to shard over.
 
         Raises:
             LiftArgumentError: where the mesh has no axis of one of the names.

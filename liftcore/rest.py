@@ -195,6 +195,9 @@ def is_array(leaf: Any) -> bool:
         >>> import jax
         >>> [is_array(leaf) for leaf in (jax.numpy.ones(2), np.ones(2), np.float32(1), 1.0, "text", np.array("text"))]
         [True, True, True, False, False, False]
+
+    Args:
+        leaf: any value.
     """
     if type(leaf) in _ARRAYS:
         return True

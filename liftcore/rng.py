@@ -33,6 +33,9 @@ def fold_in_data(items: Iterable[str | int]) -> np.uint32:
     Example:
         >>> int(fold_in_data(("Dense_0", 1)))
         4288924255
+
+    Args:
+        items: the names of a path, and a count.
     """
     digest = hashlib.sha1()
     for item in items:
@@ -52,6 +55,10 @@ def fold_in(key: Any, data: Any) -> Any:
 
     What a raw key means depends on a setting of JAX, which is asked each time. Inside a `jax.shard_map` JAX makes the
     types of both agree.
+
+    Args:
+        key: a PRNG key.
+        data: an integer of 32 bits, or an array of them.
     """
     if key.ndim or _varies(key) or _varies(data):
         return jax.random.fold_in(key, data)
@@ -73,6 +80,9 @@ def ignores_key(init_fn: Callable[..., Any]) -> bool:
     Example:
         >>> ignores_key(jax.nn.initializers.zeros), ignores_key(jax.nn.initializers.normal())
         (True, False)
+
+    Args:
+        init_fn: an initializer.
     """
     return type(init_fn) is FunctionType and _never_loads_first(init_fn.__code__)
 
@@ -92,7 +102,11 @@ def _never_loads_first(code: CodeType) -> bool:
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value is one PRNG key, typed or raw."""
+    """Whether a value is one PRNG key, typed or raw.
+
+    Args:
+        value: any value.
+    """
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None:
         return False
@@ -110,6 +124,9 @@ def _raw_shape(impl: str) -> tuple[int, ...]:
 
 def streams(rngs: Any) -> dict[str, Any]:
     """The root keys that `init`, `apply` or `bind` were given: none, one key, or a mapping from names to keys.
+
+    Args:
+        rngs: one key, or a mapping from names to keys.
 
     Raises:
         InvalidRngError: where something is no key.

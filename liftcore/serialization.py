@@ -220,6 +220,9 @@ def to_state_dict(target: Any) -> Any:
         >>> to_state_dict({"layers": [1, 2]})
         {'layers': {'0': 1, '1': 2}}
 
+    Args:
+        target: a pytree.
+
     Raises:
         SerializationError: if two keys of a dict are the same string.
     """
@@ -325,6 +328,9 @@ def _kind(value: Any) -> str:
 
 def to_bytes(target: Any) -> bytes:
     """Returns the state of a tree as msgpack bytes; see `to_state_dict` for what may be in it.
+
+    Args:
+        target: a pytree of arrays and numbers, in containers that have a state dict.
 
     Raises:
         SerializationError: if something in it can be neither taken apart nor written.

@@ -116,5 +116,9 @@ class PyTreeNode:
         dataclass(**kwargs)(cls)
 
     def replace(self: Node, **fields: Any) -> Node:
-        """Returns a copy with the given fields replaced."""
+        """Returns a copy with the given fields replaced.
+
+        Args:
+            **fields: new values, by the names of fields.
+        """
         return cast(Node, _replace(self, **fields))

@@ -93,6 +93,9 @@ class MultiHeadDotProductAttention(Module):
             `rotary_embedding`, or a `functools.partial` of it.
         ragged_cache: whether each example has its own position in the cache, so that prompts of a batch may differ in
             length; else there is one for all, as in Linen.
+        qkv_sharding: the sharding of queries, keys and values, on a mesh of Explicit axes: a `PartitionSpec` or
+            `NamedSharding`. By default it follows from the inputs, and for new axes from the kernel.
+        out_sharding: the sharding of the result, likewise.
         cache_dtype: that of the cached keys and values, whatever `dtype` is; by default that of the computation.
     """
 

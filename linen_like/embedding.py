@@ -68,7 +68,12 @@ class Embed(Module):
         return self._table().lookup(inputs, self.out_sharding)
 
     def attend(self, query: ArrayLike, *, out_sharding: Any = None) -> Array:
-        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`, sharded as it is said."""
+        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+
+        Args:
+            query: `(..., features)`.
+            out_sharding: the sharding of the result, on a mesh of Explicit axes; a `PartitionSpec` or `NamedSharding`.
+        """
         return self._table().attend(query, out_sharding)
 
     @nowrap

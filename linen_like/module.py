@@ -304,6 +304,13 @@ class Module(fields.Base):
     ) -> Variables:
         """The variables as `init` makes them, computing nothing else: arguments may be `jax.ShapeDtypeStruct`.
 
+        Args:
+            rngs: one key, or a mapping from names to keys.
+            *args: the arguments of the method; shapes will do where no initial value needs more.
+            method: the method to run, or its name; by default `__call__`.
+            mutable: a filter of what is returned; by default all but `intermediates`.
+            **kwargs: keyword arguments of the method.
+
         Raises:
             LazyInitError: where an initial value depends on an argument that is a shape only.
         """
@@ -441,15 +448,32 @@ class Module(fields.Base):
         return bound_scope(self, "variables").variables()
 
     def has_variable(self, col: str, name: str) -> bool:
-        """Whether a variable exists in this module."""
+        """Whether a variable exists in this module.
+
+        Args:
+            col: the name of its collection.
+            name: its name.
+        """
         return bound_scope(self, f'has_variable("{col}", "{name}")').has_variable(col, name)
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
-        """The value of a variable of this module, or `default`."""
+        """The value of a variable of this module, or `default`.
+
+        Args:
+            col: the name of its collection.
+            name: its name.
+            default: what is returned where there is none.
+        """
         return bound_scope(self, f'get_variable("{col}", "{name}")').get_variable(col, name, default)
 
     def put_variable(self, col: str, name: str, value: Any) -> None:
-        """Writes a variable of this module."""
+        """Writes a variable of this module.
+
+        Args:
+            col: the name of its collection.
+            name: its name.
+            value: the new value, a pytree.
+        """
         bound_scope(self, f'put_variable("{col}", "{name}")').put_variable(col, name, value)
 
     def sow(
@@ -501,7 +525,11 @@ class Module(fields.Base):
         return bound_scope(self, f'make_rng("{name}")').make_rng(name)
 
     def has_rng(self, name: str) -> bool:
-        """Whether an RNG stream of that name was given."""
+        """Whether an RNG stream of that name was given.
+
+        Args:
+            name: the name of the stream.
+        """
         return bound_scope(self, f'has_rng("{name}")').has_rng(name)
 
     def is_initializing(self) -> bool:
@@ -509,7 +537,11 @@ class Module(fields.Base):
         return bound_scope(self, "is_initializing").is_initializing()
 
     def is_mutable_collection(self, col: str) -> bool:
-        """Whether variables of a collection may be written."""
+        """Whether variables of a collection may be written.
+
+        Args:
+            col: its name.
+        """
         return bound_scope(self, f'is_mutable_collection("{col}")').is_mutable_collection(col)
 
 
@@ -523,6 +555,11 @@ def merge_param(name: str, a: T | None, b: T | None) -> T:
     Example:
         >>> merge_param("train", None, True)
         True
+
+    Args:
+        name: what errors call the option.
+        a: one of the values.
+        b: the other one.
 
     Raises:
         LiftArgumentError: where both are None, or neither.

@@ -95,7 +95,13 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
 
 
 class PartitionedVariable(Variable):
-    """A variable whose value is constrained to lie as the names of its axes say, when it is read and when it is set."""
+    """A variable whose value is constrained to lie as the names of its axes say, when it is read and when it is set.
+
+    Args:
+        variable: the variable.
+        axes: the logical names of its axes.
+        fallback: what becomes of a name that no rule is for.
+    """
 
     def __init__(self, variable: Variable, axes: Sequence[str | None], fallback: RulesFallback) -> None:
         super().__init__(variable.scope, variable.collection, variable.name)

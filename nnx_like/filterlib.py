@@ -93,6 +93,9 @@ class OfType(core.OfType):
     Example:
         >>> OfType(int)(("steps",), 3), OfType(str)(("steps",), 3)
         (True, False)
+
+    Args:
+        type: a class.
     """
 
     def __repr__(self) -> str:
@@ -107,6 +110,9 @@ class WithTag(core.WithTag):
         ...     tag = "dropout"
         >>> WithTag("dropout")(("rngs", "key"), Stream()), WithTag("rngs")(("rngs", "key"), Stream())
         (True, False)
+
+    Args:
+        tag: the tag.
     """
 
     def __call__(self, path: PathParts, value: typing.Any) -> bool:
@@ -114,7 +120,11 @@ class WithTag(core.WithTag):
         return bool(getattr(value, "tag", None) == self.tag)
 
     def decide(self, prefix: PathParts) -> None:
-        """Leaves it to the values: a path says nothing about tags."""
+        """Leaves it to the values: a path says nothing about tags.
+
+        Args:
+            prefix: the first parts of a path.
+        """
 
 
 class PathContains(core.PathContains):
@@ -157,7 +167,11 @@ class PathIn(core.SubtreePredicate):
         return path in self.paths
 
     def decide(self, prefix: PathParts) -> bool | None:
-        """Answers for all values under `prefix`."""
+        """Answers for all values under `prefix`.
+
+        Args:
+            prefix: the first parts of the paths of these values.
+        """
         return None if any(path[: len(prefix)] == prefix for path in self.paths) else False
 
     def __eq__(self, other: object) -> bool:
@@ -176,6 +190,9 @@ class Any(core.Any):
     Example:
         >>> Any(int, "dropout")
         Any(OfType(<class 'int'>), WithTag('dropout'))
+
+    Args:
+        *filters: filters, or short forms of them.
     """
 
     def __init__(self, *filters: Filter) -> None:
@@ -196,6 +213,9 @@ class All(core.All):
     Example:
         >>> All(float, PathContains("head"))(("head", "scale"), 1.0)
         True
+
+    Args:
+        *filters: filters, or short forms of them.
     """
 
     def __init__(self, *filters: Filter) -> None:

@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,30 @@ sys.path.insert(0, str(ROOT))
 from docs import reference  # noqa: E402 - from the repository, wherever MkDocs was started
 
 __all__ = ["api_pages", "entries", "on_config", "on_files", "on_page_markdown"]
+
+MEMBERS = {
+    "liftcore.Body": (
+        "creates",
+        "nested",
+        "of",
+        "repack_fn",
+        "scope_fn",
+        "split",
+        "unchanged",
+        "where",
+        "writes",
+        "__call__",
+    ),
+    "liftcore.CompiledJit": ("as_text", "cost_analysis", "memory_analysis", "__call__"),
+    "liftcore.Jitted": ("lower", "__call__"),
+    "liftcore.LoweredJit": ("as_text", "compile", "cost_analysis"),
+    "liftcore.Prologue": ("evaluate", "make"),
+    "liftcore.Retraces": ("by_path",),
+    "liftcore.Split": ("batched_prologue", "output_reads", "prologue", "reads", "remainder", "join"),
+    "liftcore.Use": ("nested", "place", "unchanged", "where", "writes"),
+    "liftcore.pipeline.Part": ("can_be_batched",),
+}
+"""Of classes whose objects the library makes, what a user needs of one; the reference shows no constructor."""
 
 _ITEM = re.compile(r"^- `(\w+)`:", re.MULTILINE)
 
@@ -88,10 +113,8 @@ def _text(section: str) -> str:
     owner = reference._named(section)
     names = sorted(reference._names(section, owner))
     if inspect.isclass(owner):
-        options = {"heading_level": 1, "show_root_full_path": True, "inherited_members": True}
-        lines = [f"      {option}: {str(value).lower()}\n" for option, value in options.items()]
-        members = [f"        - {name}\n" for name in [*names, "__call__"]]
-        return f"::: {section}\n    options:\n{''.join(lines)}      members:\n{''.join(members)}"
+        options: dict[str, bool | int] = {"heading_level": 1, "show_root_full_path": True, "inherited_members": True}
+        return _directive(section, [*names, "__call__"], options)
     lead = reference._lead(section, owner)
     return f"# {section} {{ #{section} }}\n\n{lead}" + "".join(_entry(section, owner, name) for name in names)
 
@@ -107,7 +130,16 @@ def _entry(section: str, owner: Any, name: str) -> str:
         return f"## `{name}`\n\n{line} See [`{target}`][{target}].\n\n"
     if not _is_explained(path, value):
         return f"## `{name}` {{ #{path} }}\n\n{line}\n\n"
+    if path in MEMBERS:
+        return _directive(path, MEMBERS[path], {"merge_init_into_class": False})
     return f"::: {path}\n\n"
+
+
+def _directive(path: str, members: Iterable[str], options: dict[str, bool | int]) -> str:
+    """What mkdocstrings reads: a name, and how to show it."""
+    lines = [f"      {option}: {str(value).lower()}\n" for option, value in options.items()]
+    listed = [f"        - {name}\n" for name in members]
+    return f"::: {path}\n    options:\n{''.join(lines)}      members:\n{''.join(listed)}\n"
 
 
 def _value(owner: Any, name: str) -> Any:

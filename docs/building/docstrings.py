@@ -8,7 +8,7 @@ dataclass become arguments with types and defaults, and arguments that a base cl
 from __future__ import annotations
 
 import ast
-import importlib
+import enum
 import inspect
 import re
 import sys
@@ -22,6 +22,8 @@ import griffe
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+import liftcore  # noqa: E402
+import linen_like  # noqa: E402
 from docs import reference  # noqa: E402 - from the repository, wherever MkDocs was started
 from docs.building.api_pages import entries  # noqa: E402
 from docs.building.links import link_names  # noqa: E402
@@ -113,7 +115,7 @@ def _sign(found: griffe.Class, value: type) -> None:
     except (TypeError, ValueError):
         return
     known = [one.name.lstrip("*") for one in found.parameters if one.name != "self"]
-    if known == list(signature.parameters) or issubclass(value, BaseException):
+    if known == list(signature.parameters) or issubclass(value, BaseException | enum.Enum):
         return
     parameters = [_parameter(found, one) for one in signature.parameters.values()]
     this = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
@@ -164,10 +166,52 @@ def _complete(one: Any) -> None:
             item.name, item.description = "", text.returns[section.kind.value]
             item.annotation = getattr(one, "returns", None) or getattr(one, "annotation", None)
             section.value = [item]
-    one.docstring.__dict__["parsed"] = _with_arguments(one, sections) if one.is_class else sections
+    if one.is_class:
+        sections = _with_fields(one, sections)
+    elif one.is_function:
+        sections = _with_arguments(one, sections)
+    one.docstring.__dict__["parsed"] = sections
 
 
-def _with_arguments(one: griffe.Class, sections: list[Any]) -> list[Any]:
+def _with_arguments(one: griffe.Function, sections: list[Any]) -> list[Any]:
+    """The sections of a function, with the arguments that only a base class explains, or what its docstring names."""
+    found = [section for section in sections if section.kind.value == "parameters"]
+    explained = {name: item for section in found for item in section.value for name in _names(item)}
+    parameters = {p.name.lstrip("*"): p for p in one.parameters if p.name not in ("self", "cls")}
+    if set(parameters) <= set(explained):
+        return sections
+    sources = _sources(one)
+    for name, parameter in parameters.items():
+        text = None if name in explained else _explained_by(sources, name)
+        if text is not None:
+            explained[name] = _item(parameter, text)
+    items = [explained[name] for name in parameters if name in explained]
+    kept = [section for section in sections if section not in found]
+    return [*kept[:1], griffe.DocstringSectionParameters(items), *kept[1:]] if items else sections
+
+
+def _sources(one: griffe.Function) -> list[Any]:
+    """What may explain an argument: the method of each base class, then functions that the docstring names."""
+    classes = _mro(one.parent) if one.parent is not None and one.parent.is_class else []
+    named = re.findall(r"`([\w.]+)`", one.docstring.value if one.docstring else "")
+    module = sys.modules.get(one.module.path)
+    pointed = [_resolved(module, classes, name) for name in named if name != one.name]
+    methods = [vars(base).get(one.name) for base in classes[1:]]
+    return [each for each in [*methods, *pointed] if callable(each)]
+
+
+def _resolved(module: Any, classes: list[type], name: str) -> Any:
+    """What a name in a docstring stands for: a method of the same class, something of the file, or a public name."""
+    first, _, rest = name.partition(".")
+    if not rest:
+        return getattr(classes[0] if classes else None, name, None) or getattr(module, name, None)
+    found: Any = {"nn": linen_like, "liftcore": liftcore}.get(first)
+    for part in rest.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _with_fields(one: griffe.Class, sections: list[Any]) -> list[Any]:
     """The sections of a class, with one that explains all that its constructor takes, in the order of the signature.
 
     Fields are explained as arguments or as attributes, and those of a base class in that class.
@@ -198,13 +242,18 @@ def _with_arguments(one: griffe.Class, sections: list[Any]) -> list[Any]:
     return kept
 
 
+def _item(parameter: griffe.Parameter, text: str) -> griffe.DocstringParameter:
+    default = None if parameter.default is None else str(parameter.default)
+    return griffe.DocstringParameter(parameter.name, annotation=parameter.annotation, value=default, description=text)
+
+
 def _names(item: Any) -> list[str]:
     return [name.strip().lstrip("*") for name in item.name.split(",")]
 
 
 def _mro(one: griffe.Class) -> list[type]:
     """The class and its bases; none where it is made inside of a function."""
-    found: Any = importlib.import_module(one.module.path)
+    found: Any = sys.modules.get(one.module.path)
     for name in one.path.removeprefix(f"{one.module.path}.").split("."):
         found = getattr(found, name, None)
     return list(found.__mro__) if inspect.isclass(found) else []
@@ -220,7 +269,8 @@ def _explained_by(classes: list[Any], name: str) -> str | None:
         for names, text in _ITEM.findall(inspect.cleandoc(one.__doc__ or "") + "\n"):
             if name in [each.strip().lstrip("*") for each in names.split(",")]:
                 return " ".join(text.split())
-        line = reference.BY_HAND.get(f"{one.__module__.partition('.')[0]}.{one.__name__}.{name}")
+        package = (getattr(one, "__module__", None) or "").partition(".")[0]
+        line = reference.BY_HAND.get(f"{package}.{getattr(one, '__name__', '')}.{name}")
         if line:
             return line
     return None

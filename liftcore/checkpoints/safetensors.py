@@ -193,6 +193,9 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         >>> safetensors_metadata(path)
         {'format': 'pt'}
 
+    Args:
+        path: the file.
+
     Raises:
         SerializationError: if the bytes are no file of safetensors.
         FileNotFoundError: if there is no such file.

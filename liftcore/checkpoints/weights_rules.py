@@ -106,7 +106,11 @@ class WeightRule:
         return tuple(field for field in _fields(self.foreign[0]) if field not in named) if self.path else ()
 
     def matched(self, name: str) -> tuple[int, dict[str, str]] | None:
-        """Which of the foreign templates a name has the form of, and the texts of the fields."""
+        """Which of the foreign templates a name has the form of, and the texts of the fields.
+
+        Args:
+            name: the name of an array in the file.
+        """
         for number, template in enumerate(self.foreign):
             match = _pattern(template, self.stacked).fullmatch(name)
             if match:

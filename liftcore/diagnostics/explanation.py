@@ -129,7 +129,11 @@ class Explanation:
     lifts: tuple[ExplainedLift, ...]
 
     def only(self, filter: Filter) -> Explanation:
-        """The same for some variables and streams only; the path of a stream is its name."""
+        """The same for some variables and streams only; the path of a stream is its name.
+
+        Args:
+            filter: a filter of variables and streams.
+        """
         return Explanation(self.name, _chosen(self.lifts, filters.to_predicate(filter)))
 
     def __str__(self) -> str:

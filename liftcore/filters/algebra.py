@@ -49,6 +49,9 @@ def names_collections(filter: Filter) -> bool:
         >>> from liftcore.filters import PathContains
         >>> names_collections(DenyList(("params", "cache"))), names_collections(PathContains("lora"))
         (True, False)
+
+    Args:
+        filter: the filter, or a short form of one.
     """
     return _names(to_predicate(filter)) is not None
 
@@ -85,6 +88,10 @@ def intersect(a: Filter, b: Filter) -> Predicate:
     Example:
         >>> intersect(("params", "cache"), DenyList("cache"))
         WithTag('params')
+
+    Args:
+        a: the filter, or a short form of one.
+        b: another one.
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
@@ -108,6 +115,10 @@ def union(a: Filter, b: Filter) -> Predicate:
     Example:
         >>> union("params", DenyList(("params", "cache")))
         DenyList('cache')
+
+    Args:
+        a: the filter, or a short form of one.
+        b: another one.
     """
     left, right = to_predicate(a), to_predicate(b)
     for one, other in ((left, right), (right, left)):
@@ -125,6 +136,10 @@ def subtract(a: Filter, b: Filter) -> Predicate:
     Example:
         >>> subtract(True, "intermediates")
         DenyList('intermediates')
+
+    Args:
+        a: the filter, or a short form of one.
+        b: another one.
     """
     return intersect(a, _complement(to_predicate(b)))
 

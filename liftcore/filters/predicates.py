@@ -43,7 +43,11 @@ class SubtreePredicate(abc.ABC):
 
     @abc.abstractmethod
     def decide(self, prefix: Path) -> bool | None:
-        """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited."""
+        """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited.
+
+        Args:
+            prefix: the first parts of the paths of these values; its first is the collection.
+        """
 
 
 # --- the classes ------------------------------------------------------------------------------------------------------
@@ -76,6 +80,9 @@ class WithTag(SubtreePredicate):
     """Matches the collection or stream `tag`, and a value whose own `tag` is that.
 
     A whole collection is decided by its name; see the top of `liftcore.filters`.
+
+    Args:
+        tag: the name of a collection or stream, or a tag.
     """
 
     tag: str
@@ -92,7 +99,11 @@ class WithTag(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OfType(SubtreePredicate):
-    """Matches values that are a `type`, or whose own `.type` is a subclass of it."""
+    """Matches values that are a `type`, or whose own `.type` is a subclass of it.
+
+    Args:
+        type: a class.
+    """
 
     type: type
 
@@ -156,7 +167,11 @@ class _Several(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class Any(_Several):
-    """Matches what one of the filters matches; with none given, nothing."""
+    """Matches what one of the filters matches; with none given, nothing.
+
+    Args:
+        *filters: filters, or short forms of them.
+    """
 
     decisive = True
 
@@ -166,7 +181,11 @@ class Any(_Several):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class All(_Several):
-    """Matches what all of the filters match; with none given, everything."""
+    """Matches what all of the filters match; with none given, everything.
+
+    Args:
+        *filters: filters, or short forms of them.
+    """
 
     decisive = False
 
@@ -176,7 +195,11 @@ class All(_Several):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class Not(SubtreePredicate):
-    """Matches what the filter does not match."""
+    """Matches what the filter does not match.
+
+    Args:
+        filter: the filter, or a short form of one.
+    """
 
     filter: Predicate
 
@@ -200,6 +223,9 @@ class DenyList(Not):
     Example:
         >>> matches_collection(DenyList("intermediates"), "params")
         True
+
+    Args:
+        filter: the filter, or a short form of one.
     """
 
     @property
@@ -214,6 +240,9 @@ def short_form(predicate: Predicate) -> str:
     Example:
         >>> short_form(Any("params", DenyList("cache")))
         "('params', DenyList('cache'))"
+
+    Args:
+        predicate: a predicate.
     """
     match predicate:
         case Everything():
@@ -238,6 +267,9 @@ def to_predicate(filter: Filter) -> Predicate:
     Example:
         >>> to_predicate(("params", PathContains("lora")))
         Any('params', PathContains('lora'))
+
+    Args:
+        filter: the filter, or a short form of one.
 
     Raises:
         InvalidFilterError: if `filter` is none of the forms listed at the top of `liftcore.filters`.
@@ -265,7 +297,12 @@ def to_predicate(filter: Filter) -> Predicate:
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:
-    """Returns `predicate`'s answer for all values under `prefix`, or `None` where they must be visited."""
+    """Returns `predicate`'s answer for all values under `prefix`, or `None` where they must be visited.
+
+    Args:
+        predicate: a predicate.
+        prefix: the first parts of the paths of these values; its first is the collection.
+    """
     return predicate.decide(prefix) if isinstance(predicate, SubtreePredicate) else None
 
 
@@ -288,5 +325,10 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
 
 
 def matches_stream(filter: Filter, name: str) -> bool:
-    """Says whether a filter takes the RNG stream `name`: its path is `(name,)` and its value `None`."""
+    """Says whether a filter takes the RNG stream `name`: its path is `(name,)` and its value `None`.
+
+    Args:
+        filter: the filter, or a short form of one.
+        name: the name of a stream.
+    """
     return bool(to_predicate(filter)((name,), None))

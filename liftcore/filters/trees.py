@@ -114,6 +114,9 @@ def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
     Example:
         >>> list(leaves_of({"params": {"dense": {"bias": 1}}}))
         [(('params', 'dense', 'bias'), 1)]
+
+    Args:
+        tree: variables as nested dicts.
     """
     return _leaves_below((), tree)
 
@@ -134,6 +137,9 @@ def merge(*trees: Variables) -> dict[str, typing.Any]:
     Example:
         >>> merge({"params": {"a": 1}}, {"params": {"b": 2}})
         {'params': {'a': 1, 'b': 2}}
+
+    Args:
+        *trees: variables as nested dicts.
     """
     given = [tree for tree in trees if tree]
     merged = dict(given[0]) if given else {}

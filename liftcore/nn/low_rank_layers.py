@@ -218,12 +218,20 @@ class LowRankEmbedding:
     promote_dtype: PromoteDtypeFn = field(pytree_node=False, default=promote_dtype)
 
     def lookup(self, indices: ArrayLike) -> Array:
-        """Of the vectors at integer indices, what the update adds: `(...)` to `(..., features)`."""
+        """Of the vectors at integer indices, what the update adds: `(...)` to `(..., features)`.
+
+        Args:
+            indices: integers, `(...)`.
+        """
         found, b = self.promote_dtype(Embedding(self.a).lookup(indices), self.b, dtype=self.dtype)
         return affine(found * self.scale, b)
 
     def attend(self, query: ArrayLike) -> Array:
-        """Of the inner products with all vectors, what it adds: `(..., features)` to `(..., num_embeddings)`."""
+        """Of the inner products with all vectors, what it adds: `(..., features)` to `(..., num_embeddings)`.
+
+        Args:
+            query: `(..., features)`.
+        """
         x, a, b = self.promote_dtype(query, self.a, self.b, dtype=self.dtype)
         return affine(affine(x, b.T) * self.scale, a.T)
 

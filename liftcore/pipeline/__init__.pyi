@@ -1,7 +1,7 @@
-from .changes import Changes, Record
+from .changes import Changes, Record, with_created, without_created
 from .outlining import outline
 from .packing import Lifter, Transform, keeping_lifter, lifter_of, pack, transformation
-from .splitting import Part, Prologue, Split, closure_convert, trace, with_created, without_created
+from .splitting import Part, Prologue, Split, closure_convert, trace
 from .stages import Layout
 from .use import Body, Use, Via, call_inside
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..scopes.scope import Scope
 from ..scopes.tree import Names, Node, Sown
 from ..typing import Path, PyTree
 
-__all__ = ["Changes", "Record", "record_of"]
+__all__ = ["Changes", "Record", "record_of", "with_created", "without_created"]
 
 
 class Changes(NamedTuple):
@@ -94,3 +94,27 @@ def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozense
         return
     for name, child in node.children.items():
         yield from _rewinds(child, (*path, name))
+
+
+def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
+    """Parts the outputs of a body into its initial values and the rest.
+
+    Args:
+        result: what the body returned.
+        groups: its output groups.
+    """
+    created = [group.created if isinstance(group, Changes) else [] for group in groups]
+    return created, (result, [group.values if isinstance(group, Changes) else group for group in groups])
+
+
+def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The inverse of `without_created`.
+
+    Args:
+        created: the initial values, one pytree for each output group.
+        result: what the body returned.
+        values: the last values, one pytree for each output group.
+    """
+    # A group of captured values has the empty list for its initial values; one of variables has a tuple of trees.
+    groups = (value if made == [] else Changes(value, made) for value, made in zip(values, created, strict=True))
+    return result, tuple(groups)

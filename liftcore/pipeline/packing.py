@@ -178,7 +178,12 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
 
 
 def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
-    """A function around a lifted one, of which `lifter_of` tells what it tells of that."""
+    """A function around a lifted one, of which `lifter_of` tells what it tells of that.
+
+    Args:
+        outside: the function around it.
+        lifted: the lifted function.
+    """
     origin = lifted.__dict__.get("__lifter__")
     if isinstance(origin, _Origin):
         outside.__dict__["__lifter__"] = origin.of(outside)

@@ -28,14 +28,14 @@ from .._compat import has_effect, is_tag
 from ..errors import LiftArgumentError
 from ..texts import path_text
 from ..typing import PyTree
-from .changes import Changes
+from .changes import with_created
 from .equations import Step, batches, cut, evaluate, needed, opened, pick, steps_of, variables_of
 from .previews import given_previews, previews_in
 
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["Part", "Prologue", "Split", "closure_convert", "trace", "with_created", "without_created"]
+__all__ = ["Part", "Prologue", "Split", "closure_convert", "trace"]
 
 
 class Split:
@@ -238,6 +238,10 @@ class Split:
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
         """Runs the rest of the body on initial values. It is pure: this is what goes under a JAX transformation.
 
+        Args:
+            created: the initial values, as `prologue` returned them.
+            *operands: those of the body.
+
         Returns:
             The result, and the last values of variables: one pytree for each output group.
         """
@@ -247,7 +251,13 @@ class Split:
     def join(
         self, created: Sequence[PyTree], result: PyTree, values: Sequence[PyTree]
     ) -> tuple[PyTree, tuple[Any, ...]]:
-        """What a transformation returns: the result and the output groups."""
+        """What a transformation returns: the result and the output groups.
+
+        Args:
+            created: the initial values, as `prologue` returned them.
+            result: what the remainder returned.
+            values: the last values, as the remainder returned them.
+        """
         return with_created(created[: len(values)], result, values)
 
     def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
@@ -581,19 +591,6 @@ def closure_convert(
         return bare.closed_over(consts).rest(None, (), *operands)[1]
 
     return converted, consts, split.outputs
-
-
-def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
-    """Parts the outputs of a body into its initial values and the rest."""
-    created = [group.created if isinstance(group, Changes) else [] for group in groups]
-    return created, (result, [group.values if isinstance(group, Changes) else group for group in groups])
-
-
-def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """The inverse of `without_created`."""
-    # A group of captured values has the empty list for its initial values; one of variables has a tuple of trees.
-    groups = (value if made == [] else Changes(value, made) for value, made in zip(values, created, strict=True))
-    return result, tuple(groups)
 
 
 def _is_none(value: Any) -> bool:

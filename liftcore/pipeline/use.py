@@ -18,10 +18,10 @@ from ..scopes.scope import Scope
 from ..scopes.tree import Sown
 from ..scopes.variable import Variable
 from ..typing import Filter, Path, PyTree
-from .changes import Changes, Record, record_of
+from .changes import Changes, Record, record_of, without_created
 from .checks import check_given, checked_output
 from .previews import tag_previews
-from .splitting import Split, trace, without_created
+from .splitting import Split, trace
 from .stages import Layout, is_scope, reconstruct, repack
 
 __all__ = ["Body", "Use", "Via", "call_inside"]
@@ -97,7 +97,11 @@ class Use:
         return self._unchanged
 
     def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
-        """Whether output groups are those that `unchanged` gave."""
+        """Whether output groups are those that `unchanged` gave.
+
+        Args:
+            groups: output groups.
+        """
         return groups is self._unchanged
 
     @property
@@ -299,6 +303,12 @@ class Body:
 
         What it drew, named and sown is appended to `use.records` while it is traced, since it can go through no JAX
         transformation; `commit` reads it there.
+
+        Args:
+            variable_groups: one group for each filter of variables.
+            rng_groups: one group for each filter of streams.
+            *args: positional arguments of the function, after the scopes.
+            **kwargs: its keyword arguments.
         """
         scopes = self.use.scope_fn(
             variable_groups, rng_groups, marked=self._marked, redrawn=self._redrawn, casts=self._casts
@@ -393,6 +403,12 @@ class Body:
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
     """Calls a function of the user's from another one that a lift made of it, which is called with scopes inside.
+
+    Args:
+        fn: the function of scopes.
+        scopes: the scopes inside.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
 
     Raises:
         LiftArgumentError: where the function cannot take what it is called with.

@@ -51,7 +51,13 @@ class Jitted:
         self._fn, self._lift, self._lifted, self._direct = fn, lift, lifted, direct
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """What the function returns.
+
+        Args:
+            scopes: one scope, or a pytree of them.
+            *args: the arguments, static ones included.
+            **kwargs: keyword arguments.
+        """
         run = self._direct(scopes)
         if run is not None:
             # Where there is no trace yet, or JAX cannot take an argument, the lift says more.
@@ -112,7 +118,12 @@ class LoweredJit:
         self.stage, self._finish = stage, finish
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The program as text; see `jax.stages.Lowered.as_text`."""
+        """The program as text; see `jax.stages.Lowered.as_text`.
+
+        Args:
+            dialect: such as "stablehlo" or "hlo"; by default the one of JAX.
+            debug_info: whether the text names the source of each operation.
+        """
         return str(self.stage.as_text(dialect, debug_info=debug_info))
 
     def cost_analysis(self) -> Any:
@@ -145,7 +156,13 @@ class CompiledJit:
         self.stage, self._lifted = stage, lifted
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """What the function returns.
+
+        Args:
+            scopes: one scope, or a pytree of them.
+            *args: the arguments, static ones included.
+            **kwargs: keyword arguments.
+        """
         return self._lifted(scopes, *args, **kwargs)
 
     def as_text(self) -> str:

@@ -45,21 +45,34 @@ NO_AXES: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True)
 class In:
-    """Variables that go in along an axis, and do not come out."""
+    """Variables that go in along an axis, and do not come out.
+
+    Args:
+        axis: the axis; None for one value that all share.
+    """
 
     axis: Axis
 
 
 @dataclasses.dataclass(frozen=True)
 class Out:
-    """Variables that come out along an axis, and do not go in."""
+    """Variables that come out along an axis, and do not go in.
+
+    Args:
+        axis: the axis; None for one value that all share.
+    """
 
     axis: Axis
 
 
 @dataclasses.dataclass(frozen=True)
 class InOut:
-    """Variables that go in along one axis and come out along another."""
+    """Variables that go in along one axis and come out along another.
+
+    Args:
+        in_axis: the axis on the way in; None for one value that all share.
+        out_axis: the axis on the way out; None for one value that all share.
+    """
 
     in_axis: Axis
     out_axis: Axis

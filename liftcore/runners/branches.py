@@ -16,8 +16,8 @@ import jax
 from .._compat import zeros
 from ..errors import LiftArgumentError
 from ..filters import leaves_of, merge
-from ..pipeline.changes import Changes
-from ..pipeline.splitting import Prologue, Split, trace, without_created
+from ..pipeline.changes import Changes, without_created
+from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.use import Body
 from ..scopes.tree import Sown
 from ..texts import path_text, types_text

@@ -26,8 +26,8 @@ import numpy as np
 
 from .._compat import closed_over, forget_calls
 from ..errors import ThreadError, name_of
-from ..pipeline.changes import Record
-from ..pipeline.splitting import Split, with_created, without_created
+from ..pipeline.changes import Record, with_created, without_created
+from ..pipeline.splitting import Split
 from ..pipeline.stages import Layout
 from ..pipeline.use import Use
 from ..scopes.observers import observers

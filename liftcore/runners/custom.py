@@ -20,7 +20,8 @@ import numpy as np
 
 from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..filters import leaves_of, merge
-from ..pipeline.splitting import Split, trace, without_created
+from ..pipeline.changes import without_created
+from ..pipeline.splitting import Split, trace
 from ..pipeline.use import Body
 from ..scopes.problems import wrong_function
 from ..texts import path_text, types_text

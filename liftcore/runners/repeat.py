@@ -16,8 +16,8 @@ import jax
 
 from ..errors import LiftArgumentError, LoopInvarianceError
 from ..filters import leaves_of
-from ..pipeline.changes import Changes
-from ..pipeline.splitting import Prologue, Split, trace, without_created
+from ..pipeline.changes import Changes, without_created
+from ..pipeline.splitting import Prologue, Split, trace
 from ..pipeline.use import Body
 from ..scopes.lifts import Advice
 from ..texts import names_of, path_text

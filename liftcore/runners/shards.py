@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
 from ..errors import LiftArgumentError, LoopInvarianceError
-from ..pipeline.splitting import Split, trace, without_created
+from ..pipeline.changes import without_created
+from ..pipeline.splitting import Split, trace
 from ..pipeline.use import Body
 from ..texts import path_text
 from ..typing import PyTree

@@ -1,21 +1,67 @@
-"""What is checked where a body declares a variable: that it is there, or may be made, and is what was asked for."""
+"""What a scope checks: when a body declares a variable, and before it is used, drawn from or written to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
 
 from .. import meta
+from .._compat import trace_state
+from ..typing import Path
 from ..values import shapes
 from . import problems
+from .tree import Tree
 
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["check_creatable", "check_known", "check_lifted", "check_one", "check_shape", "names_checked"]
+__all__ = ["Checking", "check_creatable", "check_known", "check_lifted", "check_one", "check_shape", "names_checked"]
+
+
+class Checking:
+    """The checks of a scope: that it has not ended, that it may change here, and that a variable may be written."""
+
+    __slots__ = ()
+
+    path: Path
+    tree: Tree
+    _ended: bool
+
+    def check_valid(self) -> None:
+        """Checks that the scope has not ended."""
+        if self._ended or not self.tree.alive:
+            raise problems.ended(cast("Scope", self))
+
+    def check_live(self, act: str, *names: str) -> None:
+        """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
+        if self._ended or not self.tree.alive:
+            raise problems.ended(cast("Scope", self))
+        tree = self.tree
+        if (tree.lifts and tree.running_lift) or not trace_state() == tree.trace:  # `!=` would take longer than `==`
+            raise problems.raw_transformed(cast("Scope", self), f'{act} "{"/".join(names)}"')
+        if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
+            raise problems.two_threads(cast("Scope", self), f'{act} "{"/".join(names)}"')
+
+    def check_put(self, collection: str, name: str, value: Any) -> None:
+        """Checks that a value may be written here."""
+        if isinstance(value, Mapping):
+            check_one(cast("Scope", self), collection, name)
+        self.check_writable(collection, name, value, "written")
+
+    def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
+        """Checks that the collection, or the variable, is mutable."""
+        decided, path = self.tree.writable(collection), (collection, *self.path, name)
+        if not decided and not (decided is None and self.tree.mutable(path, value)):
+            inside = self.tree.without_output(path, value)
+            if inside is not None:
+                raise problems.not_taken(cast("Scope", self), collection, name, inside, done)
+            raise problems.immutable(cast("Scope", self), collection, name)
+        if done == "created" and not self.tree.creates:
+            raise problems.creates_nothing(cast("Scope", self), collection, name)
 
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:

@@ -111,7 +111,11 @@ class Advice(NamedTuple):
         return self._replace(into=into, out=out, rngs=rngs, captured="stacked on a new axis 0")
 
     def listing(self, variable_axes: Mapping[Any, Any]) -> Advice:
-        """The same where the argument `variable_axes` was given: the line to write then lists what it has already."""
+        """The same where the argument `variable_axes` was given: the line to write then lists what it has already.
+
+        Args:
+            variable_axes: the argument as it was given.
+        """
         names = [_quoted(filter) for filter in variable_axes]
         if not names or None in names or not all(isinstance(axis, int | None) for axis in variable_axes.values()):
             return self

@@ -31,7 +31,12 @@ class Naming:
     _first_free: dict[str, int] | None  # for each prefix of `default_name` a number below which all are taken
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
-        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given)."""
+        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given).
+
+        Args:
+            name: the name.
+            collection: the collection to look in; by default all, and the names of scopes.
+        """
         if self._adopted:
             self._unpack()
         held = self._reserved.get(name)
@@ -41,6 +46,10 @@ class Naming:
         """Takes a name for a scope, or for a variable of a collection.
 
         The body of a lift may declare a variable that was declared outside before: it is that one.
+
+        Args:
+            name: the name.
+            collection: the collection that the name is in; None for that of a scope.
 
         Raises:
             NameInUseError: where it is taken.
@@ -162,7 +171,11 @@ class Naming:
         return number
 
     def default_name(self, prefix: str) -> str:
-        """The first of `{prefix}0`, `{prefix}1`, … that is free."""
+        """The first of `{prefix}0`, `{prefix}1`, … that is free.
+
+        Args:
+            prefix: what the name begins with; a number follows.
+        """
         if self._first_free is None or self._shared:  # who shares the names may have given some back
             self._first_free = {}
         index = self._first_free.get(prefix, 0)

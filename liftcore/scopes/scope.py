@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from threading import get_ident
 from types import FunctionType, MappingProxyType
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from ..filters import partition, to_predicate
 from ..typing import Collection, Filter, Path, RNGs, Variables
 from ..values import cast, copied, unwrapped, wrapped
 from . import problems
-from .declaring import check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
+from .declaring import Checking, check_creatable, check_known, check_lifted, check_one, check_shape, names_checked
 from .naming import Naming
 from .tree import Node, Sown, Tree
 from .variable import Variable
@@ -36,7 +35,7 @@ _new = object.__new__
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-class Scope(Naming):
+class Scope(Checking, Naming):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
     `init` and `apply` make the root scope of a model, `push` and `child` the scopes below, and lifts their own. The
@@ -253,11 +252,19 @@ class Scope(Naming):
         return {name: copied(found, empty=True) for name, found in trees[0].items()}
 
     def is_mutable_collection(self, collection: str) -> bool:
-        """Whether variables of a collection may be written here."""
+        """Whether variables of a collection may be written here.
+
+        Args:
+            collection: its name.
+        """
         return self.tree.writable(collection) is not False
 
     def is_collection_empty(self, collection: str) -> bool:
-        """Whether a collection holds nothing in the whole tree."""
+        """Whether a collection holds nothing in the whole tree.
+
+        Args:
+            collection: its name.
+        """
         return not self.tree.variables.get(collection)
 
     def is_initializing(self) -> bool:
@@ -266,6 +273,10 @@ class Scope(Naming):
 
     def has_variable(self, collection: str, name: str) -> bool:
         """Whether a variable exists here.
+
+        Args:
+            collection: the name of its collection.
+            name: its name.
 
         Raises:
             UnliftedCollectionError: inside a lift, where it exists outside only.
@@ -278,6 +289,11 @@ class Scope(Naming):
 
     def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
         """The value of a variable, or `default` where there is none.
+
+        Args:
+            collection: the name of its collection.
+            name: its name.
+            default: what is returned where there is none.
 
         Raises:
             UnliftedCollectionError: inside a lift, where it exists outside only.
@@ -293,6 +309,11 @@ class Scope(Naming):
 
     def put_variable(self, collection: str, name: str, value: Any) -> None:
         """Writes a variable.
+
+        Args:
+            collection: the name of its collection.
+            name: its name.
+            value: the new value, a pytree.
 
         Raises:
             ModifyScopeVariableError: where the collection is immutable.
@@ -483,11 +504,18 @@ class Scope(Naming):
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def has_rng(self, name: str) -> bool:
-        """Whether an RNG stream of that name was given, and may be drawn from here."""
+        """Whether an RNG stream of that name was given, and may be drawn from here.
+
+        Args:
+            name: the name of the stream.
+        """
         return name in self.tree.rngs
 
     def make_rng(self, name: str = rng.DEFAULT) -> Any:
         """The next key of an RNG stream; of `params`, where one of that name was never given.
+
+        Args:
+            name: the name of the stream.
 
         Raises:
             InvalidRngError: where neither was given.
@@ -564,37 +592,3 @@ class Scope(Naming):
             for changed in (self.tree.written, self.tree.created):
                 for path in [path for path in changed if path[: len(place)] == place]:
                     del changed[path]
-
-    # -- checks ------------------------------------------------------------------------------------------------------
-
-    def check_valid(self) -> None:
-        """Checks that the scope has not ended."""
-        if self._ended or not self.tree.alive:
-            raise problems.ended(self)
-
-    def check_live(self, act: str, *names: str) -> None:
-        """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
-        if self._ended or not self.tree.alive:
-            raise problems.ended(self)
-        tree = self.tree
-        if (tree.lifts and tree.running_lift) or not trace_state() == tree.trace:  # `!=` would take longer than `==`
-            raise problems.raw_transformed(self, f'{act} "{"/".join(names)}"')
-        if (tree.thread != get_ident() or tree.reads) and not tree.may_change():
-            raise problems.two_threads(self, f'{act} "{"/".join(names)}"')
-
-    def check_put(self, collection: str, name: str, value: Any) -> None:
-        """Checks that a value may be written here."""
-        if isinstance(value, Mapping):
-            check_one(self, collection, name)
-        self.check_writable(collection, name, value, "written")
-
-    def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
-        """Checks that the collection, or the variable, is mutable."""
-        decided, path = self.tree.writable(collection), (collection, *self.path, name)
-        if not decided and not (decided is None and self.tree.mutable(path, value)):
-            inside = self.tree.without_output(path, value)
-            if inside is not None:
-                raise problems.not_taken(self, collection, name, inside, done)
-            raise problems.immutable(self, collection, name)
-        if done == "created" and not self.tree.creates:
-            raise problems.creates_nothing(self, collection, name)

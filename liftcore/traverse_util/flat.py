@@ -101,6 +101,10 @@ def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any,
     Example:
         >>> path_aware_map(lambda path, x: -x if "bias" in path else x, {"dense": {"kernel": 1, "bias": 2}})
         {'dense': {'kernel': 1, 'bias': -2}}
+
+    Args:
+        fn: called as `fn(path, value)`, where `path` is a tuple of keys.
+        tree: nested dicts.
     """
     flat = flatten_dict(tree, keep_empty_nodes=True)
     return unflatten_dict({path: leaf if leaf is empty_node else fn(path, leaf) for path, leaf in flat.items()})

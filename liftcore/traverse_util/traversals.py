@@ -87,11 +87,19 @@ class Traversal(abc.ABC):
         return self.update(lambda _: next(left), inputs)
 
     def compose(self, other: Traversal) -> Traversal:
-        """The places of another traversal in each of these."""
+        """The places of another traversal in each of these.
+
+        Args:
+            other: the traversal to follow from each place.
+        """
         return TraverseCompose(self, other)
 
     def merge(self, *traversals: Traversal) -> Traversal:
-        """In each of these places, those of several traversals, one after the other."""
+        """In each of these places, those of several traversals, one after the other.
+
+        Args:
+            *traversals: the traversals, one after another.
+        """
         return self.compose(TraverseMerge(*traversals))
 
     def each(self) -> Traversal:
@@ -103,7 +111,11 @@ class Traversal(abc.ABC):
         return self.compose(TraverseTree())
 
     def filter(self, fn: Callable[[Any], bool]) -> Traversal:
-        """Those of these places whose value a function says true of."""
+        """Those of these places whose value a function says true of.
+
+        Args:
+            fn: called with each value; says whether to keep the place.
+        """
         return self.compose(TraverseFilter(fn))
 
     def __getitem__(self, key: Any) -> Traversal:
@@ -241,7 +253,12 @@ class ModelParamTraversal(Traversal):
         self._filter_fn = filter_fn
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places; `inputs` is nested dicts."""
+        """A copy with new values in these places; `inputs` is nested dicts.
+
+        Args:
+            fn: called with each value; returns the new one.
+            inputs: nested dicts.
+        """
 
         def new(path: tuple[Any, ...], value: Any) -> Any:
             return fn(value) if self._filter_fn(f"/{'/'.join(map(str, path))}", value) else value

@@ -43,6 +43,9 @@ def compact(fun: F) -> F:
         ...         return x * self.param("scale", jax.nn.initializers.ones, x.shape)
         >>> Scale().init(jax.random.key(0), jax.numpy.zeros(2))
         {'params': {'scale': Array([1., 1.], dtype=float32)}}
+
+    Args:
+        fun: the method.
     """
     _check_method(fun)
     fun.compact = True  # type: ignore[attr-defined]
@@ -60,6 +63,9 @@ def nowrap(fun: F) -> F:
         ...         return "plain"
         >>> Block().norm()
         'plain'
+
+    Args:
+        fun: the method.
     """
     fun.nowrap = True  # type: ignore[attr-defined]
     return fun
@@ -84,6 +90,9 @@ def compact_name_scope(fun: F) -> F:
         >>> variables = Autoencoder().init(jax.random.key(0), jax.numpy.ones(3))
         >>> {name: list(below) for name, below in variables["params"].items()}
         {'encode': ['Dense_0'], 'decode': ['Dense_0']}
+
+    Args:
+        fun: the method.
     """
     _check_method(fun)
     fun.compact_name_scope = True  # type: ignore[attr-defined]

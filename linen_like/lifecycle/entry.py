@@ -61,7 +61,15 @@ def init_with_output(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """The pure function `(rngs, *args, **kwargs) -> (output, variables)` for when nothing exists yet; see `apply`."""
+    """The pure function `(rngs, *args, **kwargs) -> (output, variables)` for when nothing exists yet; see `apply`.
+
+    Args:
+        fn: called as `fn(module, *args, **kwargs)`.
+        module: the module.
+        mutable: a filter of what is returned; by default all but `intermediates`.
+        capture_intermediates: whether to keep what each `__call__` returns; or a filter `(module, method name)
+            -> bool`.
+    """
     return liftcore.init(*on_scope(fn, module, mutable, capture_intermediates))
 
 
@@ -71,7 +79,15 @@ def init(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """The pure function `(rngs, *args, **kwargs) -> variables` for when nothing exists yet; see `apply`."""
+    """The pure function `(rngs, *args, **kwargs) -> variables` for when nothing exists yet; see `apply`.
+
+    Args:
+        fn: called as `fn(module, *args, **kwargs)`.
+        module: the module.
+        mutable: a filter of what is returned; by default all but `intermediates`.
+        capture_intermediates: whether to keep what each `__call__` returns; or a filter `(module, method name)
+            -> bool`.
+    """
     initialized = init_with_output(fn, module, mutable, capture_intermediates)
 
     @functools.wraps(fn)

@@ -117,6 +117,9 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
         ...     without = text()
         >>> "head" in without, "head" in text()
         (False, True)
+
+    Args:
+        enable: whether they do.
     """
     before = context.names_calls
     context.names_calls = enable

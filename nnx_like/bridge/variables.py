@@ -94,7 +94,12 @@ class NNXMeta(AxisMetadata):
 
     @classmethod
     def tree_unflatten(cls, static: Any, children: Any) -> NNXMeta:
-        """Returns a box made of its parts."""
+        """Returns a box made of its parts.
+
+        Args:
+            static: what is not traced.
+            children: what is.
+        """
         return cls(static[0], next(iter(children)), static[1].metadata)
 
     def __repr__(self) -> str:

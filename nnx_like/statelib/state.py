@@ -337,6 +337,9 @@ def state_over(mapping: dict[Any, Any]) -> State:
         >>> raw = {"a": {"b": 1}}
         >>> state_over(raw).raw_mapping is raw
         True
+
+    Args:
+        mapping: nested dicts with the leaves of a state.
     """
     return tree_over(State, mapping)
 

@@ -112,6 +112,7 @@ class Optimizer(Pytree, Generic[M]):
     Args:
         model: an object, or a state; the optimizer does not keep it.
         tx: an optax transformation.
+        *positional: an error, since `wrt` is given by name.
         wrt: a filter for the variables to train, usually `nnx.Param`. It must be the filter of the gradients.
 
     Attributes:

@@ -183,7 +183,7 @@ MUTANTS = (
         ("core/test_scope.py", "core/test_entry.py"),
     ),
     Mutant(
-        "scopes/scope.py",
+        "scopes/declaring.py",
         "if not decided and not (decided is None and self.tree.mutable(path, value)):",
         "if decided is False and not self.tree.mutable(path, value):",
         "a filter that looks at single variables lets all of them be written",
