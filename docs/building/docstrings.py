@@ -223,6 +223,9 @@ def _with_fields(one: griffe.Class, sections: list[Any]) -> list[Any]:
             place = len(kept) if place is None else place
             explained |= {name: item.description for item in section.value for name in _names(item)}
             section.value = [item for item in section.value if not set(_names(item)) & set(parameters)]
+            for item in section.value:
+                if not any(item.name in getattr(base, "__annotations__", ()) for base in mro):
+                    item.annotation = _property_type(one, item.name)  # of `a, b = c, d` griffe takes one for all
         if section.value:
             kept.append(section)
     items = []
@@ -249,6 +252,11 @@ def _item(parameter: griffe.Parameter, text: str) -> griffe.DocstringParameter:
 
 def _names(item: Any) -> list[str]:
     return [name.strip().lstrip("*") for name in item.name.split(",")]
+
+
+def _property_type(one: griffe.Class, name: str) -> Any:
+    found = one.all_members.get(name)
+    return found.annotation if found is not None and "property" in found.labels else None
 
 
 def _mro(one: griffe.Class) -> list[type]:
