@@ -119,7 +119,7 @@ def _room(where: str, longest: int, bucket: int, size: int, max_length: int | No
             f"Shorten the prompts, pass `max_new_tokens={max(max_length - longest + 1, 1)}`, or let the model see "
             f"more: `max_length={max(needed, bucket)}`.",
         )
-    return max_length
+    return max(max_length, 2)  # inputs of one position would be a step, which makes no cache
 
 
 def _check_model(where: str, module: Any, variables: Any) -> None:

@@ -98,6 +98,8 @@ def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarr
             f"expected {kind} as {name}, or one for each of {batch} examples, given {shown(given)}.",
             f"Pass `{name}=1`, or an array of shape ({batch},), outside `jax.jit`.",
         )
+    if dtype == np.int32:
+        found = found.astype(np.int64).clip(-1, _ALL)
     return np.broadcast_to(found.astype(dtype), (batch,))
 
 
@@ -147,10 +149,10 @@ def _is_key(key: Any) -> bool:
 
 def _stops(where: str, stop_tokens: Any) -> np.ndarray[Any, Any]:
     found = np.asarray(list(stop_tokens) if np.ndim(stop_tokens) else [stop_tokens])
-    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0):
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() > _ALL):
         raise LiftArgumentError(
             where,
-            f"expected tokens, integers from 0, as stop_tokens, given {shown(stop_tokens)}.",
+            f"expected tokens, integers from 0 to {_ALL}, as stop_tokens, given {shown(stop_tokens)}.",
             "Pass a list of them: `stop_tokens=[0]`.",
         )
     padded = np.full(-(-max(found.size, 1) // _STOPS) * _STOPS, -1, np.int32)

@@ -13,6 +13,7 @@ from ..typing import ArrayLike
 __all__ = ["Prompts", "make_prompts"]
 
 _SMALLEST = 16
+_LARGEST = np.iinfo(np.int32).max
 
 
 class Prompts(NamedTuple):
@@ -83,13 +84,13 @@ def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
     if lengths is not None:
         rows = _cut(where, rows, np.asarray(lengths))
     for i, row in enumerate(rows):
-        if not row.size or not np.issubdtype(row.dtype, np.integer) or row.min() < 0:
+        if not row.size or not np.issubdtype(row.dtype, np.integer) or row.min() < 0 or row.max() > _LARGEST:
             what = "is empty" if not row.size else f"has the dtype {row.dtype}"
             if row.size and np.issubdtype(row.dtype, np.integer):
-                what = f"has a negative token, {row.min()}"
+                what = f"has the token {row.min() if row.min() < 0 else row.max()}"
             raise LiftArgumentError(
                 where,
-                f"prompt {i} {what}, and a prompt is one token or more, each an integer from 0.",
+                f"prompt {i} {what}, and a prompt is one token or more, each an integer from 0 to {_LARGEST}.",
                 "Begin each with a token, such as that for the start of a text; pass tokens as integers, "
                 "`tokens.astype(int)`, and lengths where some are padding.",
             )

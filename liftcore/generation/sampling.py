@@ -33,7 +33,7 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
     """
     logits = jnp.asarray(logits)
     order = jnp.argsort(logits, axis=-1, stable=True, descending=True)
-    ranked = jnp.take_along_axis(logits, order, -1)
+    ranked = jnp.take_along_axis(_wide(logits), order, -1)
     is_kept = jnp.ones(logits.shape, bool)
     if top_k is not None:
         is_kept &= jnp.arange(logits.shape[-1]) < jnp.expand_dims(jnp.asarray(top_k), -1)
@@ -93,10 +93,17 @@ def sample_tokens(
     draws = temperature > 0
 
     def drawn() -> Array:
-        scaled = logits / jnp.where(draws, temperature, 1)[:, None].astype(logits.dtype)
+        # The greatest one becomes 0, which stays finite however small the temperature is.
+        scaled = _wide(logits) - _wide(logits).max(-1, keepdims=True)
+        scaled = scaled / jnp.where(draws, temperature, 1)[:, None].astype(scaled.dtype)
         is_limited = jnp.any(draws & ((top_k < vocabulary) | (top_p < 1)))
         scaled = lax.cond(is_limited, lambda: filter_logits(scaled, top_k, top_p), lambda: scaled)
         return jax.vmap(jax.random.categorical)(keys, scaled)
 
     likeliest = jnp.argmax(logits, -1)
     return jnp.where(draws, lax.cond(jnp.any(draws), drawn, lambda: likeliest), likeliest).astype(jnp.int32)
+
+
+def _wide(logits: Array) -> Array:
+    """Logits of dtype float32 at least: a sum of thousands of probabilities needs more than 16 bits."""
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

@@ -177,6 +177,13 @@ def test_a_default_bucket_is_a_power_of_two_and_the_model_is_traced_once_for_it(
     assert len(traced) <= 8  # JAX may trace the body of a loop twice
 
 
+def test_numbers_beyond_32_bits_and_rooms_for_one_position(variables: Any) -> None:
+    some = {"max_new_tokens": 3, "key": KEY}
+    same(generate(MODEL, variables, [[1]], top_k=2**32, **some), generate(MODEL, variables, [[1]], **some))
+    whole = generate(MODEL, variables, [[1]], max_new_tokens=1)
+    same(generate(MODEL, variables, [[1]], max_new_tokens=1, max_length=1), whole)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +194,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": []}, "expected prompts of shape (batch, length)"),
     ({"prompt": "a text"}, "expected prompts of shape (batch, length)"),
     ({"prompt": np.ones((2, 3))}, "prompt 0 has the dtype float64"),
-    ({"prompt": [[1, -1]]}, "prompt 0 has a negative token, -1"),
+    ({"prompt": [[1, -1]]}, "prompt 0 has the token -1"),
+    ({"prompt": [[1], [2**32]]}, "prompt 1 has the token 4294967296, and"),
     ({"lengths": [4, 1]}, "lengths are [4, 1], for prompts of shape (2, 2)"),
     ({"lengths": [1]}, "lengths are [1]"),
     ({"prompt": [[1], [1, 2]], "lengths": [1, 1]}, "leave lengths out for a list of lists"),
@@ -206,8 +214,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 1.5, "key": KEY}, "top_p is 1.5"),
     ({"key": 3}, "expected a key, or one for each of 2 examples, given 3"),
     ({"key": jax.random.split(KEY, 3)}, "`jax.random.split(key, 2)`"),
-    ({"stop_tokens": ["a"]}, "expected tokens, integers from 0, as stop_tokens"),
-    ({"stop_tokens": [-1]}, "expected tokens, integers from 0, as stop_tokens"),
+    ({"stop_tokens": ["a"]}, "expected tokens, integers from 0 to 2147483647, as stop_tokens"),
+    ({"stop_tokens": [-1]}, "as stop_tokens, given [-1]"),
+    ({"stop_tokens": [2**32]}, "as stop_tokens, given [4294967296]"),
     ({"module": MODEL.clone(decode=False)}, "no cache to decode with, a `cache_index` in the collection `cache`. Make"),
     ({"module": 3}, "expected a module, an object with `apply`, or a function of a scope, given 3"),
     ({"variables": [1]}, "expected variables, a dict of collections"),

@@ -68,6 +68,22 @@ def test_temperature_zero_takes_the_most_probable_token_of_that_example() -> Non
     np.testing.assert_array_equal(sample_tokens(LOGITS, KEYS, top_k=1), LOGITS.argmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("temperature", [1e-5, 1e-20, 2e-38, 1e-45])
+def test_the_smallest_temperatures_take_the_most_probable_token(temperature: float, dtype: Any) -> None:
+    logits = jnp.array([[10.0, 20.0, 5.0, 18.0]] * 4, dtype)
+    for limits in ({}, {"top_k": 2}, {"top_p": 0.5}):
+        assert (sample_tokens(logits, KEYS, temperature, **limits) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_probabilities_of_half_precision_are_summed_up_in_more(dtype: Any) -> None:
+    logits = (3 * jax.random.normal(KEYS[0], (1, 20_000))).astype(dtype)
+    kept = filter_logits(logits, top_p=0.99)
+    assert kept.dtype == dtype
+    np.testing.assert_array_equal(kept, filter_logits(logits.astype(jnp.float32), top_p=0.99).astype(dtype))
+
+
 def test_a_draw_does_not_depend_on_the_batch() -> None:
     every = sample_tokens(LOGITS, KEYS, 2.0, 5, 0.95)
     for i in range(4):
