@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..errors import CarryTypeError, LiftArgumentError
 from ..filters import leaves_of, merge
 from ..pipeline.use import Body
-from ..texts import ArrayType, path_text
+from ..texts import ArrayType, names_of, path_text
 from ..typing import Path, PyTree
 from ..values import Whole, unwrapped, wrapped
 
@@ -49,6 +49,7 @@ class LoopState(NamedTuple):
             LiftArgumentError: where a variable was created in a lift that does not tell what it begins with.
         """
         carried = select(self.carried, after.carried)
+        _check_names(body.where, carried, after.carried)
         check_carry(body.where, "carried variable ", carried, after.carried)
         check_carry(body.where, "carry", self.carry, after.carry)
         check_separate(body, carried)
@@ -153,6 +154,20 @@ def _promoted_dtype(old: Any, new: Any) -> Any:
         return None
     number = next(kind for kind in (int, float, complex) if old.dtype == jnp.result_type(kind))  # as what it began
     return jnp.result_type(number, new.dtype)
+
+
+def _check_names(where: str, before: PyTree, after: PyTree) -> None:
+    """Checks that a loop makes no new variable of those that it carries, as a module that sows does."""
+    new = sorted(set(names_of(after)) - set(names_of(before)))
+    if not new:
+        return
+    collection = new[0].split("/")[0]
+    raise CarryTypeError(
+        where,
+        f"carried variables are made that did not go in: {', '.join(new)}.",
+        "Create them before the loop. What a scan makes in each iteration it can stack: "
+        f'`variable_axes={{"{collection}": Out(0)}}`.',
+    )
 
 
 def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import AxisSizeError, LiftArgumentError, check_function, shown
+from ..errors import AxisSizeError, CarryTypeError, LiftArgumentError, check_function, shown
 from ..filters import Any as AnyOf
+from ..filters import DenyList, to_predicate
 from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
-from ..runners.axes import broadcast, flatten_axes
+from ..runners.axes import Out, broadcast, flatten_axes
 from ..typing import Filter, InOutAxes, PyTree
 
 __all__ = ["accumulate_gradients"]
@@ -29,6 +30,7 @@ def accumulate_gradients(
     *,
     wrt: Filter = "params",
     in_axes: InOutAxes = 0,
+    stacked: Filter = "intermediates",
 ) -> Callable[..., Any]:
     """`liftcore.value_and_grad` over a batch in parts: the mean of the values and of the gradients of its microbatches.
 
@@ -59,6 +61,8 @@ def accumulate_gradients(
         in_axes: for each argument after the scopes its batch axis, or None for an argument that all microbatches
             share; a pytree prefix. Microbatch `i` has the batch elements `i`, `i + steps`, `i + 2 * steps`, …: of a
             batch that is spread over devices each one keeps a part of every microbatch. Keyword arguments are shared.
+        stacked: a filter of variables that each microbatch makes anew, such as those that a module sows. They come out
+            stacked on a new first axis.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the value and the gradients, `{collection: {module: {name:
@@ -87,7 +91,8 @@ def accumulate_gradients(
         length=steps,
         in_axes=(0, broadcast, broadcast, broadcast),
         variable_broadcast=AnyOf("params", wrt),
-        variable_carry=True,
+        variable_carry=DenyList(stacked),
+        variable_axes={to_predicate(stacked): Out(0)},
         split_rngs={"params": False, ...: True},
     )
 
@@ -96,7 +101,13 @@ def accumulate_gradients(
         sliced, whole = batch.parted(args, steps)
         types, _ = eval_shape(part)(scopes, batch, [leaf[0] for leaf in sliced], whole, kwargs)
         zero = jax.tree.map(_zero, types)
-        sums, aux = over_all(scopes, zero, sliced, batch, whole, kwargs)
+        try:
+            sums, aux = over_all(scopes, zero, sliced, batch, whole, kwargs)
+        except CarryTypeError as error:
+            error.add_note(
+                "What microbatches make anew comes out of `accumulate_gradients(…, stacked=collection)`."
+            )
+            raise
         value, grads = jax.tree.map(lambda total, kind: (total / steps).astype(kind.dtype), sums, types)
         return ((value, aux) if has_aux else value), grads
 

@@ -12,7 +12,7 @@ import pytest
 
 import liftcore
 import linen_like as nn
-from liftcore.errors import AxisSizeError, LiftArgumentError
+from liftcore.errors import AxisSizeError, CarryTypeError, LiftArgumentError
 from liftcore.filters import PathContains
 from liftcore.training import TrainState, accumulate_gradients, per_example_gradients
 
@@ -130,6 +130,26 @@ def test_what_else_a_function_returns_is_stacked() -> None:
     assert close(aux["y"].swapaxes(0, 1).reshape(8, 1), expected)
     (value, aux), _ = liftcore.apply(per_example_gradients(with_aux, has_aux=True))(PARAMS, X)
     assert close((value[:, None], aux["y"]), (expected, expected))
+
+
+def test_what_microbatches_sow_is_stacked() -> None:
+    def sowing(scope: Any, x: Any) -> Any:
+        scope.put_variable("intermediates", "inputs", x)
+        scope.put_variable("losses", "norm", (x**2).sum())
+        return loss(scope, x)
+
+    def run(**kwargs: Any) -> Any:
+        fn = accumulate_gradients(sowing, 2, **kwargs)
+        return liftcore.apply(fn, mutable=["batch_stats", "intermediates", "losses"])(VARIABLES, X, rngs=RNGS)
+
+    (_, grads), mutated = run(stacked=["intermediates", "losses"])
+    assert jnp.array_equal(mutated["intermediates"]["inputs"], jnp.stack([X[::2], X[1::2]]))
+    assert mutated["losses"]["norm"].shape == (2,)
+    plain, _ = liftcore.apply(accumulate_gradients(loss, 2), mutable=["batch_stats"])(VARIABLES, X, rngs=RNGS)
+    assert close(grads, plain[1])
+    with pytest.raises(CarryTypeError, match="made that did not go in: losses/norm") as error:
+        run()
+    assert "stacked=" in "".join(error.value.__notes__)
 
 
 def test_a_filter_chooses_the_gradients() -> None:
