@@ -106,6 +106,7 @@ class OrbaxCheckpoints:
         sign = -1 if self._mode == "min" else 1
         metrics: dict[int, Any] = {step: self._open(writes=False).metrics(step) or {} for step in self.steps()}
         found = {step: sign * value[self._metric] for step, value in metrics.items() if self._metric in value}
+        found = {step: value for step, value in found.items() if not math.isnan(value)}  # of a run that diverged
         return max(found, key=lambda step: (found[step], step), default=None)
 
     # --- saving -------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class OrbaxCheckpoints:
         Args:
             step: the step, after all that were saved.
             tree: anything that `to_state_dict` takes apart. Arrays may be changed, or donated, as soon as this returns.
-            metrics: numbers by name. A step without the metric is never one of the best.
+            metrics: numbers by name. A step without the metric, or with NaN for it, is never one of the best.
 
         Raises:
             LiftArgumentError: if the step, or a later one, is there.
@@ -330,7 +331,9 @@ class OrbaxCheckpoints:
         return policies.AnyPreservationPolicy(kept)
 
     def _value_of(self, metrics: Mapping[str, float]) -> float:
-        return metrics.get(self._metric, math.inf if self._mode == "min" else -math.inf)
+        worst = math.inf if self._mode == "min" else -math.inf
+        value = metrics.get(self._metric, worst)
+        return worst if math.isnan(value) else value  # NaN, which has no order, would spoil that of the others
 
 
 def _at_least(least: int, value: Any) -> bool:

@@ -209,6 +209,14 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path, mode: Any, kept: list[in
     assert OrbaxCheckpoints(tmp_path, metric="score", mode=mode).best_step() == best
 
 
+@pytest.mark.parametrize(("mode", "best"), [("min", 0), ("max", 3)])
+def test_a_run_that_diverges_keeps_its_best_step(tmp_path: Path, mode: Any, best: int) -> None:
+    with OrbaxCheckpoints(tmp_path, keep=1, best=1, mode=mode, asynchronous=False) as checkpoints:
+        for step, loss in enumerate([1.0, np.nan, np.nan, 3.0, np.nan, np.nan]):
+            checkpoints.save(step, {"a": np.ones(1)}, metrics={"loss": loss})
+        assert (checkpoints.steps(), checkpoints.best_step()) == ([best, 5], best)
+
+
 def test_steps_that_cannot_be_saved_or_are_not_there(tmp_path: Path) -> None:
     checkpoints = OrbaxCheckpoints(tmp_path / "new")
     assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best_step()) == ([], None, None)
