@@ -99,7 +99,12 @@ def _same(target: Any, saved: Any, loose: bool) -> bool:
     """Whether two dtypes are the same or, where one is a number of Python, of one kind."""
     if loose:
         return _kind(target) == _kind(saved) and _fits(target, saved)
-    return bool(target.dtype == saved.dtype)
+    return bool(_native(target.dtype) == _native(saved.dtype))
+
+
+def _native(dtype: Any) -> Any:
+    """A dtype in the byte order of the machine, in which all is saved."""
+    return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
 
 
 _KINDS = ((bool, np.bool_), (int, np.integer), (float, np.floating), (complex, np.complexfloating))

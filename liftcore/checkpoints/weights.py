@@ -57,7 +57,7 @@ def load_weights(
 
     Raises:
         SerializationError: if something is left over or does not fit.
-        LiftArgumentError: if two names or two rules go to one path.
+        LiftArgumentError: if two names or two rules go to one path, or one below the other.
     """
     where = "load_weights"
     groups, unused, problems = grouped(foreign, rules)
@@ -143,6 +143,12 @@ def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:
                 names = f"{other.rows[0][0]} and {group.rows[0][0]}"
                 what = f"{names} go there both, by the {other.rule} and the {group.rule}."
                 raise LiftArgumentError(f"{where}, {path}", what, "Give one of them another path, or None.")
+    for path, group in known.items():
+        parts = path.split("/")
+        above = next((one for count in range(1, len(parts)) if (one := "/".join(parts[:count])) in known), None)
+        if above is not None:
+            what = f"{group.rows[0][0]} goes below {above}, where {known[above].rows[0][0]} goes."
+            raise LiftArgumentError(f"{where}, {path}", what, "A path has an array or names below it; change a rule.")
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -250,6 +256,8 @@ def _unchanged(rule: WeightRule, array: Any) -> Any:
 def _unrow(rule: WeightRule, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """What the paths give to each name of one layer."""
     if rule.axis is None:
+        if not all(np.array_equal(array, arrays[0], equal_nan=array.dtype.kind in "fc") for array in arrays):
+            raise ValueError("there is one array for all of them, and their numbers differ")
         return [arrays[0]]
     whole = np.concatenate(arrays, rule.axis) if len(arrays) > 1 else arrays[0]
     if len(shapes) == 1:

@@ -160,6 +160,9 @@ def test_a_leaf_comes_back_as_what_the_target_has_there():
     assert new["sharded"].sharding == new["shape_on_mesh"].sharding == sharding
     for array in new.values():
         np.testing.assert_array_equal(array, value)
+    swapped = match_state(np.zeros(4, ">f4"), value)
+    np.testing.assert_array_equal(swapped, value)
+    assert swapped.dtype == np.dtype(">f4")
 
 
 @pytest.mark.parametrize("committed", [False, True])

@@ -254,12 +254,17 @@ def test_two_names_for_one_path_are_an_error() -> None:
         load_weights({"a": QKV, "b": QKV}, {"x": QKV}, [WeightRule("a", "x"), WeightRule("b", "x")])
     with pytest.raises(SerializationError, match=r"l\.0 and l\.00 go there both"):
         load_weights({"l.0": QKV, "l.00": QKV}, {"x": QKV[None]}, [WeightRule("l.{i}", "x")])
+    with pytest.raises(LiftArgumentError, match="b goes below x, where a goes"):
+        load_weights({"a": QKV, "b": QKV}, {"x": {"y": QKV}}, [WeightRule("a", "x"), WeightRule("b", "x/y")])
 
 
 def test_variables_that_do_not_fit_the_names_cannot_be_exported() -> None:
     like, rules = {"a": QKV, "b": QKV}, [WeightRule("a", "a"), WeightRule("b", "b", "linear")]
     with pytest.raises(SerializationError, match=r"(?s)a: missing in the variables.*\(4, 5\) does not become \(4, 6\)"):
         export_weights({"b": np.zeros((4, 5))}, like, rules)
+    foreign, _, tied = CASES["tied"]
+    with pytest.raises(SerializationError, match="one array for all of them, and their numbers differ"):
+        export_weights({"a": QKV, "b": QKV + 1}, foreign, tied)
 
 
 @pytest.mark.parametrize(
