@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from liftcore import FrozenDict, nn
+from liftcore import FrozenDict
 from liftcore.errors import CarryTypeError, LiftArgumentError, shown
 from liftcore.nn import Sequences, flip_sequences
 from liftcore.typing import Array, ArrayLike, Filter, InOutAxes, Key, PyTree
@@ -202,7 +202,7 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
                 f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
                 "Write `return carry, outputs`.",
             )
-        carry, y = _as_before(result[0], carry), result[1]
+        carry, y = Sequences.kept(result[0], carry), result[1]
         short = [jnp.shape(leaf) for leaf in jax.tree.leaves(y) if jnp.ndim(leaf) < axis]
         if short:
             raise LiftArgumentError(
@@ -213,13 +213,6 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
         return carry, (carry, y) if keeps_all else y
 
     return step
-
-
-def _as_before(new: PyTree, old: PyTree) -> PyTree:
-    """A carry that stays sharded as the one before it; one of another structure or shape is an error of the loop's."""
-    if not nn.is_sharded(new, old) or jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
-        return new
-    return jax.tree.map(nn.shard_like, new, old)
 
 
 class Bidirectional(Module):

@@ -24,7 +24,7 @@ from .kernels import (
     with_bias,
 )
 from .params import param_for
-from .sharding import sharding_entries
+from .sharding import place, reshape
 from .windows import (
     PaddingLike,
     Window,
@@ -198,18 +198,20 @@ def conv_local(
     kernel = param("kernel", kernel_init, shape, param_dtype)
     bias = param("bias", bias_init, (*places, features), param_dtype) if use_bias else None
     x, kernel, bias = promote_dtype(x, kernel if mask is None else kernel * mask, bias, dtype=dtype)
-    run = functools.partial(_convolve_locally, window=window, batch=batch, precision=precision)
-    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-1])
-    return sharded_convolution(run, x, kernel, bias, entries=entries, out_sharding=out_sharding)
+    run = functools.partial(_convolve_locally, window=window, precision=precision)
+    y = sharded_convolution(run, x, kernel, bias, batch=1, out_sharding=None if len(batch) != 1 else out_sharding)
+    if len(batch) == 1:
+        return y
+    y = reshape(y, (*batch, *y.shape[1:]))
+    return y if out_sharding is None else place(y, (), out_sharding=out_sharding)
 
 
 def _convolve_locally(
     x: Array,
     kernel: Array,
-    bias: Array | None,
+    bias: Array | None = None,
     *,
     window: Window,
-    batch: tuple[int, ...],
     precision: lax.PrecisionLike,
 ) -> Array:
     """The convolution of padded inputs with one batch dimension."""
@@ -224,7 +226,7 @@ def _convolve_locally(
         dimension_numbers=dimension_numbers(x.ndim),
         precision=precision,
     )
-    return with_bias(y, bias, batch)
+    return with_bias(y, bias, x.shape[:1])
 
 
 def conv_transpose(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +11,20 @@ from jax import lax
 
 from ..errors import LiftArgumentError
 from ..typing import Array, Dtype
-from .sharding import Entry, is_sharded, on_auto_axes, on_each_device, place, sharding_entries, to_spec
+from .sharding import (
+    Entry,
+    align,
+    distinct,
+    is_sharded,
+    is_sharding_error,
+    on_auto_axes,
+    on_each_device,
+    on_rest_axes,
+    place,
+    reshape,
+    sharding_entries,
+    to_spec,
+)
 from .windows import PaddingLike, Window, check_padding, dimension_numbers, flatten_batch, pad, to_window
 
 __all__ = [
@@ -86,12 +99,8 @@ def convolve(
         conv_general_dilated=conv_general_dilated,
         where=where,
     )
-    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-1])
-    if feature_group_count == 1 or not is_sharded(inputs, kernel):
-        return sharded_convolution(run, inputs, kernel, bias, entries=entries, out_sharding=out_sharding)
-    # XLA's partitioner computes wrong gradients where groups meet a mesh of two axes: each device convolves by itself.
-    y = on_each_device(run, inputs.ndim - kernel.ndim + 1, inputs, kernel, bias)
-    return place(y, entries, inputs, kernel, out_sharding=out_sharding)
+    groups = feature_group_count > 1
+    return sharded_convolution(run, inputs, kernel, bias, groups=groups, out_sharding=out_sharding)
 
 
 def sharded_convolution(
@@ -100,32 +109,76 @@ def sharded_convolution(
     kernel: Array,
     bias: Array | None,
     *,
-    entries: Sequence[Entry],
+    batch: int | None = None,
+    axes: tuple[int, int] = (-2, -1),
+    groups: bool = False,
     out_sharding: Any = None,
 ) -> Array:
-    """Calls `run(inputs, kernel, bias)`; where one of them is sharded by its type, the compiler shards what is inside.
+    """A convolution `run(inputs, kernel, bias)`; where one of them is sharded by its type, so is the result.
 
-    JAX has a rule for convolutions on Explicit axes only where nothing but one batch dimension is sharded.
+    The result is sharded as the inputs are, and its features as those of the kernel. JAX has a rule for that only where
+    nothing but one batch dimension is sharded, and XLA computes wrong gradients of groups of features on a mesh of more
+    than one axis, which `jax.vmap` makes too. So each device convolves its examples with its part of the kernel; only
+    where space is sharded, the compiler exchanges what lies at the borders.
 
     Args:
         run: the convolution.
         inputs: channels last.
         kernel: the kernel.
         bias: what is added.
-        entries: how the result is sharded: as the inputs, and for the features as the kernel.
+        batch: how many dimensions of the result are those of the batch; by default as many as the kernel leaves.
+        axes: those of the kernel for the features of inputs and result.
+        groups: whether features are mapped in groups.
         out_sharding: what the result's sharding is instead.
     """
-    only_batch = not any(entries[1:]) and inputs.ndim == kernel.ndim and not is_sharded(kernel, bias)
-    if out_sharding is None and only_batch and not any(sharding_entries(inputs)[1:]):
-        return run(inputs, kernel, bias)
-    y: Array = on_auto_axes(run, to_spec(*entries), inputs, kernel, bias, out_sharding=out_sharding)
-    return y
+    if out_sharding is None and not is_sharded(inputs, kernel, bias):
+        return on_rest_axes(run, inputs, kernel, bias)
+    if is_sharded(inputs, kernel):
+        batch = inputs.ndim - kernel.ndim + 1 if batch is None else batch
+        y = _sharded(run, inputs, kernel, batch, axes, groups)
+    else:
+        y = on_rest_axes(run, inputs, kernel)
+    y = y if out_sharding is None else place(y, (), out_sharding=out_sharding)
+    return y if bias is None else y + align(reshape(bias, (*(1,) * (y.ndim - bias.ndim), *bias.shape)), y)
+
+
+def _sharded(
+    run: Callable[..., Array], inputs: Array, kernel: Array, batch: int, axes: tuple[int, int], groups: bool
+) -> Array:
+    lead, space = sharding_entries(inputs)[:batch], sharding_entries(inputs)[batch:-1]
+    given, new = (sharding_entries(kernel)[axis] for axis in axes)
+    y: Array
+    if any(space):
+        y = on_auto_axes(run, to_spec(*lead, *space, new), inputs, kernel)
+        return y
+    both = given if given == sharding_entries(inputs)[-1] else None  # else features of the inputs are gathered
+    *rows, new, both = distinct([*lead, None if groups else new, None if groups else both])
+    parts: list[Entry] = [None] * kernel.ndim
+    parts[axes[0]], parts[axes[1]] = both, new
+    whole = [None] * len(space)
+
+    def convolve(x: Array, kernel: Array) -> Array:
+        y = run(x, kernel)
+        if both is None:
+            return y
+        summed: Array = lax.psum(y, both)  # type: ignore[no-untyped-call]
+        return summed
+
+    out = [*rows, *whole, sharding_entries(kernel)[axes[1]]]
+    try:
+        y = on_each_device(convolve, ([*rows, *whole, both], parts), [*rows, *whole, new], inputs, kernel)
+    except Exception as error:
+        if not is_sharding_error(error):
+            raise
+        y = on_auto_axes(run, to_spec(*out), inputs, kernel)  # in a `jax.vmap` of what is sharded
+        return y
+    return place(y, out, inputs, kernel)
 
 
 def _convolve(
     inputs: Array,
     kernel: Array,
-    bias: Array | None,
+    bias: Array | None = None,
     *,
     strides: int | Iterable[int] | None,
     padding: PaddingLike,
@@ -214,14 +267,14 @@ def convolve_transpose(
         preferred_element_type=preferred_element_type,
         where=where,
     )
-    entries = (*sharding_entries(inputs)[:-1], sharding_entries(kernel)[-2 if transpose_kernel else -1])
-    return sharded_convolution(run, inputs, kernel, bias, entries=entries, out_sharding=out_sharding)
+    axes = (-1, -2) if transpose_kernel else (-2, -1)
+    return sharded_convolution(run, inputs, kernel, bias, axes=axes, out_sharding=out_sharding)
 
 
 def _convolve_transpose(
     inputs: Array,
     kernel: Array,
-    bias: Array | None,
+    bias: Array | None = None,
     *,
     strides: int | Iterable[int] | None,
     padding: PaddingLike,

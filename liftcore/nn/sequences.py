@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import LiftArgumentError, shown
 from ..typing import Array, ArrayLike, PyTree, Shape
-from .sharding import gather, is_sharded, on_auto_axes, place, sharding_entries, to_spec
+from .sharding import gather, is_sharded, on_auto_axes, place, shard_like, sharding_entries, to_spec
 
 __all__ = ["Sequences", "flip_sequences"]
 
@@ -111,7 +111,11 @@ class Sequences(NamedTuple):
         return jnp.clip(lengths.astype(int), 0, self.steps)
 
     def flip(self, array: Array) -> Array:
-        """An array with this axis of time, from the last step of each sequence to its first."""
+        """An array with this axis of time, from the last step of each sequence to its first.
+
+        Args:
+            array: an array whose axis of time is that of the sequences.
+        """
         if self.lengths is None:
             return jnp.flip(array, self.axis)
         descending = jnp.arange(self.steps - 1, -1, -1)
@@ -120,7 +124,11 @@ class Sequences(NamedTuple):
         return _picked(array, _with_axes(index % self.steps, array.ndim), self.axis)
 
     def whole(self, array: Array) -> Array:
-        """An array of which each device has all steps, as a loop over them needs it."""
+        """An array of which each device has all steps, as a loop over them needs it.
+
+        Args:
+            array: an array with the same axis of time.
+        """
         return gather(array, [self.axis])
 
     def first(self, carry: PyTree, inputs: Array) -> PyTree:
@@ -137,6 +145,18 @@ class Sequences(NamedTuple):
 
         fit = jax.tree.map(lambda leaf: jnp.shape(leaf)[:n] == self.batch, carry)
         return jax.tree.map(lambda leaf, fits: place(leaf, entries, inputs) if fits else leaf, carry, fit)
+
+    @staticmethod
+    def kept(carry: PyTree, before: PyTree) -> PyTree:
+        """A carry that is sharded as the one before it; one of another structure or shape stays as it is, an error.
+
+        Args:
+            carry: the new carry.
+            before: the one before it.
+        """
+        if not is_sharded(carry, before) or jax.tree.map(jnp.shape, carry) != jax.tree.map(jnp.shape, before):
+            return carry
+        return jax.tree.map(shard_like, carry, before)
 
     def last(self, initial: PyTree, history: PyTree) -> PyTree:
         """The carry after the last step of each sequence.

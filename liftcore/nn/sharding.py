@@ -25,11 +25,14 @@ __all__ = [
     "Entry",
     "Labels",
     "align",
+    "distinct",
     "explained",
     "gather",
     "is_sharded",
+    "is_sharding_error",
     "on_auto_axes",
     "on_each_device",
+    "on_rest_axes",
     "place",
     "product_sharding",
     "reshape",
@@ -265,21 +268,39 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
     return jax.sharding.auto_axes(fn, axes=_explicit(mesh), out_sharding=shardings)(*args)
 
 
-def on_each_device(fn: Callable[..., Array], batch_dims: int, x: Array, *args: Any) -> Array:
-    """Calls a function on each device with its part of a batch, and with all of the other arrays.
+def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:
+    """Calls a function of arrays that do not look sharded; in a `jax.vmap` they may be, along the mapped axis.
+
+    So on a mesh of Explicit axes these are Auto inside.
 
     Args:
-        fn: a function of arrays, which treats examples one by one.
-        batch_dims: how many dimensions of `x` and of the result are those of the batch.
-        x: the array, one of these or of the others sharded by its type.
-        *args: pytrees of arrays.
+        fn: the function, for a part of which JAX has no rule then.
+        *args: the arrays.
     """
-    mesh, spec = _mesh_of(x, *args), to_spec(*sharding_entries(x)[:batch_dims])
-    x = gather(x, range(batch_dims, x.ndim))
-    whole = jax.tree.map(lambda leaf: gather(leaf, range(jnp.ndim(leaf))), args)
-    names = frozenset(_explicit(mesh))
-    specs: Any = (spec, *(to_spec() for _ in args))
-    result: Array = jax.shard_map(fn, mesh=mesh, in_specs=specs, out_specs=spec, axis_names=names)(x, *whole)
+    if not _explicit(jax.sharding.get_abstract_mesh()):
+        return fn(*args)
+    result: Array = on_auto_axes(fn, None, *args, out_sharding=to_spec())
+    return result
+
+
+def on_each_device(
+    fn: Callable[..., Array], specs: Sequence[Sequence[Entry]], out: Sequence[Entry], *args: Any
+) -> Array:
+    """Calls a function on each device with its part of each array; what no entry names is whole there.
+
+    Args:
+        fn: a function of arrays.
+        specs: how each of them is sharded meanwhile.
+        out: how the result is.
+        *args: the arrays, one of them sharded by its type; or None.
+    """
+    names = {name for spec in (*specs, out) for entry in spec for name in _names(entry)}
+    placed = [arg if arg is None else place(arg, spec, *args) for arg, spec in zip(args, specs, strict=True)]
+    if not names:
+        return fn(*placed)
+    mesh, in_specs = _mesh_of(*args), tuple(to_spec(*spec) for spec in specs)
+    run = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=to_spec(*out), axis_names=frozenset(names))
+    result: Array = run(*placed)
     return result
 
 
@@ -291,6 +312,11 @@ def sharding_with(entries: Sequence[Entry], *arrays: Any) -> NamedSharding | Non
         *arrays: arrays, of which one is sharded if an entry is not None.
     """
     return NamedSharding(_mesh_of(*arrays), to_spec(*entries)) if any(entries) else None
+
+
+def is_sharding_error(error: BaseException) -> bool:
+    """Whether JAX raised an error because it cannot tell how a result is sharded."""
+    return type(error).__name__ == "ShardingTypeError"  # a class that JAX does not export
 
 
 @contextlib.contextmanager
@@ -312,7 +338,7 @@ def explained(where: str, fix: str, **arrays: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__name__ != "ShardingTypeError":  # a class that JAX does not export
+        if not is_sharding_error(error):
             raise
         found = {name: sharding_entries(x) for name, x in arrays.items() if x is not None and is_sharded(x)}
         specs = ", ".join(f"{name} P({', '.join(map(repr, entries))})" for name, entries in found.items())
@@ -333,6 +359,19 @@ def _mesh_of(*arrays: Any) -> Any:
 def _explicit(mesh: Any) -> tuple[str, ...]:
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(name for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def distinct(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries in which each axis of the mesh is used once, where it comes first.
+
+    Example:
+        >>> distinct(["data", ("data", "model"), "model"])
+        ['data', 'model', None]
+
+    Args:
+        entries: the entries.
+    """
+    return [*_distinct(dict(enumerate(entries))).values()]
 
 
 def _distinct(entries: dict[Any, Entry]) -> dict[Any, Entry]:

@@ -122,6 +122,8 @@ def draw_kept(key: Key, keep: float, shape: Sequence[int], like: Array) -> Array
     def draw(key: Key) -> Array:
         return jax.random.bernoulli(key, p=keep, shape=shape)
 
+    if jax.sharding.get_abstract_mesh().empty:  # without `jax.set_mesh`, JAX makes arrays on one device only
+        return draw(key)
     drawn: Array = on_auto_axes(draw, None, key, out_sharding=sharding_with(entries, like))
     return drawn
 

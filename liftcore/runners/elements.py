@@ -32,6 +32,7 @@ from .axes import (
 )
 from .boxes import boxes_outside, check_params, sized_inside
 from .carry import fix_for
+from .mesh_axes import MeshAxis
 
 __all__ = ["Elements", "Mapper", "over_elements"]
 
@@ -106,6 +107,7 @@ def over_elements(
             arguments.sliced,
         )
         operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
+        operands = MeshAxis(operands, operand_axes).alike(operands, operand_axes)
         places, whole = _whole(join, operands) if mapper.closed else ([], [])
         donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
         elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
@@ -199,6 +201,7 @@ class Elements(NamedTuple):
         whole: Any = ([*axes, 0], *self.in_axes), (out_axes, axes)
         try:
             created = parts.batched_prologue(self.batch, operands, self.in_axes, whole[0][0])
+            created = MeshAxis(operands, self.in_axes).alike(created, whole[0][0])
             if self.mapper.spread is None:
                 outputs = self.batch(parts.remainder, *whole)(created, *operands)
             elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):

@@ -104,9 +104,7 @@ def accumulate_gradients(
         try:
             sums, aux = over_all(scopes, zero, sliced, batch, whole, kwargs)
         except CarryTypeError as error:
-            error.add_note(
-                "What microbatches make anew comes out of `accumulate_gradients(…, stacked=collection)`."
-            )
+            error.add_note("What microbatches make anew comes out of `accumulate_gradients(…, stacked=collection)`.")
             raise
         value, grads = jax.tree.map(lambda total, kind: (total / steps).astype(kind.dtype), sums, types)
         return ((value, aux) if has_aux else value), grads

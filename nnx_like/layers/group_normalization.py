@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
 from jax.nn import initializers
+from jax.sharding import PartitionSpec as P
 
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
@@ -113,13 +115,19 @@ class GroupNorm(Norm):
             )
         nn.check_mask("GroupNorm", mask, x.shape)
         self._check_features(x, features)
+        spec = P(*(entry for axis, entry in enumerate(nn.sharding_entries(x)) if axis not in axes[:-1]))
+        statistics = functools.partial(self._moments, axes=axes)
+        mean, var = nn.on_auto_axes(statistics, (spec, spec), x, mask)
+        return self._standardized(x, mean, var, axes[:-1], features, *params)
+
+    def _moments(self, x: Array, mask: ArrayLike | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
+        """Mean and variance for each feature: those of its group."""
         grouped = jnp.reshape(x, (*x.shape[:-1], self.num_groups, self.group_size))
         split = nn.split_mask(mask, self.num_groups, self.group_size)
         within = (*axes[:-1], x.ndim)
         wide, average = self._averaged(grouped, within, split)
-        statistics = nn.moments(wide, within, average, self.use_fast_variance)
-        mean, var = (jnp.repeat(one, self.group_size, axis=-1) for one in statistics)
-        return self._standardized(x, mean, var, axes[:-1], features, *params)
+        mean, var = nn.moments(wide, within, average, self.use_fast_variance)
+        return jnp.repeat(mean, self.group_size, axis=-1), jnp.repeat(var, self.group_size, axis=-1)
 
 
 def _groups(features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:

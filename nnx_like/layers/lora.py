@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from liftcore import nn
 from liftcore.errors import LiftArgumentError, shown
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
 
@@ -116,8 +117,11 @@ class LoRA(Module):
         arrays = (x, value_of(self.lora_a), value_of(self.lora_b))
         x, a, b = self.promote_dtype(arrays, dtype=self.dtype)
         check_features("LoRA", jnp.shape(x), self.in_features)
-        y: Array = x @ a @ b
-        return y if self.base_module is None else y + self.base_module(x, **kwargs)
+        y = nn.affine(nn.affine(x, a), b)
+        if self.base_module is None:
+            return y
+        base: Array = self.base_module(x, **kwargs)
+        return nn.align(y, base) + base
 
 
 class LoRALinear(Linear):
@@ -197,4 +201,5 @@ class LoRALinear(Linear):
         Raises:
             LiftArgumentError: if the inputs have another size.
         """
-        return super().__call__(inputs, out_sharding) + self.lora(inputs)
+        y = super().__call__(inputs, out_sharding)
+        return y + nn.align(self.lora(inputs), y)

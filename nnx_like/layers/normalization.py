@@ -122,8 +122,9 @@ class BatchNorm(Norm):
             wide, average = self._averaged(x, axes, mask)
             mean, var = nn.moments(wide, axes, average, self.use_fast_variance)
             for running, batch in ((self.mean, mean), (self.var, var)):
-                moved = self.momentum * running[...] + (1 - self.momentum) * jnp.ravel(batch)
-                running[...] = moved.astype(running.dtype)
+                old = running[...]  # which keeps its sharding, as what a loop carries must
+                flat = nn.shard_like(nn.reshape(batch, old.shape), old)
+                running[...] = (self.momentum * old + (1 - self.momentum) * flat).astype(running.dtype)
         return self._standardized(x, mean, var, axes, features, *params)
 
     def set_view(self, use_running_average: bool | None = None) -> None:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-
 from liftcore import nn
 from liftcore.errors import LiftArgumentError
 from liftcore.typing import Array, ArrayLike, Dtype, Initializer
@@ -92,7 +90,7 @@ class Norm(Module):
     def _laid(self, x: Array, feature_axes: tuple[int, ...], value: Array) -> Array:
         """An array with a value for each feature, laid along the axes of features of another one."""
         self._check_features(x, feature_axes)
-        return jnp.reshape(value, [size if axis in feature_axes else 1 for axis, size in enumerate(x.shape)])
+        return nn.reshape(value, tuple(size if axis in feature_axes else 1 for axis, size in enumerate(x.shape)))
 
     def _check_features(self, x: Array, feature_axes: tuple[int, ...]) -> None:
         found = math.prod(x.shape[axis] for axis in feature_axes)

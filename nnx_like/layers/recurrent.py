@@ -149,8 +149,10 @@ class RNN(Module):
         if carry is None:
             step_shape = (*inputs.shape[: time.axis], *inputs.shape[time.axis + 1 :])
             carry = self.cell.initialize_carry(step_shape, self.rngs if stream is None else stream)
+            carry = time.first(carry, inputs)
         keeps_all = return_carry and time.lengths is not None
-        last, outputs = self._run(time.axis, keeps_all)(self.cell, carry, time.flip(inputs) if reverse else inputs)
+        steps = time.whole(time.flip(inputs) if reverse else inputs)
+        last, outputs = self._run(time.axis, keeps_all)(self.cell, carry, steps)
         if keeps_all:
             carries, outputs = outputs
             last = time.last(carry, carries)
@@ -176,7 +178,7 @@ class RNN(Module):
                     f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
                     "Write `return carry, outputs`.",
                 )
-            carry, y = result
+            carry, y = Sequences.kept(result[0], carry), result[1]
             return carry, (carry, y) if keeps_all else y
 
         state_axes = StateAxes([(same_keys, None), *self.state_axes.items()])

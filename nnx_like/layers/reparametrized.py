@@ -206,8 +206,8 @@ class WeightNorm(Module):
             scaled = nn.unit_norm(value, [axis for axis in range(value.ndim) if axis not in features], self.epsilon)
             if self.scales is not None:
                 scale = _beside("WeightNorm", self.scales, path)[...]
-                sizes = [size if axis in features else 1 for axis, size in enumerate(value.shape)]
-                scaled = scaled * jnp.reshape(scale, sizes)
+                sizes = tuple(size if axis in features else 1 for axis, size in enumerate(value.shape))
+                scaled = scaled * nn.align(nn.reshape(scale, sizes), scaled)
             (scaled,) = self.promote_dtype((scaled,), dtype=self.dtype)
             param.set_value(scaled)
         return self.layer_instance(x, *args, **kwargs)

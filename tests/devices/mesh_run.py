@@ -14,10 +14,10 @@ from tests.devices.mesh_cases import CASES, KINDS
 from tests.layers.layered import Layered, trained_of
 from tests.layers.row import sequences
 
-__all__ = ["check", "explicit_mesh"]
+__all__ = ["assert_close", "check", "mesh_of_sizes", "moved", "total"]
 
 
-def explicit_mesh(sizes: dict[str, int], kind: Any = AxisType.Explicit) -> Any:
+def mesh_of_sizes(sizes: dict[str, int], kind: Any = AxisType.Explicit) -> Any:
     """A mesh of some of the eight devices."""
     devices = jax.devices()[: int(np.prod([*sizes.values()]))]
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes), devices=devices)
@@ -30,12 +30,12 @@ def one_device(name: str) -> Any:
     layer = Layered(row)
     args, rngs = jax.tree.map(jax.numpy.asarray, row.args), sequences()
     first, variables = jax.jit(layer.init)(rngs, *args)
-    variables = {**variables, **_moved(trained_of(variables))}
+    variables = {**variables, **moved(trained_of(variables))}
     found = jax.jit(functools.partial(program, layer))(variables, rngs, *args)
     return jax.tree.map(np.asarray, ((first, layer.init(rngs, *args)[1]), variables, found))
 
 
-def _moved(tree: Any) -> Any:
+def moved(tree: Any) -> Any:
     """The same tree with other numbers: biases begin as zeros, which would hide mistakes."""
     leaves, treedef = jax.tree.flatten(tree)
     waves = [0.1 * np.sin(np.arange(leaf.size) + number).reshape(leaf.shape) for number, leaf in enumerate(leaves)]
@@ -70,7 +70,7 @@ def check(name: str, kind_name: str, axis_type: Any = AxisType.Explicit) -> None
     """Raises where the layer fails on a mesh, or gives something else than on one device."""
     row, kind = CASES[name], KINDS[kind_name]
     (first, new), variables, found = one_device(name)
-    mesh, layer, rngs = explicit_mesh(kind.mesh, axis_type), Layered(row), sequences()
+    mesh, layer, rngs = mesh_of_sizes(kind.mesh, axis_type), Layered(row), sequences()
 
     def on_mesh(specs: Any, tree: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, specs(leaf))), tree)
@@ -88,7 +88,12 @@ def check(name: str, kind_name: str, axis_type: Any = AxisType.Explicit) -> None
 
 
 def assert_close(ours: Any, expected: Any, what: str) -> None:
+    """Checks that two results have one structure, and the same numbers."""
     assert jax.tree.structure(ours) == jax.tree.structure(expected), what
     for (path, one), other in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(expected), strict=True):
-        text = f"{what}: {jax.tree_util.keystr(path)}"
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5, err_msg=text)
+        pair = map(np.asarray, map(_plain, (one, other)))
+        np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-5, err_msg=f"{what}: {jax.tree_util.keystr(path)}")
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf

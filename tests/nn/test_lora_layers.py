@@ -97,5 +97,5 @@ def test_what_does_not_fit_is_refused(fn: Any, message: str) -> None:
 @pytest.mark.parametrize("collection", ["lora", "params"])
 def test_stored_factor_of_other_sizes_is_refused(collection: str) -> None:
     stored = {collection: dict.fromkeys(("a", "b", "lora_a", "lora_b"), jnp.ones((2, 2)))}
-    with pytest.raises(ScopeParamShapeError, match="a. at /: the stored value has shape"):
+    with pytest.raises(ScopeParamShapeError, match=r"a. at /: the stored value has shape"):
         liftcore.apply(lambda scope: nn.lora_embedding(scope, 7, 3, 2, collection=collection))(stored)

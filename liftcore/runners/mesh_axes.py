@@ -1,0 +1,60 @@
+"""What is mapped on a mesh of Explicit axes: `jax.vmap` takes only arrays sharded alike along the mapped axis.
+
+So the keys that are split for the elements, and the variables that are made for them, are sharded along that axis as
+the arguments and variables are that a lifted mapping is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ..typing import PyTree
+from .axes import flatten_axes
+
+__all__ = ["MeshAxis"]
+
+_reshard: Callable[..., Any] = jax.sharding.reshard  # neither has types
+_to_spec: Callable[..., Any] = P
+
+
+class MeshAxis:
+    """The axes of the mesh that what is mapped is sharded along.
+
+    Args:
+        operands: what is mapped.
+        axes: a pytree prefix of the mapped axes.
+    """
+
+    def __init__(self, operands: PyTree, axes: PyTree) -> None:
+        self._sharding: Any = None
+        if not jax.sharding.get_abstract_mesh().empty:
+            pairs = zip(jax.tree.leaves(operands), flatten_axes("operands", axes, operands), strict=True)
+            found = (_entry(leaf, axis) for leaf, axis in pairs if axis is not None)
+            self._sharding = next((sharding for sharding in found if sharding is not None), None)
+
+    def alike(self, tree: PyTree, axes: PyTree) -> PyTree:
+        """Arrays that are mapped beside the operands, sharded along their own mapped axes as those are."""
+        if self._sharding is None:
+            return tree
+        leaves, treedef = jax.tree.flatten(tree)
+        pairs = zip(leaves, flatten_axes("variables", axes, tree), strict=True)
+        return jax.tree.unflatten(treedef, [leaf if axis is None else self._placed(leaf, axis) for leaf, axis in pairs])
+
+    def _placed(self, leaf: Any, axis: int) -> Any:
+        entries = [*jax.typeof(leaf).sharding.spec]
+        if entries[axis] is not None:
+            return leaf
+        mesh, entries[axis] = self._sharding
+        return _reshard(leaf, NamedSharding(mesh, _to_spec(*entries)))
+
+
+def _entry(leaf: Any, axis: int) -> Any:
+    """The mesh of an array, and how it is sharded along an axis; None where it is not."""
+    sharding: Any = getattr(jax.typeof(leaf), "sharding", None)
+    entry = sharding.spec[axis] if sharding is not None and len(sharding.spec) else None
+    return None if entry is None else (sharding.mesh, entry)

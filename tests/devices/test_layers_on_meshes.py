@@ -1,0 +1,51 @@
+"""Every layer on meshes of Explicit and of Auto axes gives what it gives on one device, to 1e-5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jax.sharding import AxisType
+
+from tests.devices.mesh_cases import cases
+from tests.devices.mesh_run import check
+from tests.devices.object_cases import OBJECTS
+from tests.devices.object_run import check_object
+
+PARALLEL = ("batch", "columns", "rows")
+"""Data parallel, and tensor parallel with kernels split by their columns or their rows."""
+
+QUICK = [
+    ("Embed", "batch"),
+    ("Dropout, broadcast_dims", "batch"),
+    ("RNN", "batch"),
+    ("Dense, two layers", "rows"),
+    ("Conv", "columns"),
+    ("GroupNorm", "features"),
+]
+"""What raised on the meshes that `jax.make_mesh` gives."""
+
+
+@pytest.mark.parametrize(("name", "kind"), QUICK)
+def test_a_layer_follows_its_inputs_on_an_explicit_mesh(name: str, kind: str) -> None:
+    check(name, kind)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("name", "kind"), cases())
+def test_a_layer_gives_what_it_gives_on_one_device(name: str, kind: str) -> None:
+    check(name, kind, AxisType.Explicit)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("name", "kind"), [case for case in cases() if case[1] in PARALLEL])
+def test_a_layer_on_auto_axes_gives_what_it_gives_on_one_device(name: str, kind: str) -> None:
+    check(name, kind, AxisType.Auto)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("axis_type", [AxisType.Explicit, AxisType.Auto], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_gives_what_it_gives_on_one_device(name: str, axis_type: Any, kind: str) -> None:
+    check_object(name, kind, axis_type)
