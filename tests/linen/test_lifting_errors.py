@@ -354,7 +354,7 @@ def test_split_sequences_and_collections_that_are_not_listed_are_named() -> None
         nn.vmap(Block, split_rngs={"params": True})().init(KEY, X)
     with pytest.raises(ValueError, match=r'make_rng\("params"\) at /vmap\(Block\).*split_rngs=\{"params": True\}'):
         nn.vmap(Block, variable_axes={"params": 0})().init(KEY, X)
-    with pytest.raises(ValueError, match=r'"state/calls" at /vmap\(Fails\).*variable_axes=\{"state": 0\}'):
+    with pytest.raises(ValueError, match=r'"state/calls" at /vmap\(Fails\).*variable_axes=\{"params": 0, "state": 0\}'):
         nn.vmap(Fails, variable_axes={"params": 0}, split_rngs=OWN["split_rngs"])().init(KEY, X)
 
 

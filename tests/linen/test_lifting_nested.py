@@ -226,7 +226,7 @@ def test_an_error_names_the_lift_that_lacks_something_and_not_the_one_further_in
     with pytest.raises(UnliftedStreamError, match=r'but scan\(\w+\) at / .*`split_rngs=\{"dropout": True\}`'):
         made(["stats"], ["params"])
     with pytest.raises(
-        UnliftedCollectionError, match=r'of scan\(\w+\) at / .*`variable_axes=\{"stats": 0\}`'
+        UnliftedCollectionError, match=r'of scan\(\w+\) at / .*`variable_axes=\{"params": 0, "stats": 0\}`'
     ) as caught:
         made(["params"], ["params", "dropout"])
     assert "mutable=" not in str(caught.value)

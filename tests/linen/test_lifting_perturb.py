@@ -80,7 +80,9 @@ def test_perturbations_lie_along_an_axis_of_their_own_unless_it_is_said_which(li
     args = (X,) if lift == "vmap" else (X[0], None)
     assert shape_of(model()) == [(2, 3)]
     assert shape_of(model(perturbations=1)) == [(3, 2)]
-    with pytest.raises(UnliftedCollectionError, match=r'collection "shifts".*variable_axes=\{"shifts": 0\}'):
+    with pytest.raises(
+        UnliftedCollectionError, match=r'collection "shifts".*variable_axes=\{"params": 0, "shifts": 0\}'
+    ):
         model("shifts").init(KEY, *args)
     assert "shifts" in model("shifts", shifts=0).init(KEY, *args)
 

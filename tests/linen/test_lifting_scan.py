@@ -395,7 +395,8 @@ def test_wrong_arguments_are_told_apart(arguments: dict[str, Any], error: type[E
 def test_missing_group_of_a_collection_names_all_three_ways_to_lift_it() -> None:
     with pytest.raises(UnliftedCollectionError, match=r'"batch_stats/mean" at /scan\(Normed\)/BatchNorm_0') as caught:
         nn.scan(Normed, length=2, **STACKED)().init(KEY, X, None)
-    for way in ('variable_axes={"batch_stats": 0}', 'variable_broadcast="batch_stats"', 'variable_carry="batch_stats"'):
+    axes = 'variable_axes={"params": 0, "batch_stats": 0}'
+    for way in (axes, 'variable_broadcast="batch_stats"', 'variable_carry="batch_stats"'):
         assert way in caught.value.fix
 
 

@@ -612,6 +612,13 @@ MUTANTS = (
         ("core/test_entry.py",),
     ),
     Mutant(
+        "runners/mesh_axes.py",
+        "leaf if axis is None else self._placed(leaf, axis) for leaf",
+        "leaf for leaf",
+        "keys that are split for sharded elements are not sharded",
+        ("devices/test_lifts_on_meshes.py",),
+    ),
+    Mutant(
         "runners/elements.py",
         "            if not runs:  # it is an error of the body\n                raise\n",
         "",
