@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +112,15 @@ class FileLock:
         except FileNotFoundError:
             return False
 
-    def release(self) -> None:
-        """Lets go of it; the file stays."""
-        if self.held:
+    def release(self, close: Callable[[int], None] = os.close) -> None:
+        """Lets go of it; the file stays.
+
+        Args:
+            close: what closes a file. It is bound here, since modules are empty when the interpreter ends.
+        """
+        if self.fd >= 0:
             fd, self.fd = self.fd, -1
-            os.close(fd)
+            close(fd)
 
     def __del__(self) -> None:
         self.release()

@@ -43,7 +43,7 @@ def check_taken(where: str, variables: Variables, predicate: Predicate, part: Va
     what = f"the filter {short_form(predicate)} takes no variable (there are {listed(variables)})."
     if isinstance(predicate, WithTag):
         tag = predicate.tag
-        fix = f'A text is the name of a collection. For a module or a name write `PathContains("{tag}")`.'
+        fix = f'A string is the name of a collection. To choose a module or a name, write `PathContains("{tag}")`.'
     else:
         fix = "Choose some of these, for a module by `PathContains(name)`; a filter that is to take none is `None`."
     raise LiftArgumentError(where, what, fix)

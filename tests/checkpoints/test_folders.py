@@ -264,3 +264,9 @@ def test_a_limit_of_the_system_leaves_complete_checkpoints(tmp_path):
             assert sorted(os.listdir(tmp_path)) == [".lock", "step-000000001.msgpack"]
         checkpoints.save(2, tree_of(2))
         assert check(tmp_path) == [2]
+
+
+def test_an_interpreter_that_ends_with_an_open_folder_says_nothing(tmp_path: Path) -> None:
+    program = f"from liftcore.checkpoints import Checkpoints\nc = Checkpoints({str(tmp_path / 'c')!r})\nc.save(1, [1])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not done.stderr
