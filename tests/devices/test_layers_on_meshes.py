@@ -37,8 +37,14 @@ def test_a_layer_gives_what_it_gives_on_one_device(name: str, kind: str) -> None
     check(name, kind, AxisType.Explicit)
 
 
+WRONG_IN_XLA = {("Conv, groups", "columns"), ("Conv, groups", "rows")}
+"""XLA's gradients of groups of features on a mesh of two axes are wrong, see `docs/meshes.md`; no layer sees Auto axes."""
+
+
 @pytest.mark.rest
-@pytest.mark.parametrize(("name", "kind"), [case for case in cases() if case[1] in PARALLEL])
+@pytest.mark.parametrize(
+    ("name", "kind"), [case for case in cases() if case[1] in PARALLEL and case not in WRONG_IN_XLA]
+)
 def test_a_layer_on_auto_axes_gives_what_it_gives_on_one_device(name: str, kind: str) -> None:
     check(name, kind, AxisType.Auto)
 
