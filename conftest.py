@@ -16,8 +16,8 @@ import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each of eight devices may wait in several collectives at once: with as many threads as devices, they wait for ever.
-for _name in ("NPROC", "PJRT_NPROC"):
-    os.environ.setdefault(_name, "64")
+os.environ.setdefault("NPROC", "64")
+os.environ.setdefault("PJRT_NPROC", "64")
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_force_host_platform_device_count=8",

@@ -9,8 +9,8 @@ import os
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-for _name in ("NPROC", "PJRT_NPROC"):  # threads of XLA, for all collectives that eight devices may wait in at once
-    os.environ.setdefault(_name, "64")
+os.environ.setdefault("NPROC", "64")  # threads of XLA, for all collectives that eight devices may wait in at once
+os.environ.setdefault("PJRT_NPROC", "64")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
 
 import jax
