@@ -22,7 +22,7 @@ def test_an_error_says_where_what_and_fix() -> None:
 def test_every_error_is_documented_and_refines_a_builtin(kind: type[LiftError]) -> None:
     assert kind.__doc__
     assert kind.__name__ in (errors.__doc__ or "") or kind is LiftError
-    builtin = (ValueError, TypeError, KeyError, AssertionError)
+    builtin = (ValueError, TypeError, LookupError, RuntimeError, AssertionError)
     assert kind is LiftError or issubclass(kind, builtin)
 
 
