@@ -1,4 +1,4 @@
-"""Every layer on meshes of Explicit and of Auto axes gives what it gives on one device, to 1e-5."""
+"""Every layer on meshes of Explicit and of Auto axes gives what it gives on one device."""
 
 from __future__ import annotations
 
