@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 __all__ = ["SHARE", "in_sample", "tree_seed"]
 
-SHARE = 0.1
+SHARE = 0.07
 """The part of the cases beyond the first that is in a sample."""
 
 
