@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .frozen_dict import FrozenDict
+
 __all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes", "unwrapped", "wrapped"]
 
 
@@ -50,12 +52,14 @@ def unwrapped(value: Any) -> Any:
 
 
 def rewrapped(tree: Any, like: Any) -> Any:
-    """A tree in which those mappings are values that are values in another one too."""
+    """A tree whose mappings are of the kinds that they are of in another one: values of variables, frozen, or plain."""
     if type(like) is Whole:
         return wrapped(tree)
     if not isinstance(tree, Mapping) or not isinstance(like, Mapping):
         return tree
-    return {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
+    below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
+    # A frozen mapping that a user gave may be a module or a value; as a value it must keep its type.
+    return FrozenDict(below) if isinstance(like, FrozenDict) else below
 
 
 def only(tree: Any, kinds: Any) -> Any:

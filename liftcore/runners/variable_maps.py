@@ -54,7 +54,7 @@ class VariableMaps(NamedTuple):
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
         """Of what a body sees now, the variables that it was traced with; they must have kept their types."""
-        chosen = select(view, like)
+        chosen = tuple(map(rewrapped, select(view, like), like))
         for tree, pattern in zip(chosen, like, strict=True):
             found = dict(leaves_of(tree))
             for path, aval in leaves_of(pattern):

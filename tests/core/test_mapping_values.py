@@ -214,3 +214,35 @@ def test_tangents_of_a_dict_are_given_as_a_dict() -> None:
     tangents = {"params": {"p": {"a": 1.0, "b": 10.0}}}
     (_, slope), _ = liftcore.init(liftcore.jvp(fn))(KEY, (3.0,), (0.0,), tangents)
     assert slope == 13.0
+
+
+PLACES = {
+    "the variables": lambda value: FrozenDict({"state": {"m": {"v": value}}}),
+    "a collection": lambda value: {"state": FrozenDict({"m": {"v": value}})},
+    "a module": lambda value: {"state": {"m": FrozenDict({"v": value})}},
+    "the value": lambda value: {"state": {"m": {"v": FrozenDict(value)}}},
+}
+
+
+@pytest.mark.parametrize("value", [{}, {"x": jnp.ones(2)}], ids=["empty", "filled"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_frozen_dict_that_is_given_may_be_mapped_in_a_branch(place: str, value: Any) -> None:
+    def negated(tree: Any) -> Any:
+        tree["state"].pop("nothing", None)  # what a map is given is a copy, so it may change it
+        return jax.tree.map(lambda leaf: -leaf, tree)
+
+    def body(scope: Any) -> Any:
+        v = scope.push("m").variable("state", "v", lambda: FrozenDict(value))
+        v.value = jax.tree.map(lambda leaf: leaf - 1, v.value)
+        scope.variable("state", "made", lambda: len(v.value) + jnp.zeros(()))
+        return type(v.value)
+
+    kinds = []
+
+    def branch(scope: Any) -> None:
+        kinds.append(liftcore.map_variables(body, "state", negated, negated, init=True, mutable=True)(scope))
+
+    _, written = liftcore.apply(liftcore.cond(branch, lambda scope: None), mutable=True)(PLACES[place](value), True)
+    assert kinds == [FrozenDict]
+    expected = {name: leaf + 1 for name, leaf in value.items()}
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), dict(written["state"]["m"]["v"]), expected))

@@ -116,3 +116,13 @@ TWICE = Call("b", BOTH, (Body(LOGGED, Op("add", (Read("cache", "w"), Num(10.0)))
 CASES["what an inner scan makes from the last value of what the outer one carries"] = Program(
     Body((Call("a", BOTH, (Body((TWICE,), Op("tanh", (X,))),), (X, X), "outer"),), X)
 )
+
+MAPPED = Call(
+    "b",
+    Lift("map_variables", 0, (("state", None),)),
+    (Body((Make("v", "state", "v", Tree("frozen", ())), Write("state", "v", Num(1))), Read("state", "v")),),
+    (X,),
+)
+CASES["an empty frozen value, mapped in one branch"] = Program(
+    Body((Call("a", Lift("cond"), (Body((), X), Body((MAPPED,), X)), (Op("positive", (X,)), X)),), X)
+)
