@@ -26,7 +26,8 @@ def save_file(path: str | os.PathLike[str], tree: PyTree) -> None:
     """Saves a tree in one file, which is there with all that is in it, or not at all.
 
     The bytes go to a temporary file in the same folder first, and to the disk; then that gets the name. A file that
-    was there is replaced, and is as it was if anything goes wrong, or if the machine stops. Arrays are written one
+    was there is replaced and keeps its permissions, and is as it was if anything goes wrong, or if the machine stops.
+    Arrays are written one
     after the other, each with a checksum, so it takes no memory but that of one array which is not contiguous, or not
     on the host.
 
@@ -38,7 +39,7 @@ def save_file(path: str | os.PathLike[str], tree: PyTree) -> None:
         {'params': {'w': array([1., 1., 1.])}, 'step': 7}
 
     Args:
-        path: the file; its folder must be there.
+        path: the file; its folder is made if it is missing.
         tree: anything that `to_state_dict` takes apart: variables, optimiser states, typed random keys, dataclasses.
 
     Raises:

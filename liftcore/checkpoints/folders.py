@@ -13,10 +13,10 @@ from typing import Any, Self, SupportsIndex
 
 from ..errors import LiftArgumentError
 from ..typing import Filter, PyTree
-from .disk import FileLock, sync_folder
+from .disk import FileLock, make_folder
 from .files import Transform, load_file, save_file
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "no_such_step"]
 
 _NAME = re.compile(r"step-(\d{9,18})\.msgpack")
 _LEFT_OVER = ".step-*.msgpack.tmp"
@@ -127,8 +127,7 @@ class Checkpoints:
                 path = self.folder / _name(number)
                 return load_file(path, target, filter=filter, strict=strict, cast=cast, transform=transform)
         steps = self.steps()
-        what = f"there is no step {step} (steps: {steps})." if steps else "there is no checkpoint."
-        raise LiftArgumentError(where, what, "Ask `steps()` for what there is, and `latest()`, which may be None.")
+        raise no_such_step(where, step, steps)
 
     def _candidates(self, where: str, step: SupportsIndex | None) -> Iterator[int]:
         """The step; or the last one, and again the last if a writer that has saved others removes it meanwhile."""
@@ -156,15 +155,21 @@ class Checkpoints:
         """Makes this the writer, and removes what one that was killed left."""
         if self._lock is not None and self._lock.held:
             return
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.folder.parent)
+        make_folder(self.folder)
         self._lock = FileLock(self.folder / _LOCK, where)
         with contextlib.suppress(OSError):  # who it is, for the error of another one; there may be no room for it
             os.ftruncate(self._lock.fd, 0)
             os.write(self._lock.fd, str(os.getpid()).encode())
         for left in self.folder.glob(_LEFT_OVER):
             left.unlink(missing_ok=True)
+
+
+def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
+    """The error for a step that is not in a folder, or for a folder that has no steps."""
+    if steps:
+        return LiftArgumentError(where, f"there is no step {step}.", f"Give one of the steps that are there: {steps}.")
+    fix = "A run that may be the first one asks before it restores: `if checkpoints.latest() is not None`."
+    return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
 
 
 def _name(step: int) -> str:

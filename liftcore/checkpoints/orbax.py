@@ -20,6 +20,7 @@ from ..portions import bytes_per_process, portions, return_memory
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
+from .folders import no_such_step
 from .matching import compare, match_state
 from .orbax_items import arrays_of, parted, placed_by_orbax, require_orbax, rest_in, stored
 from .placing import SavedKey, Stored, converted
@@ -276,8 +277,7 @@ class OrbaxCheckpoints:
         steps = self.steps()
         number = max(steps, default=None) if step is None else _index(where, step)
         if number is None or number not in steps:
-            what = f"there is no step {number} (steps: {steps})." if steps else "there is no checkpoint."
-            raise LiftArgumentError(where, what, "Ask `steps()` for what there is, and `latest()`, which may be None.")
+            raise no_such_step(where, number, steps)
         return number
 
     # --- orbax --------------------------------------------------------------------------------------------------------

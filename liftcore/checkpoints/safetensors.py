@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ..saving.dtypes import DTYPES
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
-from .disk import sync_folder
+from .disk import errors_about, make_folder, mode_of, sync_folder
 from .matching import match_state
 from .placing import Stored
 
@@ -74,7 +75,7 @@ def save_safetensors(
         {'params': {'dense': {'bias': array([0., 0.])}}}
 
     Args:
-        path: the file; its folder must be there.
+        path: the file, which keeps its permissions if it is there; its folder is made if it is missing.
         variables: anything that `to_state_dict` takes apart, with arrays and numbers in it.
         metadata: texts by name, which are stored at the front of the file.
         separator: what the names of a path are joined by; PyTorch has `"."`.
@@ -102,17 +103,23 @@ def save_safetensors(
 
 def _replace(path: Path, write: Callable[[Path], Any]) -> None:
     """Writes a file of another name, and gives it this one when its bytes are on the disk."""
+    mode = mode_of(path)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_folder(path.parent)
+    with errors_about(path, temporary):
+        try:
+            temporary.touch()
+            mode = stat.S_IMODE(temporary.stat().st_mode) if mode is None else mode
+            write(temporary)  # the package makes a file that nobody else can read
+            os.chmod(temporary, mode)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_folder(path.parent)
 
 
 def _array(leaf: Any) -> Any:

@@ -227,7 +227,7 @@ def test_steps_that_cannot_be_saved_or_are_not_there(tmp_path: Path) -> None:
         for step in (3, 2, -1, "4", True):
             with pytest.raises(LiftArgumentError, match="step"):
                 checkpoints.save(step, {"a": np.ones(1)})  # type: ignore[arg-type]
-    with pytest.raises(LiftArgumentError, match=r"no step 2 \(steps: \[3\]\)"):
+    with pytest.raises(LiftArgumentError, match=r"no step 2. .* there: \[3\]"):
         checkpoints.restore(step=2)
     for wrong in ({"keep": 0}, {"best": -1}, {"mode": "least"}):
         with pytest.raises(LiftArgumentError, match=next(iter(wrong))):
