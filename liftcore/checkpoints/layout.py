@@ -26,7 +26,7 @@ from ..saving.problems import StateError, damaged
 from ..saving.wire import Tokens
 from .placing import Stored
 
-__all__ = ["NoChecksums", "parts_of", "state_in"]
+__all__ = ["NoChecksums", "parts_of", "state_and_end", "state_in"]
 
 _MARK = b"\x83" + msgpack.packb("liftcore_checkpoint")
 _VERSION = 1
@@ -85,6 +85,23 @@ def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
     Raises:
         StateError: if it is damaged, or no such file.
     """
+    state, end = state_and_end(file, size, checksums)
+    if end < size:
+        raise damaged(f"after the value that the file begins with there are {size - end} bytes more.")
+    return state
+
+
+def state_and_end(file: BinaryIO, size: int, checksums: bool) -> tuple[Any, int]:
+    """The same of a file that may go on after the state, and the number of bytes up to its end.
+
+    Args:
+        file: see `state_in`.
+        size: the number of its bytes.
+        checksums: see `state_in`.
+
+    Raises:
+        StateError: if it is damaged, or no such file.
+    """
     tokens = _FileTokens(file, size)
     ours = size >= len(_MARK) and tokens.bytes(len(_MARK)) == _MARK
     if not ours:
@@ -98,10 +115,9 @@ def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
     reader = _FileReader(tokens)
     state = reader.read(1 if ours else 0, copy=False)
     sums = _sums(tokens, len(reader.payloads)) if ours else [None] * len(reader.payloads)
-    if tokens.left:
-        raise damaged(f"after the value that the file begins with there are {tokens.left} bytes more.")
     of_payload = dict(zip(map(id, reader.payloads), sums, strict=True))
-    return _lazy(state, (), lambda payload, path: _stored(file, payload, of_payload[id(payload)], path))
+    lazy = _lazy(state, (), lambda payload, path: _stored(file, payload, of_payload[id(payload)], path))
+    return lazy, size - tokens.left
 
 
 def _sums(tokens: _FileTokens, count: int) -> list[int]:
