@@ -24,7 +24,7 @@ COUNTERPARTS = {
     "flax.struct": ("liftcore.struct",),
     "flax.serialization": ("liftcore.serialization",),
     "flax.traverse_util": ("liftcore.traverse_util",),
-    "flax.training": (),
+    "flax.training": ("liftcore.training",),
     "flax.jax_utils": (),
     "flax.metrics": (),
 }
@@ -70,12 +70,9 @@ INSTEAD = {
             "`jax.device_put(batch, sharding)` for `shard`, `jax.random.split` for `shard_prng_key`, `jax.nn.one_hot`, "
             "`jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)` for `stack_forest`, `jax.device_get`"
         ),
-        "dynamic_scale": "the same names in `liftcore.training`",
-        "early_stopping": "the same names in `liftcore.training`",
         "lr_schedule": "`optax.warmup_cosine_decay_schedule` and `optax.join_schedules`",
         "orbax_utils": "`liftcore.checkpoints.OrbaxCheckpoints`, or `orbax.checkpoint` with the variables",
         "prefetch_iterator": "`grain`, or any loader that prefetches",
-        "train_state": "the same names in `liftcore.training`",
     },
     "flax.metrics": {
         "tensorboard": "`SummaryWriter` of `tensorboardX`, or `metric_writers` of `clu`",

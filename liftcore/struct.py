@@ -16,12 +16,14 @@ Example:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast, dataclass_transform, overload
 
 import jax
 
-__all__ = ["PyTreeNode", "child_names", "dataclass", "field", "is_struct"]
+from .errors import LiftArgumentError
+
+__all__ = ["PyTreeNode", "check_fields", "child_names", "dataclass", "field", "is_struct"]
 
 T = TypeVar("T")
 Node = TypeVar("Node", bound="PyTreeNode")
@@ -97,6 +99,57 @@ def is_struct(cls: type) -> bool:
 def child_names(cls: Any) -> list[str]:
     """Returns the names of the fields that are children of the pytree, in their order."""
     return [f.name for f in dataclasses.fields(cls) if f.init and f.metadata.get("pytree_node", True)]
+
+
+def check_fields(where: str, cls: type, given: Iterable[str], own: Iterable[str] | None = ()) -> None:
+    """Checks the names of values for the fields of a dataclass that users extend by subclasses.
+
+    Example:
+        >>> @dataclass
+        ... class State:
+        ...     step: int
+        >>> check_fields("State.create", State, ["key"], own=["step"])
+        Traceback (most recent call last):
+        liftcore.errors.LiftArgumentError: State.create: State has no field "key". Define it in a subclass, ...
+
+    Args:
+        where: what was called, for the error.
+        cls: the dataclass.
+        given: the names of the values.
+        own: names of fields that the caller sets itself. None if the other fields have values already.
+
+    Raises:
+        LiftArgumentError: if there is no such field, or the value of a field without a default is missing.
+    """
+    given, kept = list(given), set(own or ())
+    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}
+    for name in given:
+        if name not in fields:
+            raise LiftArgumentError(
+                where, f'{cls.__name__} has no field "{name}".', _definition(cls, name, set(fields) - kept)
+            )
+        if name in kept:
+            what = f'"{name}" has no other value at first.'
+            raise LiftArgumentError(where, what, f"Change it afterwards: `state.replace({name}=…)`.")
+    needed = [] if own is None else [name for name, one in fields.items() if _is_required(one) and name not in kept]
+    absent = [name for name in needed if name not in given]
+    if absent:
+        what = f"{cls.__name__} has fields without a value: {', '.join(absent)}."
+        raise LiftArgumentError(where, what, f"Pass `{absent[0]}=…`, or give the field a default.")
+
+
+def _is_required(one: dataclasses.Field[Any]) -> bool:
+    return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+
+
+def _definition(cls: type, name: str, others: Iterable[str]) -> str:
+    """How to define a field that a class lacks."""
+    import difflib  # here, as it is for the text of an error
+
+    near = difflib.get_close_matches(name, sorted(others), 1, cutoff=0.8)
+    if near:
+        return f"Write `{near[0]}=…`, or define `{name}: Any` in a subclass."
+    return f"Define it in a subclass, `class State({cls.__name__}): {name}: Any`, and use `State` instead."
 
 
 @dataclass_transform(field_specifiers=(field,), frozen_default=True)

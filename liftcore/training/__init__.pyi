@@ -5,7 +5,7 @@ from .examples import per_example_gradients
 from .labelling import labels, mask
 from .microbatches import accumulate_gradients
 from .sizes import count, size_bytes
-from .state import TrainState
+from .train_state import TrainState
 
 __all__ = [
     "DynamicScale",

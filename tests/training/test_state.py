@@ -186,6 +186,29 @@ def test_overwritten_values_are_the_gradients_and_have_no_state() -> None:
         assert set(state.opt_state[0].mu) == ({"head"} if trainable is HEAD else {"encoder", "head"})
 
 
+def test_with_overwritten_values_other_collections_stay() -> None:
+    given = {"params": params(), "_overwrite_with_gradient": {"scale": jnp.ones(1)}, "batch_stats": {"n": jnp.ones(2)}}
+    state = made(given=given)
+    _, grads = state.value_and_grad(lambda params, x: loss_fn(params["params"], x) + params["batch_stats"]["n"].sum())(
+        X
+    )
+    assert set(grads) == {"params", "_overwrite_with_gradient"}
+    assert state.apply_gradients(grads=grads).params["batch_stats"] is given["batch_stats"]
+
+
+def test_variables_of_parameters_only_may_be_parameters() -> None:
+    state, _ = step(made(given={"encoder": params()["encoder"], "head": params()["head"]}), X)
+    variables = made(given={"params": params()})
+    _, grads = variables.value_and_grad(lambda variables, x: loss_fn(variables["params"], x))(X)
+    assert jnp.allclose(variables.apply_gradients(grads=grads).params["params"]["head"]["w"], state.params["head"]["w"])
+
+
+def test_the_file_has_the_name_that_flax_gives_it() -> None:
+    from liftcore.training import train_state
+
+    assert train_state.TrainState is TrainState
+
+
 def test_another_derivative_serves_as_well() -> None:
     state = made(HEAD)
     scale, finite, (loss, twice), grads = state.value_and_grad(
@@ -211,6 +234,15 @@ ERRORS = {
     "none of some": (lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((4, 1))}}), "lack head/b"),
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
     "a text": (lambda s: made("encoder"), r'PathContains\("encoder"\)'),
+    "no field": (
+        lambda s: made(batch_stats=1),
+        r'TrainState has no field "batch_stats".*class State\(TrainState\): batch_stats',
+    ),
+    "near a field": (lambda s: made(cls=WithStats, batch_stat=1), "Write `batch_stats=…`"),
+    "no value": (lambda s: made(cls=WithStats), "fields without a value: batch_stats. Pass `batch_stats=…`"),
+    "own field": (lambda s: made(step=3), "`state.replace.step=….`"),
+    "field replaced": (lambda s: s.apply_gradients(grads=s.trainable_params, key=1), 'TrainState has no field "key"'),
+    "all variables": (lambda s: made(given={"params": params(), "batch_stats": {}}), r'params=variables\["params"\]'),
     "misspelt": (lambda s: made(PathContains("haed")), "takes no variable .there are params/encoder/w"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError
 from ..filters import Any as AnyOf
 from ..filters import intersect
-from ..struct import PyTreeNode, field
+from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .parts import check_names, inserted, taken
 
@@ -20,6 +21,9 @@ __all__ = ["TrainState"]
 
 _OVERWRITE = "_overwrite_with_gradient"
 """The collection of FP8 layers whose gradients are the next values; it has no state of the optimiser."""
+
+_UNTRAINED = {"batch_stats", "cache", "intermediates"}
+"""Collections that layers write, and that no optimiser may change."""
 
 
 class TrainState(PyTreeNode):
@@ -70,8 +74,11 @@ class TrainState(PyTreeNode):
             **extra: the fields of a subclass.
 
         Raises:
-            LiftArgumentError: if `trainable` takes no parameter, unless it is `None`.
+            LiftArgumentError: if `trainable` takes no parameter, unless it is `None`; if there is no such field, or one
+                has no value; or if `params` are all variables of a model, with its statistics.
         """
+        check_fields(f"{cls.__name__}.create", cls, extra, own=[one.name for one in dataclasses.fields(TrainState)])
+        _check_params(f"{cls.__name__}.create, params", params)
         wanted = AnyOf(_OVERWRITE, trainable) if _overwrites(params) else trainable
         filter = intersect(AnyOf(*_collections(params)), wanted)  # so that `wrt=state.trainable` takes parameters only
         made = cls(step=0, apply_fn=apply_fn, params=params, tx=tx, opt_state=None, trainable=filter, **extra)
@@ -157,16 +164,30 @@ class TrainState(PyTreeNode):
             A new state; `step` is greater by one.
 
         Raises:
-            LiftArgumentError: if there are gradients of other parameters, or not of all that are trainable.
+            LiftArgumentError: if there are gradients of other parameters, or not of all that are trainable, or the
+                class has no such field.
         """
+        check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
         part = self.trainable_params
         fix = "Differentiate by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
         check_names("TrainState.apply_gradients, grads", grads, part, fix)
         weights = _optimised(part)
         updates, opt_state = self.tx.update(_optimised(grads), self.opt_state, weights, **(tx_args or {}))
         weights = _added(weights, updates)
-        new = {**grads, "params": weights} if _overwrites(part) else weights
+        new = {_OVERWRITE: grads[_OVERWRITE], "params": weights} if _overwrites(part) else weights
         return self.replace(step=self.step + 1, params=inserted(self.params, new), opt_state=opt_state, **replaced)
+
+
+def _check_params(where: str, params: PyTree) -> None:
+    """Checks that parameters are not all variables of a model: an optimiser would change its statistics too."""
+    if not isinstance(params, Mapping) or "params" not in params or _overwrites(params):
+        return
+    found = _UNTRAINED & set(params)
+    if found:
+        what = f"expected parameters, given variables of several collections: {', '.join(map(str, params))}."
+        fields = "; ".join(f"{name}: Any" for name in sorted(found))
+        fix = f'Write `params=variables["params"]`, and keep the others in fields: `class State(TrainState): {fields}`.'
+        raise LiftArgumentError(where, what, fix)
 
 
 def _overwrites(params: PyTree) -> bool:
@@ -174,10 +195,12 @@ def _overwrites(params: PyTree) -> bool:
 
 
 def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
-    """Parameters as variables: by collection."""
+    """Parameters as variables: by collection. With FP8 layers, other collections are neither trained nor changed."""
     if not _overwrites(params):
         return {"params": params}
-    return {name: tree for name, tree in params.items() if not (optimised and name == _OVERWRITE)}
+    return {
+        name: params[name] for name in ("params", _OVERWRITE) if name in params and not (optimised and name != "params")
+    }
 
 
 def _optimised(tree: PyTree) -> PyTree:
