@@ -6,23 +6,24 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from ..errors import LiftArgumentError, SerializationError
 from ..saving.problems import StateError
 from ..serialization import to_state_dict
 from ..typing import Filter, PyTree
 from .disk import replace_file
-from .layout import parts_of, state_in
+from .layout import parts_of, state_and_end, state_in
 from .matching import match_state
 from .placing import Stored
+from .streams import Section, name_of_file, write_to
 
 __all__ = ["Transform", "load_file", "save_file"]
 
 Transform: TypeAlias = Callable[[Any], Any]
 
 
-def save_file(path: str | os.PathLike[str], tree: PyTree) -> None:
+def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
     """Saves a tree in one file, which is there with all that is in it, or not at all.
 
     The bytes go to a temporary file in the same folder first, and to the disk; then that gets the name. A file that
@@ -40,20 +41,26 @@ def save_file(path: str | os.PathLike[str], tree: PyTree) -> None:
 
     Args:
         path: the file; its folder is made if it is missing.
+            Or a file that is open for binary writing: the bytes are written where it is, and more may precede or
+            follow them. If that fails, a part of them has been written.
         tree: anything that `to_state_dict` takes apart: variables, optimiser states, typed random keys, dataclasses.
 
     Raises:
         SerializationError: if there is something in the tree that cannot be written.
+        LiftArgumentError: if an open file is one for text.
         CheckpointInUseError: if the file is being written already.
         OSError: if the disk is full, for instance.
     """
     with _about(path):
         parts = parts_of(to_state_dict(tree))
-    replace_file(Path(path), parts)
+    if isinstance(path, str | os.PathLike):
+        replace_file(Path(path), parts)
+    else:
+        write_to(path, parts)
 
 
 def load_file(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | BinaryIO,
     target: PyTree = None,
     *,
     filter: Filter = True,
@@ -77,7 +84,8 @@ def load_file(
         {'encoder': array([1., 1., 1.]), 'head': array([[0., 0.], [0., 0.], [0., 0.]])}
 
     Args:
-        path: a file that `save_file` wrote.
+        path: a file that `save_file` wrote. Or a file that is open for binary reading: it is read from where it is,
+            up to the end of what `save_file` wrote there.
         target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
             `match_state` for what each leaf becomes. `None` gives the state itself, nested dicts of NumPy arrays.
         filter: which leaves to take, by their paths in `to_state_dict(target)`; the others stay as in the target, and
@@ -95,20 +103,37 @@ def load_file(
     Raises:
         SerializationError: if the file is damaged, which names the array; or if something does not fit.
         FileNotFoundError: if there is no such file.
-        LiftArgumentError: if there is no target, and something is asked about one.
+        LiftArgumentError: if there is no target, and something is asked about one; if an open file is one for text,
+            or cannot seek.
     """
     if target is None and not (filter is True and strict and not cast):
         what = "`filter`, `strict` and `cast` are about a target, and none is given."
-        raise LiftArgumentError(f'load_file("{os.fspath(path)}")', what, "Give the tree to restore into.")
-    with _about(path), open(path, "rb", buffering=0) as file:
-        state = state_in(file, os.fstat(file.fileno()).st_size, checksums)
+        raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Give the tree to restore into.")
+    with _about(path), _opened(path) as (file, size):
+        if isinstance(file, Section):
+            state, end = state_and_end(file, size, checksums)
+        else:
+            state, end = state_in(file, size, checksums), size
         if target is None or transform is not None:
             state = _read(state)
         if transform is not None:
             state = transform(state)
-        if target is None:
-            return state
-        return match_state(target, state, where=f'"{os.fspath(path)}"', filter=filter, strict=strict, cast=cast)
+        if target is not None:
+            where = name_of_file(path)
+            state = match_state(target, state, where=where, filter=filter, strict=strict, cast=cast)
+        file.seek(end)
+        return state
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]]:
+    """A file that begins with a checkpoint, and its size."""
+    if isinstance(path, str | os.PathLike):
+        with open(path, "rb", buffering=0) as file:
+            yield file, os.fstat(file.fileno()).st_size
+    else:
+        section = Section(path)
+        yield section, section.size
 
 
 def _read(state: Any) -> Any:
@@ -121,10 +146,10 @@ def _read(state: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _about(path: str | os.PathLike[str]) -> Iterator[None]:
+def _about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
     """Says of what is wrong in a state which file it is about."""
     try:
         yield
     except StateError as error:
-        where = f'"{os.fspath(path)}"' + (f", {error.where}" if error.path else "")
+        where = name_of_file(path) + (f", {error.where}" if error.path else "")
         raise SerializationError(where, error.what, error.fix) from error.__cause__

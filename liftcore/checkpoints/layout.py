@@ -91,11 +91,11 @@ def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
     return state
 
 
-def state_and_end(file: BinaryIO, size: int, checksums: bool) -> tuple[Any, int]:
+def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
     """The same of a file that may go on after the state, and the number of bytes up to its end.
 
     Args:
-        file: see `state_in`.
+        file: see `state_in`; what has `seek`, `tell`, `read` and `readinto` is enough.
         size: the number of its bytes.
         checksums: see `state_in`.
 
