@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 
+_DEEP = 128  # as many levels as bytes may have; Python itself allows a few more
+
 # --- state dicts ------------------------------------------------------------------------------------------------------
 
 
@@ -224,14 +226,36 @@ def to_state_dict(target: Any) -> Any:
         target: a pytree.
 
     Raises:
-        SerializationError: if two keys of a dict are the same string.
+        SerializationError: if two keys of a dict are the same string, or the tree contains itself.
     """
     hooks, rule = _HOOKS.get(type(target)), _rule(target)
     if hooks:
         return hooks[0](target)
     if rule is None:
         return target
-    return {name: _at(name, to_state_dict, child) for name, child in rule.children(target).items()}
+    try:
+        return {name: _at(name, to_state_dict, child) for name, child in rule.children(target).items()}
+    except RecursionError:
+        # The outermost call has room to find out why.
+        if _PATH.get() or (error := _endless(target)) is None:
+            raise
+    raise error
+
+
+def _endless(tree: Any, above: tuple[Any, ...] = ()) -> StateError | None:
+    """The error for the first part of a tree that contains itself or is too deep, if there is one."""
+    kind = type(tree).__name__
+    for levels, one in enumerate(reversed(above), 1):
+        if one is tree:
+            what = f"the tree contains itself: this {kind} is also {levels} level{'s' * (levels > 1)} further up."
+            return StateError(what, "Take out one of the two.")
+    if len(above) > _DEEP:
+        return StateError(f"the tree is more than {_DEEP} levels deep.", "Flatten it before it is saved.")
+    rule = None if type(tree) in _HOOKS else _rule(tree)
+    for name, child in rule.children(tree).items() if rule else ():
+        if error := _endless(child, (*above, tree)):
+            return error.below(name)
+    return None
 
 
 def from_state_dict(target: Any, state: Any, name: str | None = None) -> Any:

@@ -182,7 +182,8 @@ class FileLock:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(self.fd, 20).decode("ascii", "replace").strip()
-            by = f"process {holder}" if holder.isdigit() and int(holder) != os.getpid() else "another writer"
+            by = f"process {holder}" if holder.isdigit() else "another writer"
+            by = "another object of this process" if holder == str(os.getpid()) else by
             what = f"{by} is writing there, and there can be one writer only."
             raise CheckpointInUseError(where, what, "Close the other one first, or write to another place.") from None
 

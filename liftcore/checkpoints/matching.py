@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import SerializationError
 from ..filters import to_predicate
+from ..saving.problems import TRACER, printable
 from ..serialization import from_state_dict, to_state_dict
 from ..typing import Filter, Path, PyTree
 from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarked
@@ -115,6 +116,8 @@ def _with_marks(target: PyTree) -> PyTree:
         has_keys = any(map(_is_typed_key, jax.tree.leaves(target)))
     except (TypeError, ValueError):  # names in a dict that JAX cannot sort; no such tree comes from JAX
         return target
+    except (RecursionError, SystemError):  # it contains itself, which `to_state_dict` says better
+        return target
     # JAX sorts dicts, which are to come back as they are.
     return jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target) if has_keys else target
 
@@ -168,6 +171,7 @@ _FIXES = (
         "Rename what was saved with `transform=`, take a part of it with `filter=`, or pass `strict=False`: what is "
         "missing stays as in the target then, and what is unexpected is left out.",
     ),
+    _Fix(lambda text: text.startswith(TRACER), "Restore outside of the traced function, and pass the result to it."),
     _Fix(lambda text: text.startswith("dtype"), "Pass `cast=True` to convert to the dtypes of the target."),
     _Fix(
         lambda text: text.startswith(("shape", "expected")),
@@ -193,7 +197,7 @@ def _check(
     if _boxed(taken, found):
         fixes.insert(0, "Restore boxes into boxes: into variables as `init` made them, and `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"
-    lines = "".join(f"\n  {'/'.join(path) or '.'}: {text}" for path, text in problems)
+    lines = "".join(printable(f"\n  {'/'.join(path) or '.'}: {text}") for path, text in problems)
     raise SerializationError(where, f"{count} not fit the target:{lines}\n", " ".join(fixes))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import SerializationError
 from ..saving.dtypes import DTYPES
+from ..saving.problems import printable, unwritable
 from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Path, PyTree
@@ -57,10 +58,17 @@ def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(state, Mapping):
         raise SerializationError(where, "this is one leaf, and orbax stores trees with names.", "Put it into a dict.")
     flat = flatten_dict(state)
+    _check_writable(where, flat)
     arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
     _check_names(where, arrays)
     rest = [[list(path), _as_json(where, path, leaf)] for path, leaf in flat.items() if path not in arrays]
     return unflatten_dict(arrays), {"leaves": rest}
+
+
+def _check_writable(where: str, flat: Mapping[Path, Any]) -> None:
+    for path, leaf in flat.items():
+        if problem := unwritable("/".join(path)) or unwritable(leaf):
+            raise SerializationError(f"{where}, {printable('/'.join(path))}", *problem)
 
 
 def _is_for_orbax(leaf: Any) -> bool:

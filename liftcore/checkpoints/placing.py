@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..saving.problems import TRACER
+
 __all__ = ["KeyTarget", "SavedKey", "Stored", "converted", "misfit", "shown_type", "unmarked"]
 
 
@@ -74,6 +76,8 @@ def shown_type(value: Any) -> str:
 
 def misfit(target: Any, saved: Any, cast: bool) -> str | None:
     """What does not fit where `saved` is to be restored for `target`, or None."""
+    if isinstance(unmarked(target), jax.core.Tracer) or isinstance(saved, jax.core.Tracer):
+        return TRACER
     if isinstance(target, KeyTarget):
         return _key_misfit(target.key, saved)
     if _is_array(target) or isinstance(target, _NUMBERS):

@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import LiftArgumentError, SerializationError
 from ..meta import replace_boxed, unbox
 from ..saving.dtypes import DTYPES
+from ..saving.problems import printable, unwritable
 from ..serialization import to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Filter, PyTree
@@ -87,11 +88,12 @@ def save_safetensors(
     """
     package = _package()
     where = f'save_safetensors("{os.fspath(path)}")'
+    to_state_dict(variables)  # first, as this finds a tree that contains itself
     flat = flatten_dict(to_state_dict({"": unbox(variables)}))
     arrays = {names[1:]: _array(leaf) for names, leaf in flat.items()}
     problems = {names: text for names, leaf in arrays.items() if (text := _problem(names, leaf, separator))}
     if problems:
-        lines = "".join(f"\n  {'/'.join(names) or '.'}: {text}" for names, text in problems.items())
+        lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
         fix = "Leave those out, save the data of random keys, or choose another `separator`."
         raise SerializationError(where, f"these cannot be saved:{lines}\n", fix)
     # The package writes the bytes as they are in memory; of an array without dimensions NumPy would make one with one.
@@ -123,11 +125,14 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _array(leaf: Any) -> Any:
-    """A leaf as an array of NumPy, if it is an array or a number."""
-    return np.asarray(leaf) if hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex) else leaf
+    """A leaf as an array of NumPy, if it is an array or a number, and has a value."""
+    is_array = hasattr(leaf, "dtype") and not unwritable(leaf)
+    return np.asarray(leaf) if is_array or isinstance(leaf, bool | int | float | complex) else leaf
 
 
 def _problem(names: tuple[str, ...], leaf: Any, separator: str) -> str | None:
+    if problem := unwritable("".join(names)) or unwritable(leaf):
+        return " ".join(problem)
     if not isinstance(leaf, np.ndarray):
         return f"a {type(leaf).__name__}, no array"
     if leaf.dtype.name not in _NAMES.values():

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 
 from .dtypes import DTYPES as _DTYPES
-from .problems import StateError, damaged
+from .problems import StateError, damaged, unwritable
 from .wire import Tokens, bin_header, ext_header
 
 __all__ = ["NDARRAY", "Reader", "WritePlan", "array_type", "checked", "decode", "encode", "pieces_of", "reshaped"]
@@ -154,6 +154,8 @@ class WritePlan:
             raise StateError(f"a value of type {kind.__name__} cannot be written.", fix)
 
     def _add_array(self, array: np.ndarray[Any, Any] | jax.Array, depth: int) -> None:
+        if problem := unwritable(array):
+            raise StateError(*problem)
         if not isinstance(array, np.ndarray) and not array.is_fully_addressable:
             fix = "Gather it first, with jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
             raise StateError("the array lies partly on other hosts.", fix)
@@ -189,9 +191,11 @@ def _header(code: int, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) 
 
 
 def _held(pack: Callable[[Any], bytes], value: Any) -> bytes:
-    """Returns `pack(value)`, and says so if the value is too large for msgpack."""
+    """Returns `pack(value)`, and says so if msgpack cannot hold the value."""
     try:
         return pack(value)
+    except UnicodeEncodeError as error:
+        raise StateError(*(unwritable(value) or ("", ""))) from error
     except (ValueError, OverflowError) as error:
         fix = "Keep integers within 64 bits, and split what is over 4 GiB."
         raise StateError(f"msgpack cannot hold the value ({error}).", fix) from error
