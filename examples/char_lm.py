@@ -1,4 +1,4 @@
-"""Train a small GPT on the characters of Python's own documentation, and let it write.
+"""Train a small GPT on the characters of Python's own documentation, and generate text with it.
 
 Run it with `python examples/char_lm.py`. It takes a few minutes on two CPU cores, and writes checkpoints and a picture
 of the losses to `examples/out/char_lm/`. If the run is stopped or killed, `--resume` continues from the last
@@ -74,7 +74,7 @@ class GPT(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Map `tokens`, `(batch, length)`, to the logits of the character after each of them."""
+        """Map `tokens`, `(batch, length)`, to logits for the character after each token."""
         words = nn.Embed(len(ALPHABET), self.width, dtype=HALF, name="words")
         blocks = nn.scan(
             nn.remat(Block), length=self.layers, variable_axes={"params": 0, "cache": 0}, split_rngs={"params": True}
@@ -89,7 +89,7 @@ class GPT(nn.Module):
 def batch_at(position: int, args: argparse.Namespace) -> np.ndarray:
     """Return the batch at a position in the data: windows of the text, each once per epoch, shuffled anew each time."""
     size = args.length + 1
-    windows = len(TOKENS) * 9 // 10 // size  # the last tenth is for testing
+    windows = len(TOKENS) * 9 // 10 // size  # the last tenth is the test text
     epoch, number = divmod(position, windows // args.batch_size)
     order = np.random.default_rng([args.seed, epoch]).permutation(windows)
     starts = order[number * args.batch_size : (number + 1) * args.batch_size] * size
@@ -97,7 +97,7 @@ def batch_at(position: int, args: argparse.Namespace) -> np.ndarray:
 
 
 def make_step(model: GPT, parts: int) -> Any:
-    """Return the compiled step of training, `(state, batch) -> (state, loss)`, and the compiled loss."""
+    """Return the compiled training step, `(state, batch) -> (state, loss)`, and the compiled loss."""
 
     def loss_fn(scope: liftcore.Scope, batch: jax.Array) -> jax.Array:
         logits = model.clone(parent=scope)(batch[:, :-1])
@@ -113,7 +113,7 @@ def make_step(model: GPT, parts: int) -> Any:
 
 
 def start(model: GPT, args: argparse.Namespace) -> dict[str, Any]:
-    """Make what a checkpoint holds: all that the next steps depend on, and the losses so far."""
+    """Make the content of a checkpoint: everything that the next steps depend on, and the losses so far."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, args.learning_rate, min(50, args.steps // 4), args.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
     params = jax.jit(model.init)(jax.random.key(args.seed), jnp.zeros((1, args.length), jnp.int32))["params"]
@@ -146,7 +146,7 @@ def train(model: GPT, run: dict[str, Any], checkpoints: Checkpoints, args: argpa
 
 
 def write(model: GPT, params: Any, args: argparse.Namespace) -> list[str]:
-    """Return the prompts and what the model writes after them; all of them are one batch."""
+    """Return each prompt with the text that the model adds; all prompts are one batch."""
     found = nn.generate(
         model.clone(decode=True),
         {"params": params},
@@ -161,7 +161,7 @@ def write(model: GPT, params: Any, args: argparse.Namespace) -> list[str]:
 
 
 def draw(losses: np.ndarray, path: Path) -> None:
-    """Draw the losses of training and, where it was measured, of testing."""
+    """Draw the training losses, and the test losses where they were measured."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     steps, measured = np.arange(1, len(losses) + 1), np.isfinite(losses[:, 1])
@@ -188,23 +188,23 @@ def arguments() -> argparse.Namespace:
         ("seed", 0, "seed of parameters, batches and samples"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="its maximum (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="maximum learning rate (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out/char_lm", help="folder to write to")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint there")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint there")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Train, or resume; draw; write."""
+    """Train or resume, draw the losses, and generate text."""
     args = arguments()
     model = GPT(args.layers, args.width, args.heads)
     with Checkpoints(args.out) as checkpoints:
         run, latest = start(model, args), checkpoints.latest()
         if latest is not None and not args.resume:
-            sys.exit(f"{args.out} holds a run, up to step {latest}: pass --resume to go on, or another --out")
+            sys.exit(f"{args.out} contains a run up to step {latest}: pass --resume to continue it, or another --out")
         if latest is not None:
             run = checkpoints.restore(run)
-            print(f"going on from step {latest}")
+            print(f"continuing from step {latest}")
         run = train(model, run, checkpoints, args)
     draw(run["losses"], args.out / "losses.png")
     print(f"test loss: {run['losses'][-1, 1]:.3f} nats per character; picture: {args.out / 'losses.png'}")

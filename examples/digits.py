@@ -44,7 +44,7 @@ Data = tuple[np.ndarray, np.ndarray]  # images, `(n, 8, 8, 1)` with values from 
 
 
 class Block(nn.Module):
-    """A residual block: convolution, normalisation, dropout, convolution, and the input added back."""
+    """A residual block: convolution, normalization, dropout, convolution, and the input added back."""
 
     train: bool
 
@@ -87,7 +87,7 @@ Ensemble = nn.vmap(
 
 
 @jax.jit
-def initialise(key: jax.Array) -> Variables:
+def initialize(key: jax.Array) -> Variables:
     """Make the variables of a new ensemble."""
     return Ensemble().init(key, jnp.zeros((1, 8, 8, 1)))
 
@@ -102,13 +102,13 @@ def predict(variables: Variables, images: np.ndarray) -> jax.Array:
 
 
 class State(TrainState):
-    """What a training step changes: parameters, the state of the optimiser, and batch statistics."""
+    """What a training step changes: parameters, the state of the optimizer, and batch statistics."""
 
     batch_stats: Variables
 
     @property
     def variables(self) -> Variables:
-        """Return what the ensemble is applied to."""
+        """Return the variables of the ensemble."""
         return {"params": self.params, "batch_stats": self.batch_stats}
 
 
@@ -178,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training set (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters, batches and dropout (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for what is written")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="output folder")
     args = parser.parse_args()
     if args.epochs < 1:
         parser.error("--epochs must be 1 or more")
@@ -186,7 +186,7 @@ def main() -> None:
     checkpoint, picture = args.out / "digits.msgpack", args.out / "digits.png"
 
     train_set, (images, labels) = load_data()
-    variables = initialise(jax.random.key(args.seed))
+    variables = initialize(jax.random.key(args.seed))
     kernels = [leaf for path, leaf in jax.tree.leaves_with_path(variables) if path[-1].key == "kernel"]
     different = all(len(np.unique(kernel, axis=0)) == MEMBERS for kernel in kernels)
     check(different, 'two members start from the same kernel; is "params" missing from `split_rngs`?')
@@ -202,7 +202,7 @@ def main() -> None:
     check(ensemble >= TARGET_ACCURACY or args.epochs < EPOCHS, f"the test accuracy is below {TARGET_ACCURACY:.0%}")
 
     save_file(checkpoint, variables)
-    restored = load_file(checkpoint, initialise(jax.random.key(args.seed + 2)))
+    restored = load_file(checkpoint, initialize(jax.random.key(args.seed + 2)))
     check(np.array_equal(predict(restored, images), probabilities), "the restored ensemble predicts something else")
     print(f"checkpoint: {checkpoint} ({checkpoint.stat().st_size:,} bytes), read back: the same predictions")
 

@@ -1,4 +1,4 @@
-"""The picture of `digits.py`: how the losses fell, and what the ensemble makes of ten test images."""
+"""The picture of `digits.py`: how the losses fell, and how the ensemble classifies ten test images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(history: History, probabilities: np.ndarray, images: np.ndarray, labels
 
     Args:
         history: the losses.
-        probabilities: of each member for each test image, `(members, n, classes)`.
+        probabilities: from each member for each test image, `(members, n, classes)`.
         images: the test images, `(n, 8, 8, 1)`.
         labels: their classes, `(n,)`.
         path: the PNG file to write.
@@ -71,7 +71,7 @@ def draw_samples(figure: SubFigure, probabilities: np.ndarray, images: np.ndarra
 
 
 def draw_image(axes: Axes, image: np.ndarray, label: int, probabilities: np.ndarray) -> None:
-    """Draw one image under the class it was taken for, and the true one where they differ."""
+    """Draw one image under its predicted class, and the true class if they differ."""
     guess = int(probabilities.argmax())
     text = f"{guess}: {probabilities[guess]:.1%}" + ("" if guess == label else f", is {label}")
     axes.imshow(image[..., 0], cmap="gray_r", interpolation="nearest")
@@ -80,7 +80,7 @@ def draw_image(axes: Axes, image: np.ndarray, label: int, probabilities: np.ndar
 
 
 def draw_probabilities(axes: Axes, members: np.ndarray, label: int) -> None:
-    """Draw a bar for each class, blue for the true one, and a dot for what each member gives it."""
+    """Draw a bar for each class, blue for the true one, and a dot for the probability from each member."""
     classes = np.arange(members.shape[-1])
     axes.bar(classes, members.mean(axis=0), color=[BLUE if one == label else ORANGE for one in classes], alpha=0.75)
     axes.plot(classes, members.T, ".", color=INK, markersize=3)

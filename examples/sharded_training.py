@@ -1,6 +1,6 @@
 """Train one small transformer on one device, on eight, or in two processes: the same script, and the same losses.
 
-Run it with `python examples/sharded_training.py`, for a few seconds on one CPU. With `--devices 8 --processes 2
+Run it with `python examples/sharded_training.py`; it takes a few seconds on one CPU. With `--devices 8 --processes 2
 --compare` it trains on eight simulated devices, four in each of two processes, and compares the losses with those on
 one device. It prints how each kernel is sharded, and writes checkpoints and losses to `examples/out/sharded/`.
 
@@ -74,7 +74,7 @@ MODEL = RowReader()
 
 
 def create(key: jax.Array, images: jax.Array) -> TrainState:
-    """Make the whole state of a run: what `init_sharded` makes shard by shard."""
+    """Make the whole state of a run; `init_sharded` makes it shard by shard."""
     params = MODEL.init(key, images)["params"]
     return TrainState.create(apply_fn=MODEL.apply, params=params, tx=optax.sgd(LEARNING_RATE, momentum=0.9))
 
@@ -96,7 +96,7 @@ def accuracy(state: TrainState, images: jax.Array, labels: jax.Array) -> jax.Arr
 
 
 def mesh_of(model_size: int, kind: str) -> Mesh:
-    """Make a mesh of all devices, of all processes."""
+    """Make a mesh of the devices of all processes."""
     types = (AxisType.Explicit if kind == "explicit" else AxisType.Auto,) * 2
     return jax.make_mesh((jax.device_count() // model_size, model_size), ("data", "model"), axis_types=types)
 
@@ -110,7 +110,7 @@ def on_mesh(mesh: Mesh, *arrays: np.ndarray) -> list[jax.Array]:
 def train(state: TrainState, mesh: Mesh, data: list[np.ndarray], steps: int) -> tuple[TrainState, list]:
     """Train under a progress bar, which the first process shows; return the state and the losses."""
     losses, rng, shardings = [], np.random.default_rng(0), jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))  # sharded as before, in its memory
+    step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))  # sharded like the old state, in its memory
     with tqdm(total=steps, desc="compiling …", unit="step", disable=jax.process_index() > 0) as bar:
         for _ in range(steps):
             chosen = rng.choice(len(data[1]), BATCH_SIZE, replace=False)
@@ -132,7 +132,7 @@ def show_shards(params: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do all that one process does."""
+    """Run one process: train, save, restore and report."""
     jax.config.update("jax_num_cpu_devices", args.devices // args.processes)
     if args.processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -175,12 +175,12 @@ def spawn(args: argparse.Namespace, out: Path, devices: int, processes: int) -> 
 
 
 def main() -> None:
-    """Read the options; run here or in children; compare."""
+    """Read the options; run here or in child processes; compare."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--devices", type=int, default=1, help="simulated devices, of all processes (%(default)s)")
+    parser.add_argument("--devices", type=int, default=1, help="simulated devices, in total (%(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="processes, joined over loopback (%(default)s)")
     parser.add_argument("--steps", type=int, default=100, help="training steps (%(default)s)")
-    parser.add_argument("--axes", choices=("auto", "explicit"), default="auto", help="of the mesh (%(default)s)")
+    parser.add_argument("--axes", choices=("auto", "explicit"), default="auto", help="mesh axes (%(default)s)")
     parser.add_argument("--compare", action="store_true", help="compare the losses with those of one device")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out/sharded", help="output folder")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
