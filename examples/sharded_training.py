@@ -110,7 +110,7 @@ def on_mesh(mesh: Mesh, *arrays: np.ndarray) -> list[jax.Array]:
 def train(state: TrainState, mesh: Mesh, data: list[np.ndarray], steps: int) -> tuple[TrainState, list]:
     """Train under a progress bar, which the first process shows; return the state and the losses."""
     losses, rng, shardings = [], np.random.default_rng(0), jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))  # sharded like the old state, in its memory
+    step = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))  # shardings as before
     with tqdm(total=steps, desc="compiling …", unit="step", disable=jax.process_index() > 0) as bar:
         for _ in range(steps):
             chosen = rng.choice(len(data[1]), BATCH_SIZE, replace=False)
