@@ -155,8 +155,9 @@ class MultiHeadDotProductAttention(Module):
             inputs_k: `(*batch, keys, features)`; by default `inputs_q`: self-attention.
             inputs_v: the same of values; by default `inputs_k`.
             inputs_kv: deprecated; both of them.
-            mask: `(*batch, heads, queries, keys)`, or broadcast to it; see the function.
-            deterministic: see the field.
+            mask: `(*batch, heads, queries, keys)`, or broadcast to it: True, or a nonzero number, if a query may attend
+                to a key.
+            deterministic: whether to drop nothing; used instead of the field, if given.
             dropout_rng: the key for dropout, in place of a draw.
             sow_weights: whether to sow the weights into `intermediates`.
             positions: those of the queries, for `rotary`, `(*batch, queries)`; by default counted from 0, or from the

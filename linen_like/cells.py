@@ -141,7 +141,12 @@ class _LSTM(_MemoryCell, _GatedCell):
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: ArrayLike) -> tuple[tuple[Array, Array], Array]:
-        """Maps `(c, h)` and inputs `(*batch, in)` to the next `(c, h)`, each `(*batch, features)`, and to `h`."""
+        """Maps `(c, h)` and inputs `(*batch, in)` to the next `(c, h)`, each `(*batch, features)`, and to `h`.
+
+        Args:
+            carry: `(c, h)`, each `(*batch, features)`.
+            inputs: `(*batch, in)`.
+        """
         _check_pair(self, carry, inputs)
         c, h = carry
         i, f, g, o = self._sums(inputs, h)
@@ -178,14 +183,14 @@ class LSTMCell(_LSTM):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        gate_fn: σ above.
-        activation_fn: tanh above.
+        gate_fn: the activation of the gates, σ in the formula.
+        activation_fn: the other activation, tanh in the formula.
         kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes those for `h`.
+        recurrent_kernel_init: makes the kernels for `h`.
         bias_init: makes the biases.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes these states.
+        carry_init: makes the states in `initialize_carry`.
     """
 
     @nowrap
@@ -292,7 +297,12 @@ class GRUCell(_GatedCell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+
+        Args:
+            carry: `h`, `(*batch, features)`.
+            inputs: `(*batch, in)`.
+        """
         _check(self, carry, inputs)
         new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.bias_init
         dense = functools.partial(_dense, self, carry)
@@ -326,10 +336,10 @@ class MGUCell(_Cell):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        gate_fn: σ above.
-        activation_fn: tanh above.
+        gate_fn: the activation of the gates, σ in the formula.
+        activation_fn: the other activation, tanh in the formula.
         kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes those for `h`.
+        recurrent_kernel_init: makes the kernels for `h`.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
         carry_init: makes these states.
@@ -351,7 +361,12 @@ class MGUCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+
+        Args:
+            carry: `h`, `(*batch, features)`.
+            inputs: `(*batch, in)`.
+        """
         _check(self, carry, inputs)
         new, old, bias = self.kernel_init, self.recurrent_kernel_init, self.activation_bias_init
         dense = functools.partial(_dense, self, carry)
@@ -382,9 +397,9 @@ class SimpleCell(_Cell):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        activation_fn: tanh above.
+        activation_fn: the activation, tanh in the formula.
         kernel_init: makes the kernels for the inputs.
-        recurrent_kernel_init: makes those for `h`.
+        recurrent_kernel_init: makes the kernels for `h`.
         bias_init: makes the biases.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
@@ -403,7 +418,12 @@ class SimpleCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice."""
+        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+
+        Args:
+            carry: `h`, `(*batch, features)`.
+            inputs: `(*batch, in)`.
+        """
         _check(self, carry, inputs)
         h = _dense(self, carry, "i", self.kernel_init, self.bias_init)(inputs)
         h = h + _dense(self, carry, "h", self.recurrent_kernel_init)(carry)
@@ -460,7 +480,12 @@ class ConvLSTMCell(_MemoryCell):
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
-        """Maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`."""
+        """Maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`.
+
+        Args:
+            carry: `(c, h)`, each `(*batch, *spatial, features)`.
+            inputs: `(*batch, *spatial, in)`.
+        """
         _check_pair(self, carry, inputs, memory=self.features)
         c, h = carry
         i, g, f, o = jnp.split(self._convolved("ih", inputs) + self._convolved("hh", h), 4, axis=-1)

@@ -64,7 +64,11 @@ class Embed(Module):
         self.embedding = nn.embedding(self.scope, **options(self, nn.embedding)).table
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """The vectors at integer indices: `(...)` to `(..., features)`."""
+        """The vectors at integer indices: `(...)` to `(..., features)`.
+
+        Args:
+            inputs: integers from 0 to `num_embeddings - 1`, of any shape.
+        """
         return self._table().lookup(inputs, self.out_sharding)
 
     def attend(self, query: ArrayLike, *, out_sharding: Any = None) -> Array:

@@ -126,7 +126,7 @@ class NANOOFp8DotGeneralOp(Fp8DotGeneralOp):
 
 
 class Fp8Einsum(Fp8DotGeneralBase):
-    """`jax.numpy.einsum` of two operands in 8 bits; the second one is the kernel.
+    """`jax.numpy.einsum` of two operands in 8 bits; the second one is the kernel. See `liftcore.nn.fp8_einsum`.
 
     Example:
         >>> import jax
@@ -143,5 +143,13 @@ class Fp8Einsum(Fp8DotGeneralBase):
     def __call__(
         self, eqn: str, lhs: Array, rhs: Array, precision: Any = None, preferred_element_type: Dtype | None = None
     ) -> Array:
-        """Multiplies in the dtype of `rhs`; a precision is ignored."""
+        """Multiplies in the dtype of `rhs`.
+
+        Args:
+            eqn: an explicit equation, such as `"...a,ab->...b"`, without a letter twice in one operand.
+            lhs: the inputs, of a floating dtype.
+            rhs: the kernel, of a floating dtype.
+            precision: ignored.
+            preferred_element_type: the dtype of the result.
+        """
         return nn.fp8_einsum(eqn, lhs, rhs, preferred_element_type, **self._options())

@@ -97,7 +97,11 @@ class LoRADense(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Maps `(..., in)` to `(..., features)`."""
+        """Maps `(..., in)` to `(..., features)`.
+
+        Args:
+            inputs: `(..., in)`.
+        """
         y = nn.dense(self.scope, inputs, **options(self, nn.dense))
         update = nn.lora(self.scope, inputs, **options(self, nn.lora))
         return y + nn.align(update.astype(y.dtype), y)

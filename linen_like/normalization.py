@@ -309,7 +309,13 @@ class SpectralNorm(Module):
 
     @compact
     def __call__(self, *args: Any, update_stats: bool, **kwargs: Any) -> Any:
-        """Calls the layer with these arguments; with `update_stats` the power iteration goes on from here next time."""
+        """Calls the layer.
+
+        Args:
+            *args: arguments of the layer.
+            update_stats: whether to store what the power iteration found, so that the next call continues from it.
+            **kwargs: keyword arguments of the layer.
+        """
         found: _Found = {}
         y = call_with(functools.partial(self._change, found), self._seen_dtype, self, self.layer_instance, args, kwargs)
         if update_stats:  # the power iteration goes on from here next time

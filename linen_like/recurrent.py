@@ -135,10 +135,11 @@ class RNN(Module):
             init_key: the key that it makes it with; by default `jax.random.key(0)`.
             seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
                 end.
-            return_carry: counts in place of the attribute, like those that follow.
-            time_major: see above.
-            reverse: see above.
-            keep_order: see above.
+            return_carry: whether to return the last carry too; used instead of the attribute, if given.
+            time_major: whether time is the first axis; used instead of the attribute, if given.
+            reverse: whether to run from the last step to the first; used instead of the attribute, if given.
+            keep_order: whether the outputs of a reversed run are in the order of the inputs; used instead of the
+                attribute, if given.
 
         Raises:
             LiftArgumentError: where inputs, carry and lengths do not fit together.
@@ -269,9 +270,9 @@ class Bidirectional(Module):
             inputs: the sequence.
             initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
             init_key: split into a key for each of them, if it is given.
-            seq_lengths: see `RNN`.
-            return_carry: counts in place of the attribute.
-            time_major: likewise.
+            seq_lengths: the number of steps of each sequence, `(*batch)`; what comes after is padding.
+            return_carry: whether to return the last carries too; used instead of the attribute, if given.
+            time_major: whether time is the first axis; used instead of the attribute, if given.
             reverse: must not be True, since both directions are run.
             keep_order: of no effect, since outputs are in the order of the inputs.
 

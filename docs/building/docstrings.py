@@ -26,6 +26,7 @@ import liftcore  # noqa: E402
 import linen_like  # noqa: E402
 from docs import reference  # noqa: E402 - from the repository, wherever MkDocs was started
 from docs.building.api_pages import entries  # noqa: E402
+from docs.building.layer_pages import computes, definition  # noqa: E402
 from docs.building.links import link_names  # noqa: E402
 
 __all__ = ["Docstrings", "Text"]
@@ -35,6 +36,10 @@ _ITEM = re.compile(r"^ {4}([\w*][\w*, ]*): *(\S.*\n(?: {8}.*\n)*|\n(?: {8}.*\n)+
 _ELSEWHERE = re.compile(r"[Ss]ee `(\w+)`\.?")
 _RETURNS = re.compile(r"^(Returns|Yields):\n((?: {4}.*\n|\n)*)", re.MULTILINE)
 _CODE = re.compile(r"^( {4}| *(>>>|\.\.\.)|\s*$)")
+_LABEL = re.compile(r"(?<=[^\n])\n((?:Shapes|Parameters|Variables|Collections?|(?:RNG )?[Ss]treams|Source)): ")
+_FIRST_SECTION = re.compile(r"^(?:Example|Args|Attributes|Returns|Raises):$|\Z", re.MULTILINE)
+_IN_FUNCTIONS = {"x": "inputs", "rng": "key"}
+"""What functions of `liftcore.nn` call arguments that layers have by another name."""
 
 
 class Text:
@@ -47,6 +52,7 @@ class Text:
     def __init__(self, text: str) -> None:
         self.returns = {match[1].lower(): textwrap.dedent(match[2]).strip() for match in _RETURNS.finditer(f"{text}\n")}
         text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
+        text = _LABEL.sub(r"\n\n\1: ", text)  # a paragraph each
         self.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
 
 
@@ -156,7 +162,7 @@ def _default(found: griffe.Class, one: inspect.Parameter) -> Any:
 
 def _complete(one: Any) -> None:
     """Replaces what griffe reads in a docstring by what it says."""
-    text = Text(one.docstring.value)
+    text = Text(_with_definition(one))
     one.docstring.value = "\n".join(line if _CODE.match(line) else link_names(line) for line in text.value.split("\n"))
     sections = one.docstring.parse("google", **_OPTIONS, warn_unknown_params=not one.is_class)
     for section in sections:
@@ -170,7 +176,18 @@ def _complete(one: Any) -> None:
         sections = _with_fields(one, sections)
     elif one.is_function:
         sections = _with_arguments(one, sections)
+    for section in sections:
+        if section.kind.value == "parameters":
+            section.title = "Arguments:"  # those of a layer are its arrays
     one.docstring.__dict__["parsed"] = sections
+
+
+def _with_definition(one: Any) -> str:
+    """The docstring, for a layer with the definition of the function that it computes."""
+    written = str(one.docstring.value)
+    layer = next(iter(_mro(one)), None) if one.is_class else None
+    defined = layer and definition(layer)
+    return _FIRST_SECTION.sub(lambda found: f"{defined}\n\n{found[0]}", written, count=1) if defined else written
 
 
 def _with_arguments(one: griffe.Function, sections: list[Any]) -> list[Any]:
@@ -183,6 +200,8 @@ def _with_arguments(one: griffe.Function, sections: list[Any]) -> list[Any]:
     sources = _sources(one)
     for name, parameter in parameters.items():
         text = None if name in explained else _explained_by(sources, name)
+        if text is None and one.name == "__call__" and name not in explained:
+            text = _explained_by(sources, _IN_FUNCTIONS.get(name, name))
         if text is not None:
             explained[name] = _item(parameter, text)
     items = [explained[name] for name in parameters if name in explained]
@@ -191,12 +210,17 @@ def _with_arguments(one: griffe.Function, sections: list[Any]) -> list[Any]:
 
 
 def _sources(one: griffe.Function) -> list[Any]:
-    """What may explain an argument: the method of each base class, then functions that the docstring names."""
+    """What may explain an argument: the method of each base class, then functions that the docstring names.
+
+    Of a call of a layer, that is the function of `liftcore.nn` that the layer computes as well.
+    """
     classes = _mro(one.parent) if one.parent is not None and one.parent.is_class else []
     named = re.findall(r"`([\w.]+)`", one.docstring.value if one.docstring else "")
     module = sys.modules.get(one.module.path)
     pointed = [_resolved(module, classes, name) for name in named if name != one.name]
     methods = [vars(base).get(one.name) for base in classes[1:]]
+    layer = computes(classes[0]) if classes and one.name == "__call__" else None
+    pointed.append(getattr(liftcore.nn, layer) if layer else None)
     return [each for each in [*methods, *pointed] if callable(each)]
 
 
@@ -232,7 +256,7 @@ def _with_fields(one: griffe.Class, sections: list[Any]) -> list[Any]:
     for name, parameter in parameters.items():
         text = explained.get(name) or _explained_by(mro, name)
         if text is not None:
-            elsewhere = _ELSEWHERE.fullmatch(text)
+            elsewhere = _ELSEWHERE.fullmatch(text.strip())
             text = (elsewhere and _explained_by([_global(mro, elsewhere[1])], name)) or text
             default = None if parameter.default is None else str(parameter.default)
             items.append(

@@ -59,6 +59,8 @@ def repository_links(text: str, base: str | None, page: str) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         target = (ROOT / "docs" / page).parent.joinpath(match["path"]).resolve()
+        if target.is_relative_to(ROOT / "docs") and target.suffix == ".md":
+            return match[0]  # a page, from one in a folder
         if not target.is_relative_to(ROOT) or not target.exists():
             _LOG.warning("%s: the link to %s leads nowhere", page, match["path"])
             return match[0]
