@@ -14,13 +14,16 @@ from .filters import (
     partition,
 )
 from .grad import filter_grad, filter_value_and_grad
+from .inference import inference_mode, tree_inference
 from .jacobians import filter_hessian, filter_jacfwd, filter_jacrev
 from .jit import filter_jit
 from .jvp import filter_jvp
 from .module import Module, field
 from .pmap import filter_pmap
 from .remat import filter_checkpoint
+from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
 from .shapes import filter_eval_shape, filter_make_jaxpr
+from .trained import trainable
 from .update import apply_updates, tree_at, tree_equal
 from .vjp import filter_vjp
 from .vmap import filter_vmap, if_array
@@ -51,11 +54,16 @@ __all__ = [
     "filter_vjp",
     "filter_vmap",
     "if_array",
+    "inference_mode",
     "is_array",
     "is_array_like",
     "is_inexact_array",
     "is_inexact_array_like",
     "partition",
+    "trainable",
     "tree_at",
+    "tree_deserialise_leaves",
     "tree_equal",
+    "tree_inference",
+    "tree_serialise_leaves",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ __all__ = ["adopt", "by_dtype"]
 
 
 def by_dtype(leaf: Any) -> str:
-    """The collection of an array: "params" where it can be differentiated, else "constants".
+    """The collection of an array: "params" if it can be differentiated, else "constants".
 
     Example:
         >>> by_dtype(jnp.ones(2)), by_dtype(jnp.arange(2))
@@ -38,8 +39,8 @@ def adopt(
 ) -> Any:
     """A pytree whose arrays are variables of a scope.
 
-    So a module that is a pytree is a part of any model of scopes: each array is a variable at its path, made in the
-    `init` of any lift, and reached by filters. Where the variables exist, `make` is run for its structure alone.
+    So a module that is a pytree can be a part of any model of scopes. Each array is a variable at its path: filters
+    select it, and `init` creates it in any lift. Where the variables exist, `make` runs only to find the structure.
 
     Example:
         >>> import jax, liftcore, equinox_like as eqx
@@ -55,22 +56,26 @@ def adopt(
 
     Args:
         scope: a scope of its own, such as `scope.push("mlp")`.
-        make: called as `make(key, *args, **kwargs)`, with a key of the stream "params"; returns the pytree.
-        *args: its arguments.
-        collection: the collection of all arrays, or a function from an array to that of it.
-        **kwargs: its keyword arguments.
+        make: returns the pytree. It is called as `make(key, *args, **kwargs)`, with a key of the stream "params". If it
+            has a parameter `key` that is not the first one, as classes of Equinox do, it is called as
+            `make(*args, key=key, **kwargs)`.
+        *args: the positional arguments of `make`.
+        collection: the collection of all arrays, or a function from an array to its collection. By default, arrays of
+            floating-point and complex numbers are "params", and other arrays are "constants".
+        **kwargs: the keyword arguments of `make`.
 
     Returns:
         The pytree, with the values that the variables have now.
 
     Raises:
-        ScopeVariableNotFoundError: where a variable is missing and may not be made, or another error that says so.
-        Undescribed: where no key stands for a leaf that is no array.
+        ScopeVariableNotFoundError: if a variable is missing and cannot be created; for some reasons, another error.
+        Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     check_function("adopt", make)
+    makes = _of_key(make)
 
     def made() -> Any:
-        return make(scope.make_rng("params"), *args, **kwargs)
+        return makes(scope.make_rng("params"), *args, **kwargs)
 
     if scope.is_initializing() and not scope.variables():
         tree = made()
@@ -78,6 +83,19 @@ def adopt(
         blueprint.create(scope, lambda: tree)
     else:
         key = jax.eval_shape(jax.random.key, 0)
-        blueprint = Blueprint.of(filter_eval_shape(make, key, *args, **kwargs), collection)
+        blueprint = Blueprint.of(filter_eval_shape(makes, key, *args, **kwargs), collection)
         blueprint.create(scope, made)
     return blueprint.read(scope)
+
+
+def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, with the key as its first argument."""
+    try:
+        parameters = list(inspect.signature(make).parameters.values())
+    except (TypeError, ValueError):
+        return make
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY or one in by_position[1:]]
+    if "key" not in by_name:
+        return make
+    return lambda key, *args, **kwargs: make(*args, key=key, **kwargs)

@@ -13,7 +13,10 @@ __all__ = ["Applied"]
 
 
 class Applied(Module):
-    """A function of a scope, or a module with an `apply`, as a module that is a pytree; its variables are leaves.
+    """A function of a scope, or a module with an `apply`, as a module that is a pytree.
+
+    Its variables are leaves of the pytree. `filter_grad` differentiates with respect to all floating-point arrays, and
+    so with respect to running statistics. To train only the parameters, use `trainable`.
 
     Example:
         >>> import jax, equinox_like as eqx, linen_like as nn
@@ -26,7 +29,7 @@ class Applied(Module):
 
     Attributes:
         fn: the function, called as `fn(scope, *args, **kwargs)`, or the module.
-        variables: `{collection: {name: … array}}`.
+        variables: `{collection: {name: … array}}`. To change one, use `tree_at`.
     """
 
     fn: Any
@@ -34,29 +37,29 @@ class Applied(Module):
 
     @classmethod
     def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
-        """One with new variables.
+        """Creates an `Applied` with new variables.
 
         Args:
             fn: the function or the module.
-            rngs: a key for each stream, or one for "params".
-            *args: the arguments of a first call.
-            **kwargs: those by name.
+            rngs: a key for each stream, or one key for the stream "params".
+            *args: the positional arguments of a first call.
+            **kwargs: the keyword arguments of this call.
         """
         if hasattr(fn, "init"):
             return cls(fn, fn.init(rngs, *args, **kwargs))
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
 
     def __call__(self, /, *args: Any, rngs: Any = None, mutable: Filter = False, **kwargs: Any) -> Any:
-        """Calls the function.
+        """Calls the function or the module.
 
         Args:
-            *args: its arguments.
-            rngs: a key for each stream that it draws from.
-            mutable: a filter of the variables that may change.
-            **kwargs: its keyword arguments.
+            *args: the positional arguments.
+            rngs: a key for each stream that the function draws from.
+            mutable: a filter of the variables that the call may change.
+            **kwargs: the keyword arguments.
 
         Returns:
-            The result; where anything is mutable, the result and an `Applied` with the new variables.
+            The result. With `mutable`, the result and an `Applied` with the new variables.
         """
         if hasattr(self.fn, "apply"):
             found = self.fn.apply(self.variables, *args, rngs=rngs, mutable=mutable, **kwargs)

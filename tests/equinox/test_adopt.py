@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -222,3 +223,100 @@ def test_it_is_changed_by_a_copy(fn: Any) -> None:
 def test_it_is_given_random_streams() -> None:
     model = eqx.Applied.init(nn.Dropout(0.5, deterministic=False), {"params": KEY, "dropout": KEY}, X)
     assert float(model(jnp.ones(64), rngs={"dropout": KEY}).sum()) in range(20, 110)
+
+
+# -- the key -----------------------------------------------------------------------------------------------------------
+
+
+class Noise(eqx.Module):
+    """A module that takes the key by name alone."""
+
+    w: Any
+
+    def __init__(self, size: int, *, key: Any) -> None:
+        self.w = jax.random.normal(key, (size,))
+
+
+def by_position_or_name(size: int, key: Any) -> Any:
+    return {"w": jax.random.normal(key, (size,))}
+
+
+MAKERS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "first": (lambda key, size: by_position_or_name(size, key), (3,)),
+    "any name": (lambda random, size: by_position_or_name(size, random), (3,)),
+    "by name": (Noise, (3,)),
+    "last": (by_position_or_name, (3,)),
+    "partial": (functools.partial(Noise, 3), ()),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_key_goes_where_the_constructor_takes_it(kind: str) -> None:
+    make, args = MAKERS[kind]
+
+    def model(scope: Scope) -> Any:
+        return jax.tree.leaves(eqx.adopt(scope.push("part"), make, *args))[0]
+
+    def wanted(scope: Scope) -> Any:
+        return jax.random.normal(scope.push("part").make_rng("params"), (3,))
+
+    y, variables = liftcore.init(model)(KEY)
+    np.testing.assert_array_equal(y, liftcore.init(wanted)(KEY)[0])
+    np.testing.assert_array_equal(liftcore.apply(model)(variables), y)
+
+
+# -- which leaves are trained ------------------------------------------------------------------------------------------
+
+
+class Normed(nn.Module):
+    """Layers with running statistics, a table of integers, and a parameter in a box."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        self.variable("tables", "order", lambda: jnp.arange(3))
+        init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", None))
+        return nn.BatchNorm(use_running_average=False)(nn.Dense(3, kernel_init=init)(x))
+
+
+def test_parameters_are_trained_and_statistics_are_not() -> None:
+    optax = pytest.importorskip("optax")
+    x = jax.random.normal(KEY, (8, 3))
+    model = {"net": eqx.Applied.init(Normed(), KEY, x), "scale": jnp.float32(2), "act": jnp.tanh, "steps": 3}
+    chosen = eqx.trainable(model)
+    assert jax.tree.structure(chosen) == jax.tree.structure(model)
+    tx = optax.adamw(0.1, weight_decay=0.5)
+    state = tx.init(eqx.filter(model, chosen))
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        def loss(model: Any) -> Any:
+            y, net = model["net"](x, mutable="batch_stats")
+            return jnp.mean((model["scale"] * model["act"](y) - x) ** 2), {**model, "net": net}
+
+        gradient, after = eqx.filter_grad(loss, has_aux=True, arg=chosen)(model)
+        updates, state = tx.update(gradient, state, eqx.filter(model, chosen))
+        return gradient, eqx.apply_updates(after, updates), state
+
+    gradient, after, state = step(model, state)
+    of_net = gradient["net"].variables
+    assert jax.tree.leaves(of_net["batch_stats"]) == jax.tree.leaves(of_net["tables"]) == []
+    assert len(jax.tree.leaves(of_net["params"])) == len(jax.tree.leaves(model["net"].variables["params"])) == 4
+    assert gradient["steps"] is gradient["act"] is None
+    assert gradient["scale"] != 0
+    _, wanted = model["net"](x, mutable="batch_stats")
+    for found, stat in zip(
+        *(jax.tree.leaves(one.variables["batch_stats"]) for one in (after["net"], wanted)), strict=True
+    ):
+        np.testing.assert_allclose(found, stat, rtol=1e-5)
+
+
+def test_a_filter_chooses_among_the_variables() -> None:
+    net = eqx.Applied.init(Normed(), KEY, X[None])
+    chosen = eqx.trainable([net, jnp.ones(2)], All("params", PathContains("Dense_0")))
+    found = [path for path, answer in jax.tree_util.tree_leaves_with_path(chosen) if answer]
+    assert [jax.tree_util.keystr(path) for path in found] == [
+        "[0].variables['params']['Dense_0']['bias']",
+        "[0].variables['params']['Dense_0']['kernel'].value",
+        "[1]",
+    ]
+    assert not any(jax.tree.leaves(eqx.trainable(net, False)))
