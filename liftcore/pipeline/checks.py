@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from ..errors import LiftArgumentError, shown
+from ..errors import LiftArgumentError, misfit, name_of, shown
 from ..scopes.lifts import Captured
 from ..typing import PyTree
 from .changes import Changes
@@ -15,7 +16,7 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_filters", "check_given", "checked_output"]
+__all__ = ["check_call", "check_filters", "check_given", "checked_output"]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -52,6 +53,55 @@ def _no_groups(use: Use, what: str) -> LiftArgumentError:
         f"its body is called with {what}.",
         "Write `body(variable_groups, rng_groups, …)`, with groups of the structure of those that were given.",
     )
+
+
+def check_call(
+    error: TypeError,
+    use: Use,
+    transform: Callable[..., Any],
+    given: Sequence[Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Raises another error in the place of Python's if a transformation does not take the arguments of its call.
+
+    Args:
+        error: Python's error.
+        use: where it was raised.
+        transform: the transformation.
+        given: what it is given before the arguments of the lifted function.
+        args: the positional arguments of the lifted function.
+        kwargs: its keyword arguments.
+    """
+    taken = misfit(error, transform, (*given, *args), kwargs)
+    if taken is None:
+        return
+    name, names, passed_on = name_of(transform), *_CALLS[len(given)]
+    listed = ", ".join([names, *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())])
+    parameters = inspect.signature(transform, follow_wrapped=False)
+    try:
+        known = parameters.bind_partial(*given, *args, **kwargs).arguments
+    except TypeError:
+        fix = f"Write `def {name}({names}, *args, **kwargs)`, and pass the arguments on: `{passed_on}`."
+    else:
+        missing = next(one for one, kind in parameters.parameters.items() if _is_required(kind) and one not in known)
+        fix = f"Pass a value for `{missing}` in the call of the lifted function, after the scope."
+    what = f"`{name}` takes `{taken}`, and is called as `{name}({listed})`."
+    raise LiftArgumentError(use.where, what, fix) from error
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+_CALLS = {
+    3: ("body, variable_groups, rng_groups", "body(variable_groups, rng_groups, *args, **kwargs)"),
+    4: ("scope_fn, repack_fn, variable_groups, rng_groups", "fn(scope, *args, **kwargs)"),
+}
+"""By the number of arguments before those of the lifted function: their names, and how the others are passed on."""
 
 
 def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:

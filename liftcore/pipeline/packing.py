@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import check_function, name_of
 from ..scopes.lifts import Advice, Captured, Lift
 from ..typing import Filter, PyTree
-from .checks import check_filters, checked_output
+from .checks import check_call, check_filters, checked_output
 from .committing import commit
 from .stages import Layout, dedupe, filter_
 from .use import Body, Use
@@ -81,7 +81,12 @@ def transformation(
         prepared = None if prepare is None else prepare(fn)
 
         def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-            return transform(Body(fn, use, prepared), variable_groups, rng_groups, *args, **kwargs)
+            given = Body(fn, use, prepared), variable_groups, rng_groups
+            try:
+                return transform(*given, *args, **kwargs)
+            except TypeError as error:
+                check_call(error, use, transform, given, args, kwargs)
+                raise
 
         lifted = _lifted(run, lift._replace(name=f"{name}({name_of(fn)})"), _FROM_BODY)
         lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # a scope below is called after it
@@ -141,7 +146,12 @@ def pack(
     check_function("pack", fn)
 
     def run(use: Use, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        return fn(use.scope_fn, use.repack_fn, variable_groups, rng_groups, *args, **kwargs)
+        given = use.scope_fn, use.repack_fn, variable_groups, rng_groups
+        try:
+            return fn(*given, *args, **kwargs)
+        except TypeError as error:
+            check_call(error, use, fn, given, args, kwargs)
+            raise
 
     name = name or name_of(fn)
     _check(name, in_variable_filters, out_variable_filters, rng_filters)

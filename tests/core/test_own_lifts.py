@@ -202,3 +202,51 @@ def test_a_loop_of_ones_own_names_no_options_of_scan() -> None:
     ) as caught:
         liftcore.init(looped()(shared))(KEY, X)
     assert "variable_" not in str(caught.value)
+
+
+def own_key(scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, noise_key: Any, *args: Any) -> Any:
+    raise AssertionError
+
+
+def no_keywords(body: Any, variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+    return body(variable_groups, rng_groups, *args)
+
+
+GIVEN = "scope_fn, repack_fn, variable_groups, rng_groups"
+REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
+    "no keywords": (
+        lambda: liftcore.transformation(no_keywords, [True], [True], [True], name="mine")(layer),
+        (X,),
+        {"more": X},
+        r"mine\(layer\) at /: .*called as `no_keywords\(body, variable_groups, rng_groups, a float32.* array, more=a float32.*"
+        r"rng_groups, \*args, \*\*kwargs\)`, .*: `body\(variable_groups, rng_groups, \*args, \*\*kwargs\)`",
+    ),
+    "no arguments": (
+        lambda: liftcore.pack(lambda scope_fn, groups: 0, [True], [True], [True], name="mine"),
+        (),
+        {},
+        rf"mine at /: `<lambda>` takes `\(scope_fn, groups\)`.*called as `<lambda>\({GIVEN}\)`.*"
+        rf"{GIVEN}, \*args, \*\*kwargs\)`, .*: `fn\(scope, \*args, \*\*kwargs\)`",
+    ),
+    "an argument is missing": (
+        lambda: liftcore.pack(own_key, [True], [True], [True], name="mine"),
+        (),
+        {},
+        r"mine at /: .* Pass a value for `noise_key` in the call of the lifted function, after the scope",
+    ),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_transformation_that_does_not_take_its_arguments_is_an_error_with_its_fix(refused: str) -> None:
+    make, args, kwargs, text = REFUSED[refused]
+    with pytest.raises(LiftArgumentError, match=text):
+        liftcore.init(make())(KEY, *args, **kwargs)
+
+
+def test_a_type_error_in_a_transformation_is_raised_as_it_is() -> None:
+    def transform(scope_fn: Any, repack_fn: Any, *groups: Any) -> Any:
+        return own_key()  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError, match="own_key"):
+        liftcore.init(liftcore.pack(transform, [True], [True], [True]))(KEY)
