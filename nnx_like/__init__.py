@@ -1,4 +1,4 @@
-"""Objects with reference semantics: modules that are changed in place, and transformations that take them anywhere."""
+"""Objects with reference semantics: modules that change in place, and transformations that accept them as arguments."""
 
 from liftcore.lazy import from_stub
 

@@ -1,4 +1,4 @@
-"""The errors about objects and variables, beside those of `liftcore.errors`."""
+"""The errors about objects and variables, in addition to those of `liftcore.errors`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StructureError(LiftArgumentError):
 class UnknownStreamError(LiftArgumentError, AttributeError, KeyError):
     """A key was drawn from a stream that does not exist, and there is no stream `default`."""
 
-    __str__ = LiftArgumentError.__str__  # in place of that of `KeyError`, which quotes the text
+    __str__ = LiftArgumentError.__str__  # `KeyError.__str__` would quote the text
 
 
 class OptimizerArgumentError(LiftArgumentError, TypeError):

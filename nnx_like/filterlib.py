@@ -200,7 +200,7 @@ class Any(core.Any):
 
     @property
     def predicates(self) -> tuple[Predicate, ...]:
-        """What it is made of."""
+        """The predicates that it combines."""
         return self.filters
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class All(core.All):
 
     @property
     def predicates(self) -> tuple[Predicate, ...]:
-        """What it is made of."""
+        """The predicates that it combines."""
         return self.filters
 
     def __repr__(self) -> str:
@@ -246,7 +246,7 @@ class Not(core.Not):
 
     @property
     def predicate(self) -> Predicate:
-        """What it is made of."""
+        """The predicate that it inverts."""
         return self.filter
 
     def __repr__(self) -> str:
@@ -289,7 +289,7 @@ def to_predicate(filter: Filter) -> Predicate:
 
 
 def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
-    """Returns the predicates of filters that are asked in order.
+    """Returns the predicates of filters that apply in order.
 
     Example:
         >>> filters_to_predicates([float, ...])
@@ -310,7 +310,7 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
         if filter is ... or filter is True:
             late = next((one for one in filters[index + 1 :] if one is not ... and one is not True), ...)
             if late is not ...:
-                what = f"{core.short_form(to_predicate(late))} comes after ..., which takes all."
+                what = f"{core.short_form(to_predicate(late))} comes after ..., which matches everything."
                 given = ", ".join(core.short_form(to_predicate(one)) for one in filters)
                 raise LiftArgumentError(f"filters ({given})", what, "Move ... to the end.")
     return tuple(map(to_predicate, filters))
@@ -343,7 +343,7 @@ def group(
         UnmatchedFilterError: if no filter matches a value, and `complete` is True.
     """
     predicates = filters_to_predicates(filters)
-    if predicates and isinstance(predicates[0], Everything):  # most often there is nothing to ask
+    if predicates and isinstance(predicates[0], Everything):  # the common case: there is nothing to decide
         return [list(pairs), *([] for _ in predicates[1:])]
     groups: list[list[tuple[PathParts, typing.Any]]] = [[] for _ in predicates]
     numbered = tuple(zip(predicates, groups, strict=True))
@@ -368,4 +368,4 @@ def _unmatched(
     more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
     given = ", ".join(map(core.short_form, predicates)) or "none"
     what = f"no filter matches {shown}{more} (filters given: {given})."
-    return UnmatchedFilterError(where, what, "Add a filter for them, or ... as the last one to take all that is left.")
+    return UnmatchedFilterError(where, what, "Add a filter for them, or ... as the last filter to match the rest.")

@@ -161,7 +161,7 @@ def _spec(leaf: Any) -> PartitionSpec:
 
 
 def _on_mesh(name: Any, rules: Rules) -> Any:
-    """The mesh axis for an axis name of a variable."""
+    """Returns the mesh axis for an axis name of a variable."""
     if isinstance(name, (tuple, list)):
         return tuple([_on_mesh(one, rules) for one in name])
     return next((axis for logical, axis in rules if logical == name), name)

@@ -1,4 +1,4 @@
-"""Nested mappings as flat ones, and back: `liftcore.traverse_util` under other names."""
+"""Converts nested mappings to flat ones and back: `liftcore.traverse_util` under other names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flatten_mapping(
 
 
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
-    """Flattens nested mappings into a list of pairs of path and leaf; mappings with nothing in them are left out.
+    """Flattens nested mappings into a list of pairs of path and leaf. Empty mappings are dropped.
 
     Example:
         >>> flatten_to_sequence({"dense": {"kernel": 1, "bias": 2}})
@@ -59,7 +59,7 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
 def unflatten_mapping(
     xs: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, sep: str | None = None
 ) -> dict[Any, Any]:
-    """Nests a flat dict, or pairs of path and leaf, again: the inverse of the other two.
+    """Nests a flat dict, or pairs of path and leaf: the inverse of the other two functions.
 
     Example:
         >>> unflatten_mapping([(("dense", "kernel"), 1), (("dense", "bias"), 2)])
@@ -67,7 +67,7 @@ def unflatten_mapping(
 
     Args:
         xs: `{path: leaf}`, or pairs; `empty_node` becomes an empty dict.
-        sep: what the keys of each path are joined by, if a path is a string.
+        sep: the separator of the keys, if paths are strings.
 
     Returns:
         Nested dicts.

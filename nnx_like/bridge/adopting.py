@@ -1,4 +1,4 @@
-"""`adopt` and `object_in_scope`: objects whose variables are those of a scope."""
+"""`adopt` and `object_in_scope`: objects whose variables are stored in a scope."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Adopted", "InScope", "adopt", "object_in_scope"]
 
 @dataclasses.dataclass(frozen=True)
 class Adopted:
-    """An object whose variables are stored in a scope: each call reads them, and writes those that changed.
+    """An object whose variables are stored in a scope: each call reads them and writes back those that changed.
 
     Call it as you would call the object. Methods and parts of the object are attributes: `adopted.encode(x)`,
     `adopted.layers[0](x)`.
 
     Attributes:
         scope: the scope.
-        plan: the object without its values.
+        plan: the static part of the object.
     """
 
     scope: Scope
@@ -81,7 +81,7 @@ class Adopted:
 
 @dataclasses.dataclass(frozen=True)
 class _OnOther:
-    """Makes an adopted object on another scope."""
+    """Rebuilds an adopted object on another scope."""
 
     plan: Plan
 
@@ -141,12 +141,12 @@ def adopt(
 
 @dataclasses.dataclass(frozen=True)
 class InScope:
-    """A function of a scope that calls an object in it, or a method of that; attributes lead to methods and parts.
+    """A function of a scope that calls an object in it, or one of its methods. Attributes select methods and parts.
 
     Attributes:
-        make: makes the object of `Rngs`.
+        make: called with `nnx.Rngs`; makes the object.
         streams: the names of the streams that it gets.
-        steps: what leads from the object to what is called.
+        steps: the attributes and items that lead from the object to what is called.
     """
 
     make: Callable[..., Any]
@@ -154,7 +154,7 @@ class InScope:
     steps: Steps
 
     def __post_init__(self) -> None:
-        self.__dict__["__name__"] = name_of(self.make)  # lifts call it so
+        self.__dict__["__name__"] = name_of(self.make)  # lifts use it in paths
 
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
         """Calls the object.

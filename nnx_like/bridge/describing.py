@@ -1,4 +1,4 @@
-"""Descriptions: what Linen-style modules have by which names, found out without computing anything."""
+"""Finds out which attributes a Linen-style module has, without computing anything."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["is_linen", "kind_of", "part_of"]
 
 
 def is_linen(value: Any) -> bool:
-    """Whether a value is a Linen-style module."""
+    """Returns whether a value is a Linen-style module."""
     return isinstance(value, nn.Module)
 
 
 def kind_of(module: nn.Module, name: str) -> str | None:
-    """What a module has by a name.
+    """Returns the kind of attribute that a module has under a name.
 
     Args:
         module: the module, unbound.
         name: the name of an attribute.
 
     Returns:
-        `"method"` for a method and for a submodule, or a list or a dict of these; `"field"` for a field, `"value"` for
-        what else `setup` makes; None where there is nothing, and for what all modules have, such as `apply`.
+        `"method"` for a method, a submodule, or a list or dict of these; `"field"` for a field; `"value"` for anything
+        else that `setup` makes; None if there is no such attribute, or if all modules have it, such as `apply`.
     """
     if hasattr(nn.Module, name):
         return None
@@ -54,14 +54,14 @@ def _holds_module(value: Any) -> bool:
 
 
 def part_of(module: Any, path: Sequence[str]) -> Any:
-    """The submodule at a path, unbound: one that `setup` makes, or that is in a field.
+    """Returns the unbound submodule at a path: one that `setup` makes or that is in a field.
 
     Args:
         module: the module, unbound.
         path: names of submodules.
 
     Raises:
-        LiftArgumentError: if there is none.
+        LiftArgumentError: if there is no such submodule.
     """
     return _during_setup(module, lambda bound: _submodule(bound, path).unbind()[0]) if path else module
 
@@ -74,7 +74,7 @@ def _submodule(bound: nn.Module, path: Sequence[str]) -> nn.Module:
         if not found:
             raise LiftArgumentError(
                 f"{type(bound).__name__}.{name}",
-                "it cannot be called on its own: no submodule of this name is made in `setup`, only in a method.",
+                "it cannot be called on its own: `setup` makes no submodule of this name, only a method does.",
                 "Make it in `setup`, or call a method of the module that uses it.",
             )
         bound = found[0]
@@ -82,7 +82,7 @@ def _submodule(bound: nn.Module, path: Sequence[str]) -> nn.Module:
 
 
 def _during_setup(module: nn.Module, ask: Callable[[nn.Module], Any]) -> Any:
-    """What a function says of a module that is bound to variables which are shapes only."""
+    """Returns the result of a function that inspects a module bound to abstract variables (shapes only)."""
     answers = []
 
     def bound(key: Any) -> None:

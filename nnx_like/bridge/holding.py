@@ -1,4 +1,4 @@
-"""`hold`: a variable at a path below an object; what is on the way and missing is made."""
+"""`hold`: sets a variable at a path below an object, and makes the containers on the way that are missing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["hold", "leaves_of"]
 
 
 def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
-    """Puts a variable at a path: a variable that is there takes its value, otherwise it becomes an attribute.
+    """Sets a variable at a path: updates the variable that is there, or makes a new attribute.
 
-    A dict is made where an object on the way has no such attribute; an object whose class has a method `to_nnx__part`
-    makes what it wants to have there. Where the path leads into what is static, nothing is done.
+    If an object on the way lacks the attribute, a dict is made there. A class can make something else: define a method
+    `to_nnx__part`. If the path leads into a static value, nothing is done.
 
     Args:
         node: an object, or a dict, list or tuple of objects.
@@ -36,8 +36,8 @@ def hold(node: Any, names: Iterable[str], variable: Variable[Any]) -> None:
         if type(held) is not type(variable):
             raise LiftArgumentError(
                 ".".join([*above, name]),
-                f"a {type(held).__name__} and a {type(variable).__name__} have this path, and an object holds one.",
-                "Give one of them another name, or put it below a scope of its own.",
+                f"a {type(held).__name__} and a {type(variable).__name__} have this path; an object can hold only one.",
+                "Rename one of them, or put it into a scope of its own.",
             )
         held.set_raw_value(variable.get_raw_value())
     elif isinstance(node, Pytree):
@@ -70,7 +70,7 @@ def _get(node: Any, name: str) -> Any:
 
 
 def leaves_of(variables: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values in plain dicts of variables, boxes and all, each with its place."""
+    """Yields the leaves of plain dicts of variables with their paths; a boxed value is one leaf."""
     for name, value in variables.items():
         if isinstance(value, Mapping) and not isinstance(value, AxisMetadata):
             for below, leaf in leaves_of(value):

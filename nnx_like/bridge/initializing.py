@@ -1,4 +1,4 @@
-"""Whether variables are being made: then what is wrapped in an object behaves as in `init`."""
+"""Tracks whether variables are being created; what is wrapped in an object then behaves as in `init`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _running: contextvars.ContextVar[bool] = contextvars.ContextVar("initializing", 
 
 @contextlib.contextmanager
 def initializing(on: bool) -> Iterator[None]:
-    """A `with` block in which variables are being made, or are not.
+    """Marks a `with` block as creating variables, or as not creating them.
 
     Args:
-        on: whether they are.
+        on: whether variables are created.
     """
     token = _running.set(on)
     try:
@@ -29,5 +29,5 @@ def initializing(on: bool) -> Iterator[None]:
 
 @surrounds
 def is_initializing() -> bool:
-    """Whether variables are being made here. A trace is found again only where that is as it was."""
+    """Returns whether variables are being created here. A trace is reused only if the answer is the same."""
     return _running.get()

@@ -24,7 +24,7 @@ __all__ = ["ToLinen", "to_linen"]
 
 @dataclasses.dataclass(frozen=True)
 class _Maker:
-    """Makes an object of `Rngs`."""
+    """Makes the object from `Rngs`."""
 
     cls: Callable[..., Any]
     args: tuple[Any, ...]
@@ -47,9 +47,9 @@ def _takes_rngs(cls: Callable[..., Any]) -> bool:
 class ToLinen(nn.Module):
     """An object as a Linen-style module: `init` creates its variables, each in the collection of its kind.
 
-    It can be used in other modules and under lifts, as any module can. Methods and parts of the object are methods and
+    Use it in other modules and under lifts, like any module. The methods and parts of the object are methods and
     parts of the module: `module.attend(x)` in a model, or `apply(variables, x, method="attend")`. If a collection is
-    immutable in an `apply`, writes of the object to its variables are dropped.
+    immutable in an `apply`, the object's writes to its variables are dropped.
 
     Example:
         >>> import jax
@@ -114,7 +114,7 @@ class ToLinen(nn.Module):
         return self._part(name)
 
     def _part(self, name: str) -> Any:
-        """A part of the object: what is called leads through this module, a variable is its value."""
+        """Returns a part of the object: something callable runs through this module; a variable gives its value."""
         value = self._adopted().run(getattr, name)
         if isinstance(value, Variable):
             return value.get_value()
@@ -151,7 +151,7 @@ def to_linen(
     skip_rng: bool = False,
     **kwargs: Any,
 ) -> ToLinen:
-    """`ToLinen`, called with the arguments of the object.
+    """Makes a `ToLinen` from the class of an object and its arguments.
 
     Example:
         >>> import jax

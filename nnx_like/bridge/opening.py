@@ -1,4 +1,4 @@
-"""An object of the variables of a scope: made for one call, and what it holds afterwards is written into the scope."""
+"""Builds an object from the variables of a scope for one call, and writes its changes back into the scope."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _INTERMEDIATES = "intermediates"
 
 @dataclasses.dataclass(frozen=True)
 class Making:
-    """How an object in a scope is made and kept.
+    """How an object in a scope is made, and how its variables are stored.
 
     Attributes:
-        make: makes the object of `Rngs`.
-        streams: the names of the streams that it gets; none for all that the scope has.
+        make: called with `Rngs`; makes the object.
+        streams: the names of the streams that it gets; empty for all streams of the scope.
         boxing: turns a variable into the value in a collection; with None, values are not boxed.
-        strict: whether it is an error that a variable changes whose collection is immutable.
+        strict: whether a change of a variable in an immutable collection is an error.
     """
 
     make: Callable[..., Any]
@@ -43,12 +43,12 @@ class Making:
     strict: bool
 
     def made(self, scope: Scope) -> Placed:
-        """A new object, of keys of the scope."""
+        """Returns a new object, made with keys of the scope."""
         with initializing(scope.is_initializing()), nn.no_parent():
             return Placed(made_with(self.make, scope, self.streams))
 
     def abstract(self, scope: Scope) -> Placed:
-        """The structure of one; nothing is computed."""
+        """Returns the structure of the object; nothing is computed."""
         found = []
 
         def trace(key: Any) -> None:
@@ -61,7 +61,7 @@ class Making:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that is static about an object in a scope.
+    """The static part of an object in a scope.
 
     Attributes:
         definition: its definition; the keys in it are names in collections.
@@ -69,7 +69,7 @@ class Plan:
         random: the state of its RNG streams, by path.
         boxing: see `Making`.
         strict: see `Making`.
-        make: makes intermediates that the object begins with, where it has some: no collection keeps them.
+        make: makes the intermediates that a new object has, or None; no collection stores them.
     """
 
     definition: Definition
@@ -81,11 +81,11 @@ class Plan:
 
 
 def plan_in(scope: Scope, making: Making) -> Plan:
-    """The plan of an object, whose variables are made where a scope lacks them.
+    """Returns the plan of an object. Creates the variables that the scope lacks.
 
     Args:
         scope: the scope.
-        making: makes the object; where all its variables exist, it is run for the structure alone.
+        making: makes the object. If all its variables exist, it runs only to find the structure.
     """
     walk = None
     if scope.is_initializing() and not any(scope.collections_below().values()):
@@ -94,9 +94,9 @@ def plan_in(scope: Scope, making: Making) -> Plan:
     missing = [place for place in planned.found if not _owner(scope, place).has_variable(place[0], place[-1])]
     missing = [place for place in missing if place[0] != _INTERMEDIATES or scope.is_mutable_collection(place[0])]
     if missing:
-        for collection, *names, name in missing:  # all of them before any is made
+        for collection, *names, name in missing:  # look for all of them before creating any
             if not scope.is_mutable_collection(collection):
-                scope.below(tuple(names)).variable(collection, name)  # raises, and says why
+                scope.below(tuple(names)).variable(collection, name)  # raises the error that says why it is missing
         found = (walk or making.made(scope)).found
         for place in missing:
             _owner(scope, place).create_variable(place[0], place[-1], kept_value(found[place], making.boxing))
@@ -111,11 +111,11 @@ def _owner(scope: Scope, place: Names) -> Scope:
 
 
 def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function of the object; what changed of its variables is written into the scope.
+    """Calls a function of the object, and writes the variables that changed into the scope.
 
     Args:
         scope: the scope.
-        plan: that of the object.
+        plan: the plan of the object.
         fn: called as `fn(object, *args, **kwargs)`.
         args: the arguments.
         kwargs: the keyword arguments.
@@ -131,7 +131,7 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
         variable = to_nnx_var(place[0], value)
         hold(made, place[1:], variable)
         given[place] = variable.get_raw_value()
-    with initializing(scope.is_initializing()), nn.no_parent():  # modules that are made belong to the object
+    with initializing(scope.is_initializing()), nn.no_parent():  # modules created here belong to the object
         result = fn(made, *args, **kwargs)
     for place, holder in Placed(made).found.items():
         value = holder.get_raw_value() if isinstance(holder, Variable) else holder
@@ -141,7 +141,7 @@ def run(scope: Scope, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...],
 
 
 def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
-    """The values of the variables of an object, as the scope has them now."""
+    """Yields the current values of the object's variables."""
     begun: Mapping[Names, Any] = {}
     for place in plan.places:
         owner = _owner(scope, place)
@@ -153,19 +153,19 @@ def _values(scope: Scope, plan: Plan) -> Iterator[tuple[Names, Any]]:
 
 
 def _others(scope: Scope, given: Mapping[Names, Any]) -> Iterator[tuple[Names, Any]]:
-    """Variables of the scope that a call creates, and the constructor of the object does not."""
+    """Yields the variables of the scope that calls create and the constructor of the object does not."""
     for place, _ in leaves_of(scope.collections_below()):
-        known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may be a dict
+        known = any(place[:size] in given for size in range(2, len(place) + 1))  # a value may itself be a dict
         if not known and place[0] != _INTERMEDIATES:
             yield place, _owner(scope, place).get_variable(place[0], place[-1])
 
 
 def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> None:
-    """Writes a variable that changed, or makes one that is new."""
+    """Writes a variable that changed, or creates a new one."""
     collection, *_, name = place
     owner, mutable = _owner(scope, place), scope.is_mutable_collection(collection)
     if owner.has_variable(collection, name):
-        # `init` gives the values that the object is made with, as if it was made on its own.
+        # `init` returns the values that the object is constructed with, as if it were made on its own.
         if not scope.is_initializing() and (mutable or (plan.strict and collection != _INTERMEDIATES)):
             owner.put_unboxed(collection, name, value)
     elif collection == _INTERMEDIATES:
@@ -175,7 +175,7 @@ def _write(scope: Scope, plan: Plan, place: Names, holder: Any, value: Any) -> N
 
 
 def _sow(owner: Scope, name: str, value: Any) -> None:
-    """Keeps intermediate values for the caller of `apply`; they pass through lifts by themselves."""
+    """Sows intermediate values for the caller of `apply`; they pass through lifts without an option."""
     if type(value) is tuple:
         for item in value:
             owner.sow(_INTERMEDIATES, name, item)

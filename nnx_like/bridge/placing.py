@@ -16,7 +16,7 @@ from ..variablelib.variable import Variable
 __all__ = ["RANDOM", "Names", "Placed", "Random"]
 
 RANDOM = ""
-"""The group of the state of RNG streams, which no collection holds: keys come from the streams of the scope."""
+"""The group of the state of RNG streams. No collection holds it: keys come from the streams of the scope."""
 
 Names = tuple[str, ...]
 """A place in a tree of variables: `(collection, *names)`."""
@@ -28,7 +28,7 @@ class Random(NamedTuple):
     Attributes:
         tag: the name of the stream.
         shape: the shape of its keys.
-        is_count: whether it is the count, or else the key.
+        is_count: True for the count of the stream, False for its key.
     """
 
     tag: str
@@ -37,10 +37,10 @@ class Random(NamedTuple):
 
 
 class Placed(Walk):
-    """A walk that finds variables, and arrays that are attributes, by their places.
+    """A walk that records variables, and arrays that are attributes, by their places.
 
     Attributes:
-        definition: the definition; the keys in it are places without their collections.
+        definition: the definition; its keys are places without their collections.
         found: the variables and arrays by place.
         random: the state of RNG streams, by path.
     """
@@ -74,8 +74,8 @@ class Placed(Walk):
         if (group, *names) in self.found:
             raise LiftArgumentError(
                 path_text(path),
-                f'two variables of "{group}" have this path, as strings.',
-                "Use keys in that dict that differ as strings.",
+                f'two variables of "{group}" have this path once its keys are converted to strings.',
+                "Use dict keys that differ as strings.",
             )
         self.found[group, *names] = value
         return group, names

@@ -1,4 +1,4 @@
-"""`Reach`: a method or a part of something that exists during a call only; a call makes it, and goes there."""
+"""`Reach`: a method or part of a value that exists only during a call; calling it makes the value first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Reach", "Steps"]
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """What leads from a value to a part of it, or to a method.
+    """A path of attributes and items from a value to one of its parts or methods.
 
     Example:
         >>> Steps(((False, "real"),))(3 + 4j)
@@ -24,27 +24,27 @@ class Steps:
     each: tuple[tuple[bool, Any], ...] = ()
 
     def __call__(self, value: Any) -> Any:
-        """The part of a value."""
+        """Returns the part of a value that the path leads to."""
         for is_item, name in self.each:
             value = value[name] if is_item else getattr(value, name)
         return value
 
     def attribute(self, name: str) -> Steps:
-        """These steps, and an attribute."""
+        """Returns the path with an attribute appended."""
         return Steps((*self.each, (False, name)))
 
     def item(self, key: Any) -> Steps:
-        """These steps, and an item."""
+        """Returns the path with an item appended."""
         return Steps((*self.each, (True, key)))
 
 
 class Reach:
-    """A method, or a part with methods, of what exists during a call only: attributes and items lead on.
+    """A method, or a part with methods, of a value that exists only during a call. Attributes and items select parts.
 
     Args:
-        run: called as `run(steps, args, kwargs)`; makes the value, and calls what the steps lead to.
-        steps: the steps.
-        owner: what it is a method of, for transformations that refuse methods of one object.
+        run: called as `run(steps, args, kwargs)`; makes the value and calls the part at `steps`.
+        steps: the path to the part.
+        owner: the object that it is a method of; transformations refuse bound methods.
     """
 
     __slots__ = ("__self__", "_run", "_steps")
@@ -58,7 +58,7 @@ class Reach:
         return names[-1] if names else "__call__"
 
     def __getattr__(self, name: str) -> Reach:
-        if name[:2] == "__":  # protocols of Python ask for methods of this object
+        if name[:2] == "__":  # Python's protocols look these up on this object
             raise AttributeError(name)
         return Reach(self._run, self._steps.attribute(name), self.__self__)
 

@@ -1,4 +1,4 @@
-"""`functional`: a class of objects as pure functions of states."""
+"""`functional`: turns a class of objects into pure functions of states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Functional", "functional"]
 
 
 class Functional:
-    """An object that exists only as states: `init` creates them, and `apply` calls methods on an object made of them.
+    """An object that exists only as states: `init` creates them; `apply` builds the object and calls its methods.
 
     Args:
         module_type: the class of the object.
@@ -26,7 +26,7 @@ class Functional:
         self.graphdef: GraphDef[Any] | None = None
 
     def init(self, *, rngs: Any = None) -> Any:
-        """The state of a new object.
+        """Returns the state of a new object.
 
         Args:
             rngs: passed to the class by name, if it is not None.
@@ -42,7 +42,7 @@ class Functional:
             *states: the values.
 
         Returns:
-            A call of it returns the result, and a pair of the new `GraphDef` and state.
+            An object whose calls return the result, and a pair of the new `GraphDef` and state.
         """
         known = self.graphdef
         if known is None:
@@ -69,6 +69,6 @@ def functional(cls: Callable[..., Any]) -> Callable[..., Functional]:
         cls: the class.
 
     Returns:
-        A function of the arguments of the class, without `rngs`, that gives a `Functional`.
+        A function that takes the arguments of the class, without `rngs`, and returns a `Functional`.
     """
     return lambda *args, **kwargs: Functional(cls, args, kwargs)

@@ -1,4 +1,4 @@
-"""RNG streams of objects in a scope: their keys are drawn from the streams of that scope."""
+"""RNG streams of objects in a scope: their keys are drawn from the streams of the scope."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT = "default"
 
 @dataclasses.dataclass(frozen=True)
 class NoKey:
-    """A placeholder for the key of a stream that the scope lacks: to draw from it is an error.
+    """A placeholder for the key of a stream that the scope lacks. Drawing from it is an error.
 
     Attributes:
         tag: the name of the stream.
@@ -32,25 +32,25 @@ class NoKey:
     tag: str
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name[:1] == "_":  # protocols of Python and JAX ask every value
+        if name[:1] == "_":  # Python's and JAX's protocols ask this of every value
             raise AttributeError(name)
-        serves = " (it serves all names that have none of their own)" if self.tag == _DEFAULT else ""
+        serves = " (it is used for every name without a stream)" if self.tag == _DEFAULT else ""
         raise InvalidRngError(
             f"the stream {self.tag!r} of an object in a scope",
-            f"a key was drawn, and the scope has none{serves}: it was not given, or a lift keeps it out.",
-            'Give it by name, as in `apply(variables, x, rngs={"dropout": key})`; lifts take it by `split_rngs`.',
+            f"a key was drawn, but the scope has no such stream{serves}: it was not passed in, or not lifted.",
+            'Pass it by name, as in `apply(variables, x, rngs={"dropout": key})`; a lift takes it in `split_rngs`.',
         )
 
 
 def made_with(make: Callable[..., Any], scope: Scope, names: Sequence[str], key: Any = None) -> Any:
-    """What is made of streams whose keys are drawn from a scope.
+    """Makes a value from streams whose keys are drawn from a scope.
 
     Args:
         make: called with `Rngs`.
         scope: the scope.
-        names: the names of streams; without, those that `init` or `apply` was given, and "params". There is one called
-            "default" beside them.
-        key: the key of all streams, where nothing is drawn since only shapes are asked for.
+        names: the names of streams; if empty, the streams that `init` or `apply` was given, and "params". A stream
+            "default" is always added.
+        key: one key for all streams, for tracing shapes without drawing.
     """
     rngs = Rngs()
     for name in dict.fromkeys((*(names or (_PARAMS, *scope.tree.given)), _DEFAULT)):
@@ -66,12 +66,12 @@ def _stream(key: Any, name: str) -> RngStream:
 
 
 def forked(rngs: Rngs) -> Rngs:
-    """New streams, each seeded with a key of the stream of its name; one without a key stays without."""
+    """Returns new streams, each seeded with a key drawn from the stream of its name; one without a key keeps none."""
     return Rngs({name: stream.fork() if _has_key(stream) else stream for name, stream in rngs.items()})
 
 
 def keys_of(rngs: Rngs) -> dict[str, Any]:
-    """A key of each stream, for `init` and `apply`: "default" serves as "params" if there is no such stream."""
+    """Draws a key from each stream, for `init` and `apply`. Without a stream "params", "default" is used for it."""
     keys = {name: stream() for name, stream in rngs.items() if _has_key(stream)}
     default = keys.pop(_DEFAULT, None)
     return keys if default is None or _PARAMS in keys else {_PARAMS: default, **keys}
@@ -82,7 +82,7 @@ def _has_key(stream: RngStream) -> bool:
 
 
 def drawn(scope: Scope, random: Mapping[Names, Random]) -> dict[Names, Any]:
-    """The state of RNG streams for one call: keys that are drawn from a scope, and counts of zero."""
+    """Returns the state of RNG streams for one call: keys drawn from a scope, and counts of zero."""
     return {path: _state(scope, one) for path, one in random.items()}
 
 
@@ -95,7 +95,7 @@ def _state(scope: Scope, random: Random) -> Any:
 
 def _key(scope: Scope, name: str) -> Any:
     found = name
-    if name == _DEFAULT and scope.tree.stream(name) is None:  # no lift is asked for a stream that only objects have
+    if name == _DEFAULT and scope.tree.stream(name) is None:  # lifts do not have to lift a stream that only objects use
         found = _PARAMS
     if scope.tree.stream(found) is None:
         return NoKey(name)

@@ -1,4 +1,4 @@
-"""Variables of objects as values of collections, and back: kinds become collections, metadata becomes a box."""
+"""Converts variables of objects to values of collections, and back. Metadata becomes boxed metadata."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 _BOX = "linen_box"
-"""The metadata that keeps the box, without its value, that a variable came in."""
+"""The metadata name under which a variable keeps the box that it came in, without its value."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class NNXMeta(AxisMetadata):
-    """The box of a variable with metadata: its kind and metadata, around the value.
+    """A value boxed with the metadata of its variable.
 
     Attributes:
-        var_type: the kind.
+        var_type: the kind of the variable.
         value: the value.
         metadata: the metadata by name.
     """
@@ -69,7 +69,7 @@ class NNXMeta(AxisMetadata):
         return NNXMeta(self.var_type, self.value, _names(index, params).outside(self.var_type, self.metadata, ""))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
-        """Returns a box whose metadata has one axis name less.
+        """Returns a box whose metadata has one axis name fewer.
 
         Args:
             index: the axis of the value that is removed.
@@ -85,7 +85,7 @@ class NNXMeta(AxisMetadata):
         return spec
 
     def to_nnx_variable(self) -> Variable[Any]:
-        """Returns the variable that was boxed."""
+        """Returns the variable that the box was made from."""
         return self.var_type.from_metadata(self.value, self.metadata)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], Any]:
@@ -94,11 +94,11 @@ class NNXMeta(AxisMetadata):
 
     @classmethod
     def tree_unflatten(cls, static: Any, children: Any) -> NNXMeta:
-        """Returns a box made of its parts.
+        """Rebuilds the box from its static part and its value.
 
         Args:
-            static: what is not traced.
-            children: what is.
+            static: the kind and the metadata.
+            children: the value, in a tuple.
         """
         return cls(static[0], next(iter(children)), static[1].metadata)
 
@@ -111,7 +111,7 @@ def _names(index: int, params: Mapping[Any, Any]) -> AxisNames:
 
 
 def to_linen_var(variable: Variable[Any]) -> Any:
-    """The value of a variable as a collection holds it: boxed if there is metadata.
+    """Returns the value of a variable as a collection stores it: boxed if there is metadata.
 
     Example:
         >>> import nnx_like as nnx
@@ -119,7 +119,7 @@ def to_linen_var(variable: Variable[Any]) -> Any:
         (1.0, NNXMeta(Param, 1.0, {'tag': 'x'}))
 
     Args:
-        variable: the variable; if `to_nnx_var` made it, it gets its box back.
+        variable: the variable. If `to_nnx_var` made it, its value is boxed as it was before.
     """
     value, metadata = variable.get_raw_value(), variable.get_metadata()
     box = metadata.get(_BOX)
@@ -132,7 +132,7 @@ def to_linen_var(variable: Variable[Any]) -> Any:
 
 
 def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
-    """A value of a collection as a variable, of the kind that is registered under the name of the collection.
+    """Returns a variable for a value of a collection, of the kind that is registered for the collection.
 
     Example:
         >>> import liftcore
@@ -140,7 +140,7 @@ def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
         ('model',)
 
     Args:
-        collection: the name; for an unknown one, a new kind is made and registered.
+        collection: the name of the collection. For an unknown name, a new kind is made and registered.
         value: the value, which may be boxed.
     """
     if isinstance(value, NNXMeta):
@@ -158,9 +158,9 @@ def to_nnx_var(collection: str, value: Any) -> Variable[Any]:
 def nnx_attrs_to_linen_vars(
     nnx_attrs: Any, metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
 ) -> dict[str, Any]:
-    """The variables of an object as plain dicts, `{collection: {name: … value}}`, as `init` returns them.
+    """Returns the variables of an object as plain dicts, `{collection: {name: … value}}`, as `init` returns them.
 
-    A collection is named after the kind of its variables. The state of RNG streams is omitted.
+    A collection has the name of its variables' kind. The state of RNG streams is omitted.
 
     Example:
         >>> import nnx_like as nnx
@@ -181,14 +181,14 @@ def nnx_attrs_to_linen_vars(
 
 
 def kept_value(holder: Any, metadata_fn: Callable[[Variable[Any]], Any] | None) -> Any:
-    """The value in a collection for a variable, or for an array that is an attribute."""
+    """Returns the value that a collection stores for a variable, or for an array that is an attribute."""
     if not isinstance(holder, Variable):
         return holder
     return holder.get_raw_value() if metadata_fn is None else metadata_fn(holder)
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain dicts of variables as nested dicts of `Variable`, which `nnx.update` takes for an object.
+    """Returns plain dicts of variables as nested dicts of `Variable`, which `nnx.update` accepts for an object.
 
     Names are strings. If the object has lists, call `nnx.restore_int_paths` to turn decimal strings into integers.
 

@@ -1,4 +1,4 @@
-"""`ToNNX`: a Linen-style module, or a function of a scope, as an object."""
+"""`ToNNX`: wraps a Linen-style module, or a function of a scope, in an object."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ __all__ = ["FromLinen", "LinenPart", "ToNNX", "Wrapped", "lazy_init"]
 
 _INITIAL = liftcore.DenyList("intermediates")
 _STATE = liftcore.DenyList(["intermediates", "params"])
-"""What a call may change by default. Parameters are given, so lifts need not look for new ones."""
+"""The collections that a call may change by default. Parameters are given, so lifts need not look for new ones."""
 
 _MISSING = (ScopeCollectionNotFound, ScopeParamNotFoundError, ScopeVariableNotFoundError)
 
 _NONE: Any = object()
 
 _OWN = "to_nnx__"
-"""What the names of attributes begin with that belong to the wrapper; all others are those of what is wrapped."""
+"""The prefix of the wrapper's own attributes; all other attributes belong to the wrapped module."""
 
 
 class Wrapped(Module):
-    """What is wrapped in an object: its variables are attributes, and its methods and parts are reached by their names.
+    """An object around a module: its variables are attributes, and its methods and parts are found by their names.
 
     Attributes:
-        to_nnx__module: the module, unbound; or the function of a scope.
-        to_nnx__path: the names that lead from it to this part.
-        to_nnx__rngs: the streams that keys come from, or None.
+        to_nnx__module: the unbound module, or the function of a scope.
+        to_nnx__path: the names that lead from the module to this part.
+        to_nnx__rngs: the streams that keys are drawn from, or None.
     """
 
     to_nnx__module: Any
@@ -69,7 +69,7 @@ class Wrapped(Module):
             *args: the arguments.
             rngs: `Rngs`, a key for "params" or a mapping from names to keys; used instead of the streams of the object.
             method: another method of the module, by name or as a function; `wrapped.encode(x)` is equivalent.
-            mutable: a filter of the collections that may change; by default all but "params" and "intermediates".
+            mutable: a filter for the collections that may change; by default all but "params" and "intermediates".
             **kwargs: the arguments by name.
 
         Returns:
@@ -113,7 +113,7 @@ class Wrapped(Module):
         return isinstance(name, str) and not name.startswith(_OWN) and name in vars(self)
 
     def to_nnx__part(self, name: str) -> LinenPart:
-        """The part that holds variables below a name."""
+        """Returns the part that holds the variables below a name."""
         return LinenPart(self.to_nnx__module, (*self.to_nnx__path, name))
 
     def _reached(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,7 +123,7 @@ class Wrapped(Module):
     def _run(
         self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, rngs: Any = None, mutable: Any = None
     ) -> Any:
-        """Calls what steps lead to, with the variables; makes those that are missing."""
+        """Calls the part at `steps` with the variables. Creates those that are missing."""
         keys = self._keys(rngs)
         if is_initializing():
             return self._applied(steps, args, kwargs, keys, _INITIAL if mutable is None else mutable, True)
@@ -131,8 +131,8 @@ class Wrapped(Module):
             with _asking_for_streams():
                 return self._applied(steps, args, kwargs, keys, _STATE if mutable is None else mutable, False)
         has_some = bool(nnx_attrs_to_linen_vars(self))
-        # A call that may make variables makes them as it goes. Where the caller says what may change, new variables may
-        # not change beyond that: they are made first.
+        # A call that may create variables does so as it runs. If the caller restricts what may change, new variables
+        # must not change beyond that either, so they are created first.
         for filter in [*[_STATE] * has_some, _INITIAL] if mutable is None else [mutable] * has_some:
             with contextlib.suppress(*_MISSING):
                 return self._applied(steps, args, kwargs, keys, filter, False)
@@ -154,7 +154,7 @@ class Wrapped(Module):
     def _initialize(
         self, steps: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any, keys: Mapping[str, Any]
     ) -> None:
-        """Makes the variables that are missing, and computes nothing else."""
+        """Creates the missing variables; computes nothing else."""
 
         def call(scope: liftcore.Scope, *args: Any, **kwargs: Any) -> Any:
             with initializing(True), nn.no_parent():
@@ -175,17 +175,17 @@ class Wrapped(Module):
         return steps(bound)(*args, **kwargs)
 
     def _fields(self) -> dict[str, Any]:
-        """Fields of the module that were set on the object, such as `deterministic`."""
+        """Returns the fields of the module that were set on the object, such as `deterministic`."""
         names = type(self.to_nnx__module).__dataclass_fields__.keys() & vars(self).keys()
         return {name: vars(self)[name] for name in names if not isinstance(vars(self)[name], (Variable, Pytree))}
 
     def _take(self, values: Iterable[tuple[tuple[str, ...], Any]]) -> None:
-        """Takes values of collections as variables."""
+        """Stores values of collections as variables of the object."""
         for place, value in values:
             hold(self, place[1:], to_nnx_var(place[0], value))
 
     def _keys(self, rngs: Any) -> dict[str, Any]:
-        """A key for each stream."""
+        """Draws a key from each stream."""
         source = self.to_nnx__rngs if rngs is None else rngs
         if source is None:
             return {}
@@ -195,11 +195,11 @@ class Wrapped(Module):
 
 
 class LinenPart(Wrapped):
-    """The variables below a name of what is wrapped. It is called as the submodule of that name, with keys by `rngs=`.
+    """The variables below a name of a wrapped module. Call it to call that submodule; pass keys as `rngs=`.
 
     Args:
-        module: the module, unbound; or the function of a scope.
-        path: the names that lead from it to this part.
+        module: the unbound module, or the function of a scope.
+        path: the names that lead from the module to this part.
     """
 
     def __init__(self, module: Any, path: tuple[str, ...]) -> None:
@@ -207,11 +207,11 @@ class LinenPart(Wrapped):
 
 
 class ToNNX(Wrapped):
-    """A Linen-style module, or a function of a scope, as an object: its variables are attributes at their paths.
+    """Wraps a Linen-style module, or a function of a scope, in an object: variables are attributes at their paths.
 
-    The kind of a variable is the one that is registered for its collection: variables of "params" are `Param`. A call
-    changes the variables in place. All methods and submodules of the module are attributes. To create the variables,
-    make a call, call `lazy_init`, or pass the arguments of a call here. Fields of the module, such as `deterministic`,
+    The collection of a variable decides its kind: variables of "params" are `Param`. A call changes the variables in
+    place. All methods and submodules of the module are attributes. To create the variables, make a call, call
+    `lazy_init`, or pass the arguments of a call here. Fields of the module, such as `deterministic`,
     can be set on the object; fields of its submodules cannot.
 
     Example:
@@ -231,9 +231,9 @@ class ToNNX(Wrapped):
         ((4, 2), (3, 2))
 
     Args:
-        module: the module; a bound one also gives its variables. Or a function, called as `fn(scope, *args)`.
+        module: the module, or a function that is called as `fn(scope, *args)`. A bound module also gives its variables.
         *args: the arguments of a call, to create the variables at once; see `lazy_init`. The first may be `Rngs`.
-        rngs: the streams; the object forks them and holds the forks. Each call draws a key from each stream; if there
+        rngs: the streams; the object forks them and keeps the forks. Each call draws a key from each stream; if there
             is no stream "params", "default" is used. Without `rngs`, pass keys to each call.
         variables: the variables, if they exist already: `{collection: {name: … value}}`.
         **kwargs: keyword arguments of a call.
@@ -268,7 +268,7 @@ FromLinen = ToNNX
 
 
 def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls an object, or a method of one, to create the variables of all modules that are wrapped in it.
+    """Calls an object, or one of its methods, to create the variables of all modules that are wrapped in it.
 
     A wrapped module creates its variables at its first call anyway. This function creates them earlier, as `init`
     would.
@@ -297,13 +297,13 @@ def lazy_init(fn: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Method:
-    """A method that is given as a function of the module."""
+    """A method that was given as a function of the module."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
 
     def __call__(self, bound: Any) -> Callable[..., Any]:
-        """The method of a bound module."""
+        """Returns the method of a bound module."""
         return functools.partial(self.fn, bound)
 
 
@@ -314,7 +314,7 @@ class _Value:
         self.name = name
 
     def __call__(self, bound: Any) -> Callable[[], Any]:
-        """What gives the attribute of a bound module."""
+        """Returns a function that reads the attribute of a bound module."""
         return lambda: getattr(bound, self.name)
 
 
@@ -326,11 +326,11 @@ def _steps(method: Callable[..., Any] | str | None) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _asking_for_streams() -> Iterator[None]:
-    """A `with` block whose errors of missing variables say how an object is given the keys to make them."""
+    """Makes errors about missing variables explain how to give the object keys, within a `with` block."""
     try:
         yield
     except _MISSING as error:
-        error.fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or the call, `rngs=nnx.Rngs(0)`."
+        error.fix = "Give the object streams, `ToNNX(module, rngs=nnx.Rngs(0))`, or pass the call `rngs=nnx.Rngs(0)`."
         error.args = (error.where, error.what, error.fix)
         raise
 
@@ -338,6 +338,6 @@ def _asking_for_streams() -> Iterator[None]:
 def _only_variables(path: tuple[str, ...]) -> LiftArgumentError:
     return LiftArgumentError(
         ".".join(path),
-        "a function of a scope is wrapped, so there are variables below this name, and nothing to call.",
+        "the wrapped value is a function of a scope, so this name leads to variables and cannot be called.",
         "Call the object itself, or wrap a Linen-style module, which has submodules.",
     )

@@ -1,1 +1,1 @@
-"""The crossing: arguments with objects become a scope of liftcore, and what happened to it happens to the objects."""
+"""The crossing: turns arguments with objects into a scope of liftcore, and applies its changes to the objects."""

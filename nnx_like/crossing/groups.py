@@ -1,7 +1,7 @@
-"""Prefixes and groups: which variables a transformation treats alike.
+"""Prefixes and groups: which variables a transformation treats in the same way.
 
-A group is a collection of the scope that the values of objects cross in. It is named after what its variables have in
-common, in words for errors: `on axis 0`.
+A group is a collection of the scope in which the values of objects cross. Its name says what its variables have in
+common, in the words of errors: `on axis 0`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ByFilter", "Choose", "Groups", "alike", "in_axis_words", "is_spec", 
 
 
 class ByFilter:
-    """What the variables of an object have, filter by filter: an axis, a sharding, a spec.
+    """Assigns an axis, a sharding or a spec to the variables of an object, filter by filter.
 
     Use it in place of a single axis, sharding or spec for an object. The first filter that matches a variable applies.
 
@@ -46,22 +46,22 @@ class ByFilter:
 
     @property
     def specs(self) -> tuple[Any, ...]:
-        """What the variables of each filter have, in order."""
+        """The axis, sharding or spec of each filter, in order."""
         return tuple([spec for _, spec in self.rules])
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        """The filters, each with what its variables have."""
+        """Returns the filters, each with its axis, sharding or spec."""
         return self.rules
 
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
-        """What a variable has.
+        """Returns the axis, sharding or spec of a variable.
 
         Args:
-            path: where it lies in the object.
+            path: the path of the variable in the object.
             variable: the variable.
 
         Raises:
-            UnmatchedFilterError: where no filter matches it.
+            UnmatchedFilterError: if no filter matches it.
         """
         for one, spec in self.rules:
             if to_predicate(one)(path, variable):
@@ -79,7 +79,7 @@ class ByFilter:
 
 
 def _by_path(state: State) -> list[tuple[Any, Any]]:
-    """Filters of paths, one for all variables that have the same."""
+    """Returns filters of paths, one for all variables with the same spec."""
     found: list[tuple[Any, list[Any]]] = []
     for path, spec in _leaves(state, ()):
         alike_ones = next((paths for known, paths in found if alike(known, spec)), None)
@@ -92,7 +92,7 @@ def _by_path(state: State) -> list[tuple[Any, Any]]:
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...], Any]]:
     if not isinstance(node, Mapping):
-        # `get_named_sharding` and the like return a state of variables, which hold the specs.
+        # `get_named_sharding` and similar functions return a state of variables that hold the specs.
         return [(path, node.get_raw_value() if isinstance(node, Variable) else node)]
     return [pair for name in node for pair in _leaves(node[name], (*path, name))]
 
@@ -100,17 +100,17 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> Iterable[tuple[tuple[Any, ...],
 def _unmatched(path: tuple[Any, ...], value: Any, filters: Iterable[Any]) -> UnmatchedFilterError:
     return UnmatchedFilterError(
         f"the {type(value).__name__} at {path_text(path)}",
-        f"no filter takes it (filters: {', '.join(map(repr, filters))}).",
-        "Add one for the rest, `...`.",
+        f"no filter matches it (filters: {', '.join(map(repr, filters))}).",
+        "Add one for the remaining variables: `...`.",
     )
 
 
 class Choose:
-    """The group of each variable by filters: a prefix of a walk.
+    """Chooses the group of each variable by filters. A walk uses it as a prefix.
 
     Args:
         rules: predicates, each with the name of a group.
-        many: whether it may stand for a pytree of several objects; paths begin at each of them.
+        many: whether it may be the prefix of a pytree of several objects; paths begin at each of them.
     """
 
     __slots__ = ("many", "rules")
@@ -119,10 +119,10 @@ class Choose:
         self.rules, self.many = rules, many
 
     def __call__(self, path: tuple[Any, ...], value: Any) -> str:
-        """The group of a variable.
+        """Returns the group of a variable.
 
         Raises:
-            UnmatchedFilterError: where no filter matches it.
+            UnmatchedFilterError: if no filter matches it.
         """
         for predicate, name in self.rules:
             if predicate(path, value):
@@ -137,7 +137,7 @@ class Choose:
 
 
 def is_spec(prefix: Any) -> bool:
-    """Whether a part of a prefix speaks of all below it."""
+    """Returns whether a part of a prefix applies to everything below it."""
     leaf = (ByFilter, jax.sharding.PartitionSpec, jax.sharding.Sharding)
     return prefix is None or isinstance(prefix, leaf) or is_object(prefix)
 
@@ -146,9 +146,9 @@ class Groups:
     """The groups of a transformation.
 
     Args:
-        where: what errors call the transformation, such as `vmap(block)`.
-        label: what errors call a spec, such as `axis`.
-        phrase: from a spec to what errors say of its variables, after "is": `on axis 0`.
+        where: the name of the transformation in errors, such as `vmap(block)`.
+        label: the name of a spec in errors, such as `axis`.
+        phrase: turns a spec into the words that errors put after "is": `on axis 0`.
 
     Attributes:
         specs: what the variables of each group have in common.
@@ -160,21 +160,21 @@ class Groups:
         self.specs: dict[str, Any] = {}
 
     def name(self, spec: Any) -> str:
-        """The group of variables that have something in common: what errors say of these."""
+        """Returns the name of the group for a spec, in the words of errors. Adds the group if it is new."""
         name = self._phrase(spec)
-        while name in self.specs and not alike(self.specs[name], spec):  # unlike things may look alike
+        while name in self.specs and not alike(self.specs[name], spec):  # different specs may print alike
             name += "'"
         self.specs.setdefault(name, spec)
         return name
 
     def encode(self, prefix: Any) -> Any:
-        """The prefix with names of groups in it, and `Choose`, as a walk takes it.
+        """Returns the prefix with names of groups, or a `Choose`, in place of specs, for a walk.
 
         Args:
             prefix: a pytree prefix of axes, shardings and the like, and of `ByFilter`.
 
         Raises:
-            LiftArgumentError: where an object is in it.
+            LiftArgumentError: if it contains an object.
         """
         return jax.tree.map(self._group, prefix, is_leaf=is_spec)
 
@@ -191,30 +191,30 @@ class Groups:
         return self.name(spec)
 
     def shown(self, group: Any) -> str:
-        """What the variables of a group, or of a `Choose`, have in common, as it was given; `…` where it is not one."""
+        """Returns the spec of a group, or of a `Choose`, as the user gave it; `…` for anything else."""
         if not _is_group(group):
             return "…"
         specs = dict.fromkeys([str(self.specs[name]) if name in self.specs else "…" for name in _names(group)])
         return next(iter(specs)) if len(specs) == 1 else "…"
 
     def may_be(self, spec: Any, group: Any) -> bool:
-        """Whether variables of a group, or some of a `Choose`, have a spec."""
+        """Returns whether a group, or a part of a `Choose`, has a given spec."""
         return any(alike(self.specs[name], spec) for name in _names(group))
 
     def plain(self, prefix: Any, instead: Any = None) -> Any:
-        """The prefix as JAX takes it: what is said filter by filter says nothing of arrays."""
+        """Returns the prefix as JAX accepts it; specs by filter do not apply to arrays and become None."""
         return jax.tree.map(lambda spec: instead if isinstance(spec, ByFilter) else spec, prefix, is_leaf=is_spec)
 
 
 def in_axis_words(axis: Any) -> str:
-    """What errors say of variables with an axis, after "is"."""
+    """Returns the words that errors put after "is" for variables on an axis."""
     if axis is None:
         return "on no axis"
     return f"on axis {axis}" if type(axis) is int else "in the carry"
 
 
 def alike(first: Any, second: Any) -> bool:
-    """Whether two specs are the same."""
+    """Returns whether two specs are the same."""
     return type(first) is type(second) and bool(first == second)
 
 
@@ -227,20 +227,20 @@ def _is_group(prefix: Any) -> bool:
 
 
 def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
-    """The parts of a pytree that have one group each, and how to put them together again.
+    """Splits a pytree into parts that each have one group, and returns how to join them again.
 
     Args:
-        groups: says where in errors.
+        groups: the groups; they name the transformation in errors.
         tree: the pytree.
-        prefix: what `Groups.encode` gave for a prefix of it.
-        name: what errors call the pytree, or its parts.
-        what: what errors call the prefix, such as `in_axes`.
+        prefix: the result of `Groups.encode` for a prefix of the pytree.
+        name: the name of the pytree in errors, or a function that names its parts.
+        what: the name of the prefix in errors, such as `in_axes`.
 
     Returns:
-        The name of each part, its group, and itself; and the structure, None where there is but one part.
+        The name, the group and the value of each part; and the structure, None if there is only one part.
 
     Raises:
-        LiftArgumentError: where it is no prefix.
+        LiftArgumentError: if it is not a prefix.
     """
     if _is_group(prefix):
         return [(name, prefix, tree)], None
@@ -259,7 +259,7 @@ def parts_of(groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> t
 
 
 def _misfit(groups: Groups, prefix: Any, tree: Any, place: str = "") -> str:
-    """Where a prefix is none first."""
+    """Returns the first place where a prefix does not fit the pytree."""
     outlines = _outline(prefix, groups.shown), _outline(tree, lambda one: "array" if is_array(one) else _kind(one))
     if type(prefix) is type(tree) and isinstance(tree, (tuple, list, dict)) and len(prefix) == len(tree):
         names = prefix if isinstance(prefix, dict) else range(len(prefix))

@@ -1,4 +1,4 @@
-"""Inside: a body's side of the crossing. Refs become objects; what happened to these goes home."""
+"""The body's side of the crossing: refs become objects, and their changes are returned to the caller."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOTHING: Any = (None, None)
 
 
 def stay(known: str, group: str) -> bool:
-    """Lets variables that came in stay in their groups, wherever they are found: no prefix speaks of what comes out."""
+    """Keeps variables that came in in their groups, wherever they are found in the result."""
     return True
 
 
@@ -54,7 +54,7 @@ class Inside:
     Args:
         scope: the scope inside.
         groups: the groups of the transformation.
-        names: what it does to the names of axes.
+        names: the changes that the transformation makes to axis names.
     """
 
     def __init__(self, scope: Scope, groups: Groups, names: AxisNames | None = None) -> None:
@@ -65,7 +65,7 @@ class Inside:
         self._made: list[_Made] = []
 
     def decode(self, tree: Any) -> Any:
-        """The pytree with objects where a `Ref` stands for one, and with static arguments as they were given."""
+        """Returns the pytree with an object in place of each `Ref`, and with static arguments as they were given."""
         before = len(self.builder.table)
         decoded = jax.tree.map(self._decoded, tree, is_leaf=is_ref)
         self._made.append(_Made(list(self.builder.table.values())[before:]))
@@ -83,25 +83,25 @@ class Inside:
     def encode(
         self, result: Any, prefix: Any, what: str = "out_axes", stays: Stays | None = None, name: Name = "result"
     ) -> tuple[Any, Any, Change]:
-        """What goes home: the result without objects, the values that have no other way, and what is static.
+        """Returns what goes back to the caller: the result with refs, values that the scope does not carry, changes.
 
         Args:
             result: a pytree that may hold objects.
-            prefix: the groups of new variables in it, encoded; a pytree prefix.
-            what: what errors call that prefix.
-            stays: says of a variable that came in, by its group and the one that the prefix says, whether it stays in
-                its group. Without, each must be in the group that it came in.
-            name: what errors call the result, or its parts.
+            prefix: the encoded groups of new variables in it; a pytree prefix.
+            what: the name of that prefix in errors.
+            stays: called with the group that a variable came in with and the group in the prefix; returns whether the
+                variable keeps its own. Without it, the two must be the same.
+            name: the name of the result in errors, or a function that names its parts.
 
         Returns:
-            The result with a `Ref` for each object; for each group new values in a list, and values of a group that
-            may not be written in the scope, by key; and the change of the structure.
+            The result with a `Ref` for each object; for each group, a list of new values, and by key the values that
+            cannot be written in the scope; and the change of the structure.
         """
         walk = _InnerWalk(self, stay if stays is stay else None)
         home: dict[str, Any] = {name: ([], {}) for name in self.groups.specs}
         written = None if holds_objects(result) else self._only_written()
         if written is not None:
-            encode(walk, self.groups, result, prefix, name, what)  # as it is, once it is checked
+            encode(walk, self.groups, result, prefix, name, what)  # the check is done, so the result itself is returned
             self._write(written, home)
             return result, home, Change(None, tuple(range(len(self.builder.table))))
         definitions = walk.again()
@@ -117,12 +117,12 @@ class Inside:
         return result, home, Change(None if same else definitions, came_from)
 
     def group_of(self, value: Variable) -> str | None:
-        """The group that a variable came in with; None for one that is new."""
+        """Returns the group that a variable came in with; None for a new variable."""
         found: str | None = self.builder.slots.get(id(value), _NOTHING)[0]
         return found
 
     def _only_written(self) -> list[tuple[str, str, Any]] | None:
-        """The values of all variables, if the body changed nothing else; None where another walk has to say it."""
+        """Returns the values of all variables if the body changed nothing else; None if another walk is needed."""
         if self.names is not None or self.builder.may_change or not all(made.is_same() for made in self._made):
             return None
         slots = self.builder.slots
@@ -131,7 +131,7 @@ class Inside:
         return values if all(is_single(kind) or issubclass(kind, jax.core.Tracer) for kind in kinds) else None
 
     def _write(self, values: list[tuple[str, str, Any]], home: dict[str, Any]) -> None:
-        """Brings values that changed on their way: what is another value than was given, equal or not."""
+        """Writes values that changed, by identity: a different value with equal contents is also written."""
         for group, key, parts in values:
             if _changed(parts, self.values[group][key]):
                 if self.scope.is_mutable_collection(group):
@@ -141,7 +141,7 @@ class Inside:
 
 
 class _Made:
-    """Objects and variables as a body gets them.
+    """The objects and variables that a body gets.
 
     Args:
         nodes: what the builder made: objects, variables, lists and dicts.
@@ -155,7 +155,7 @@ class _Made:
         self.contents = Contents(self.objects, self.variables, self.dicts, self.lists)
 
     def is_same(self) -> bool:
-        """Whether all but the values of variables is what it was."""
+        """Returns whether nothing changed except the values of variables."""
         return self.contents.are_in(self.objects, self.variables, self.dicts, self.lists)
 
 
@@ -166,7 +166,7 @@ def _changed(now: Any, given: Any) -> bool:
 
 
 class _InnerBuilder(Builder):
-    """A builder that notes where each value came from, and gives metadata as a body sees it."""
+    """A builder that records where each value came from, and shows metadata as a body sees it."""
 
     __slots__ = ("arrays", "described", "may_change", "names", "slots", "unknown")
 
@@ -177,12 +177,12 @@ class _InnerBuilder(Builder):
         self.described: dict[int, Any] = {}
         self.arrays: dict[Place, Any] = {}
         self.unknown: dict[int, Definition] = {}
-        """What there is no key for, by identity, as the caller met it."""
+        """Objects without a static key, by identity, as the caller passed them."""
         self.may_change = False
-        """Whether anything was made that can change in itself, other than an object, a variable, a list or a dict."""
+        """Whether the body got something that can change in place, other than an object, variable, list or dict."""
 
     def build(self, definition: Definition, place: Place | None = None) -> Any:
-        """The value that a definition stands for."""
+        """Returns the value that a definition describes."""
         if definition[0] == STATIC:
             self._note(definition)
         elif definition[0] == TREE:
@@ -218,10 +218,10 @@ class _InnerBuilder(Builder):
 
 
 class _InnerWalk(Walk):
-    """A walk that knows what came in: such values keep their group and key, all others are new.
+    """A walk that recognizes values that came in: these keep their group and key; all others are new.
 
     Attributes:
-        fresh: the new values by group; the key of one is its number.
+        fresh: the new values by group. The key of a new value is its number.
         stays: see `Inside.encode`.
     """
 
@@ -233,7 +233,7 @@ class _InnerWalk(Walk):
         self.fresh: dict[str, list[Any]] = {}
 
     def again(self) -> tuple[Definition, ...]:
-        """The definitions, as they are now, of the objects that came in; at last of those that are in none any more."""
+        """Returns the current definitions of the objects that came in, then of those that were removed from them."""
         found = []
         for ref, made in self.inside.given:
             self.base = ref.base
@@ -244,7 +244,7 @@ class _InnerWalk(Walk):
         return tuple(found)
 
     def _left(self, table: dict[int, Any]) -> list[Definition]:
-        """The definitions of objects that came in, and that none of these holds any more: a caller may hold them."""
+        """Returns the definitions of objects that came in and were removed; a caller may still hold them."""
         refs = [ref for ref, _ in self.inside.given if ref.definition[0] != AGAIN]
         firsts = [ref.definition[2] for ref in refs]
         found = []
@@ -276,7 +276,7 @@ class _InnerWalk(Walk):
         if names is None or not (value._metadata or is_told_of_axes(type(value))):
             return super()._metadata(value, path, group)
         given, outside = self.inside.builder.described.get(id(value), _NOTHING)
-        if given is value._metadata and not names.is_told(value):  # the name of the axis that it lost is known
+        if given is value._metadata and not names.is_told(value):  # without hooks, the axis name that it lost is known
             return outside
         return metadata_definition(names.outside(type(value), value._metadata, group), path, self._static)
 
@@ -288,7 +288,7 @@ class _InnerWalk(Walk):
         if found is _NEW and value._trace != self.trace:
             raise TraceContextError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                "it was made outside of the transformation, and is in what comes out of it.",
+                "it was created outside the transformation, and the result contains it.",
                 "Pass the object that holds it as an argument of the transformed function, not by closure.",
             )
         if found is _NEW or found[0] is None:
@@ -296,8 +296,8 @@ class _InnerWalk(Walk):
         if found[0] != group:
             raise AliasError(
                 f"the {type(value).__name__} at {path_text(path, self.base)}",
-                f"it is an input {found[0]}, at {found[1].removesuffix('.')}, and cannot be an output {group}.",
-                "Return a copy, `nnx.clone`, or treat it in the same way where it comes in and where it goes out.",
+                f"it is an input {found[0]}, at {found[1].removesuffix('.')}, so it cannot be an output {group}.",
+                "Return a copy, `nnx.clone`, or treat it the same way as an input and as an output.",
             )
         self.leaves.append((*found, value, parts, form, path))
         return found
@@ -319,15 +319,15 @@ class _InnerWalk(Walk):
 
 
 def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what: str) -> Any:
-    """A pytree with a `Ref` for each object in it.
+    """Returns a pytree with a `Ref` for each object in it.
 
     Args:
         walk: takes the values.
-        groups: says where in errors.
+        groups: the groups; they name the transformation in errors.
         tree: the pytree.
-        prefix: the groups of what is in it, encoded; a pytree prefix.
-        name: what errors call the pytree, or its parts; the keys of values begin with it.
-        what: what errors call the prefix.
+        prefix: the encoded groups of what is in it; a pytree prefix.
+        name: the name of the pytree in errors, or a function that names its parts; the keys of values begin with it.
+        what: the name of the prefix in errors.
     """
     parts, structure = parts_of(groups, tree, prefix, name, what)
     encoded = [encode_part(walk, groups, part, group, base, what) for base, group, part in parts]
@@ -335,7 +335,7 @@ def encode(walk: Walk, groups: Groups, tree: Any, prefix: Any, name: Name, what:
 
 
 def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, what: str) -> Any:
-    """`encode` for a part of a pytree that has one group."""
+    """Does the work of `encode` for a part of a pytree that has one group."""
     if not is_object(tree):
         if not holds_objects(tree):
             return as_it_is(groups, tree, group, what)
@@ -352,12 +352,12 @@ def encode_part(walk: Walk, groups: Groups, tree: Any, group: Any, name: Name, w
 
 
 def holds_objects(tree: Any) -> bool:
-    """Whether there is an object in a pytree."""
+    """Returns whether a pytree contains an object."""
     return is_object(tree) or (not is_array(tree) and any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))))
 
 
 def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
-    """A part of a pytree that has no object in it, where what speaks of the variables of one does not stand."""
+    """Returns a part of a pytree without objects, after checking that its prefix is not a filter of variables."""
     if type(group) is str or group.many:
         return tree
     leaves = jax.tree.leaves(tree)
@@ -365,18 +365,18 @@ def as_it_is(groups: Groups, tree: Any, group: Any, what: str) -> Any:
         given = "an array" if is_array(leaves[0]) else f"a {type(leaves[0]).__name__}"
         raise LiftArgumentError(
             groups.where,
-            f"`{what}` has filters of variables where there is no object, but {given}.",
+            f"`{what}` has filters of variables here, but expects an object for them; given {given}.",
             f"Give one {groups.label} for it.",
         )
     return tree
 
 
 def _check_single(groups: Groups, tree: Any, group: Any, what: str) -> None:
-    """Checks that what speaks of the variables of an object stands for one object."""
+    """Checks that filters of variables are the prefix of one object."""
     if type(group) is str or group.many:
         return
     raise LiftArgumentError(
         groups.where,
-        f"`{what}` has filters of variables where a {type(tree).__name__} of objects is; they speak of one object.",
+        f"`{what}` has filters of variables for a {type(tree).__name__} of objects; they apply to one object.",
         f"Give `{what}` the same structure, with one for each object.",
     )

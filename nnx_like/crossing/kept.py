@@ -1,9 +1,9 @@
-"""Kept walks: what a walk found is found again, where all that it looked at is the very same.
+"""Kept walks: reuses the result of a walk if everything that it looked at is unchanged.
 
 A call of a compiled function takes less time than a walk over a large model. So a walk is kept with the object that it
-began at, and used again for a call with the same objects. Nothing is assumed to have stayed: each time every attribute
-of every object is compared by identity, and so are the items of lists, dicts and states, and all metadata; only values
-of variables may be others. Where an attribute could change in itself in another way, as an array does, no walk is kept.
+began at, and reused for a call with the same objects. Each use compares every attribute of every object by identity,
+the items of lists, dicts and states, and all metadata. Only the values of variables may differ. If an attribute can
+change in place in another way, as an array can, the walk is not kept.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ _FIXED = frozenset(
         type(jax.jit(len)),
     }
 )
-"""Types whose values cannot change in themselves; of a function JAX assumes it too."""
+"""Types whose values cannot change in place. For functions, JAX assumes this too."""
 
 _FIXED_KINDS = (type, enum.Enum, Held, np.dtype, jax.sharding.PartitionSpec, jax.sharding.Mesh)
 
 _value = operator.attrgetter("_value")
 
 Root = tuple[str, str, Pytree]
-"""An object among the arguments: what the keys of its values begin with, its group, and itself."""
+"""An object among the arguments: the prefix of the keys of its values, its group, and the object."""
 
 
 class KeptWalk:
-    """What a walk found, without the values.
+    """The result of a walk, without the values.
 
     Args:
         walk: the walk.
         roots: the objects that it began at, in order.
-        refs: what stands for each of them.
+        refs: the `Ref` of each of them.
     """
 
     def __init__(self, walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
         given = {id(root) for _, _, root in roots}
         self.refs = refs
-        # The roots are held weakly, and when one dies, the walk is dropped, which holds what is below it: what is kept
-        # with the first of them is not to keep any of them alive.
+        # The roots are held weakly. When one dies, its walk is dropped with everything below it; otherwise a walk that
+        # is kept with the first root would keep the other roots alive.
         walks, key = weakref.ref(roots[0][2]), _key(roots)
         self.others = [weakref.ref(root, lambda _: _drop(walks, key)) for _, _, root in roots[1:]]
         self.nodes = [None if id(node) in given else node for node in walk.nodes]
@@ -90,7 +90,7 @@ class KeptWalk:
         self.leaves = [(group, key, holder, path) for group, key, holder, _, _, path in walk.leaves]
 
     def use(self, roots: Sequence[Root]) -> Used | None:
-        """What the walk would find now; None where anything but the values of variables is another."""
+        """Returns what the walk would find now; None if anything but the values of variables changed."""
         objects = [root for _, _, root in roots]
         if not all(known() is root for known, root in zip(self.others, objects[1:], strict=True)):
             return None
@@ -106,7 +106,7 @@ class KeptWalk:
 
 
 class Used:
-    """A kept walk in a call: it offers what a `Walk` does afterwards.
+    """A kept walk in a call. It has the attributes of a finished `Walk`.
 
     Attributes:
         packed: the values by group and key, as `Values`.
@@ -132,11 +132,11 @@ class Used:
         return nodes
 
     def write(self, news: Mapping[str, Mapping[str, Any]], trace: Any) -> bool:
-        """Writes values into the variables of a trace, all at once; nothing, and False, where some are of another.
+        """Writes values into variables: all, or none (returning False) if a variable belongs to another trace.
 
         Args:
             news: the values by group and key.
-            trace: the trace.
+            trace: the current trace.
         """
         if self._kept.traces != [trace]:
             return False
@@ -147,20 +147,20 @@ class Used:
 
     @property
     def leaves(self) -> Iterator[Leaf]:
-        """The values, in the order in which they were met."""
+        """The values, in the order in which they were found."""
         for group, key, holder, path in self._kept.leaves:
             yield group, key, holder, self.packed[group][key], None, path
 
 
 def find(roots: Sequence[Root]) -> tuple[Used, Sequence[Ref]] | None:
-    """The walk that was kept for some objects, with their refs, if it would find the same now."""
+    """Returns the walk that was kept for some objects, with their refs, if it would find the same now; else None."""
     kept: KeptWalk | None = flattening.slot_of(roots[0][2], "_walks", _NONE).get(_key(roots))
     used = None if kept is None else kept.use(roots)
     return None if kept is None or used is None else (used, kept.refs)
 
 
 def keep(walk: Walk, roots: Sequence[Root], refs: Sequence[Ref]) -> None:
-    """Keeps a walk with the first of its objects, if nothing in it can change unseen."""
+    """Keeps a walk with the first of its objects, if nothing in it can change unnoticed."""
     if len({id(root) for _, _, root in roots}) < len(roots) or not all(map(_can_be_kept, walk.nodes)):
         return
     if any(type(holder) is tuple or form is not None for _, _, holder, _, form, _ in walk.leaves):
@@ -181,7 +181,7 @@ _MANY = 8
 
 
 def _distinct(traces: Iterable[Any]) -> list[Any]:
-    """Traces that differ; they can be compared, but have no hash."""
+    """Traces, all different. They can be compared, but not hashed."""
     found: list[Any] = []
     for trace in traces:
         if trace not in found:
@@ -200,7 +200,7 @@ def _key(roots: Sequence[Root]) -> Any:
 
 
 def _can_be_kept(node: Any) -> bool:
-    """Whether nothing of a node can change unseen."""
+    """Returns whether no part of a node can change unnoticed."""
     if isinstance(node, (list, dict)):
         return all(map(_is_seen, node.values() if isinstance(node, dict) else node))
     if isinstance(node, Variable):
@@ -209,17 +209,17 @@ def _can_be_kept(node: Any) -> bool:
 
 
 def _is_seen(value: Any) -> bool:
-    """Whether all that is in an attribute is fixed, or compared in each call."""
+    """Returns whether everything in an attribute is immutable, or is compared in each call."""
     if is_object(value) or type(value) is list or is_fixed(value):
         return True
     if type(value) is dict and all(type(name) is str for name in value):
-        return True  # it is a node of its own, as a list is
+        return True  # it is a node itself, like a list
     parts = _inside(value)
     return parts is not None and all(map(_is_seen, parts))
 
 
 def _inside(value: Any) -> Iterable[Any] | None:
-    """What is in a list, dict, state or tuple; None of all else."""
+    """Returns the items of a list, dict, state or tuple; None for anything else."""
     value = value.raw_mapping if isinstance(value, StateTree) else value
     if type(value) is dict:
         return value.values() if {str, int}.issuperset(map(type, value)) else None
@@ -227,7 +227,7 @@ def _inside(value: Any) -> Iterable[Any] | None:
 
 
 def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    """The lists and dicts in attributes, each once; one may hold itself."""
+    """Returns the lists and dicts in attributes, each once; a container may contain itself."""
     left, met = [part for some in values for part in some], set()
     while left:
         value = left.pop()
@@ -241,7 +241,7 @@ def _containers(values: Iterable[Iterable[Any]]) -> Iterator[Any]:
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether a value can never change in itself."""
+    """Returns whether a value can never change in place."""
     kind = type(value)
     if kind in _FIXED or isinstance(value, _FIXED_KINDS):
         return True
@@ -249,5 +249,5 @@ def is_fixed(value: Any) -> bool:
 
 
 def _is_plain_tuple(value: Any) -> bool:
-    """Whether a value is a tuple, named or not, without attributes of its own."""
+    """Returns whether a value is a tuple, named or not, without attributes."""
     return type(value) is tuple or (isinstance(value, tuple) and not hasattr(value, "__dict__"))

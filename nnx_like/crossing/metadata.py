@@ -1,4 +1,4 @@
-"""Axis metadata: a variable loses the name of an axis on its way into a mapping, and gains it on the way out."""
+"""Axis metadata: a variable loses an axis name when it enters a mapping, and gains it when it leaves."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _SHARDING = "out_sharding"
 
 
 def is_told_of_axes(kind: type[Any]) -> bool:
-    """Whether a type of variables has a method of its own for the axes that it gains or loses."""
+    """Returns whether a type of variables overrides the methods for gaining or losing an axis."""
     return kind.add_axis is not Variable.add_axis or kind.remove_axis is not Variable.remove_axis
 
 
 class AxisNames:
-    """What a transformation does to metadata.
+    """The changes that a transformation makes to metadata.
 
     Args:
-        axes: the axis of each group, an int, or something else for one without an axis of its own.
-        transform_metadata: the name of the axis under `PARTITION_NAME`, and what else tuples in metadata gain by name.
+        axes: the axis of each group: an int, or another value for a group without an axis.
+        transform_metadata: the name of the axis under `PARTITION_NAME`, and other items to insert in metadata tuples.
     """
 
     def __init__(self, axes: Mapping[str, Any], transform_metadata: Mapping[str, Any]) -> None:
@@ -39,16 +39,16 @@ class AxisNames:
         self.gains = {key: value for key, value in transform_metadata.items() if key != PARTITION_NAME}
 
     def is_told(self, variable: Variable[Any]) -> bool:
-        """Whether a variable has hooks for axes, which are called on its way in and out."""
+        """Returns whether a variable has hooks for axes, which run when it enters and leaves."""
         metadata = variable._metadata
         return is_told_of_axes(type(variable)) or "on_add_axis" in metadata or "on_remove_axis" in metadata
 
     def inside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """The metadata of a variable as a body sees it."""
+        """Returns the metadata of a variable as a body sees it."""
         return self._changed(kind, metadata, group, False)
 
     def outside(self, kind: type[Any], metadata: dict[str, Any], group: str) -> dict[str, Any]:
-        """The metadata of a variable as the caller sees it."""
+        """Returns the metadata of a variable as the caller sees it."""
         return self._changed(kind, metadata, group, True)
 
     def _changed(self, kind: type[Any], metadata: dict[str, Any], group: str, gain: bool) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class AxisNames:
             if names and isinstance(names, (tuple, jax.sharding.PartitionSpec)):
                 now = _with(tuple(names), axis, name) if gain else _without(tuple(names), axis)
                 changed[key] = now if isinstance(names, tuple) else jax.sharding.PartitionSpec(*now)
-        variable = kind.made(None, changed, trace_state())  # for the hooks of its kind, and its own
+        variable = kind.made(None, changed, trace_state())  # runs the hooks of its class and its own
         (variable.add_axis if gain else variable.remove_axis)(axis, self.name)
         found: dict[str, Any] = variable._metadata
         return found

@@ -1,4 +1,4 @@
-"""Outside: the caller's side of the crossing. Objects become refs; what a body did to them is done to them at last."""
+"""The caller's side of the crossing: objects become refs, and the body's changes are applied to them afterwards."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Outside:
     Args:
         groups: the groups of the transformation.
         args: a pytree that may hold objects.
-        prefix: the groups of what is in it, encoded; a pytree prefix.
-        what: what errors call that prefix.
-        cached: whether what is traced may be found again; an object that may change unseen is then another each time.
-        name: what errors call the pytree, or its parts.
-        packs: whether the values are `Values`, which can be read only.
+        prefix: the encoded groups of what is in it; a pytree prefix.
+        what: the name of that prefix in errors.
+        cached: whether a trace may be reused. If so, an object that may change unnoticed is different in each call.
+        name: the name of the pytree in errors, or a function that names its parts.
+        packs: whether the values are `Values`, which are read-only.
 
     Attributes:
         args: the pytree with a `Ref` for each object.
-        walk: what was met in it.
+        walk: the walk over it.
         values: its values, by group and key.
     """
 
@@ -66,7 +66,7 @@ class Outside:
         except RecursionError:
             raise StructureError(
                 groups.where,
-                "objects are nested deeper than Python calls can be.",
+                "objects are nested deeper than Python's recursion limit allows.",
                 "Keep objects that are linked in a chain in a list; or see `sys.setrecursionlimit`.",
             ) from None
         self.values: Mapping[str, Mapping[str, Any]]
@@ -77,41 +77,41 @@ class Outside:
 
     @contextlib.contextmanager
     def scope(self, mutable: Any = False) -> Iterator[Scope]:
-        """A scope over the values, in which nothing can be created; it ends with the `with` block.
+        """Returns a scope over the values, in which nothing can be created; it ends with the `with` block.
 
         Args:
-            mutable: a filter of the groups that may be written in it.
+            mutable: a filter for the groups that may be written in it.
         """
         bound = liftcore.bind(self.values, mutable=mutable, creates=False)
         with in_terms_of(self._groups, self.walk), bound.temporary() as scope:
             yield scope
 
     def call(self, lifted: Callable[..., Any], *args: Any, mutable: Any = False, **kwargs: Any) -> Any:
-        """Calls a lifted function whose body returns what `Inside.encode` gave, and leaves.
+        """Calls a lifted function whose body returns the result of `Inside.encode`, and then calls `leave`.
 
         Args:
             lifted: called as `lifted(scope, *args, **kwargs)`.
             args: the arguments, with refs in them.
-            mutable: a filter of the groups that may be written.
-            kwargs: likewise.
+            mutable: a filter for the groups that may be written.
+            kwargs: the keyword arguments, with refs in them.
         """
         with self.scope(mutable) as scope:
             return self.leave(scope, *lifted(scope, *args, **kwargs))
 
     def leave(self, scope: Scope, result: Any, home: Any, change: Change) -> Any:
-        """Does to the objects what was done to those inside, all of it or nothing.
+        """Applies the changes of the objects inside to the caller's objects: all of them or none.
 
         Args:
             scope: the scope that was lifted.
             result: the result of the body, with refs.
-            home: new values, and written ones, by group; see `Inside.encode`.
-            change: what became of the structure.
+            home: new and written values, by group; see `Inside.encode`.
+            change: the change of the structure.
 
         Returns:
             The result with objects.
 
         Raises:
-            TraceContextError: where an object belongs to another trace, and would have to change.
+            TraceContextError: if an object that would have to change belongs to another trace.
         """
         now = scope.collections_below()
 
@@ -138,7 +138,7 @@ class Outside:
         return result
 
     def abstract(self, result: Any, home: Any, change: Change) -> Any:
-        """The result of a body that did not really run, with objects that are all new; no object changes."""
+        """Returns the result of a body that was only traced. All its objects are new, and no object changes."""
         if not _holds_ref(result):
             return result
         written = {(group, key): value for group, (_, values) in home.items() for key, value in values.items()}
@@ -156,17 +156,17 @@ class Outside:
         return _decoded(builder, result)
 
     def finish(self, scope: Scope, carry: Any) -> Any:
-        """`leave` for a lift that changes no structure and brings no value home: all went through the scope.
+        """`leave` for a lift that changes no structure and whose values all passed through the scope.
 
         Args:
             scope: the scope that was lifted.
-            carry: a part of `args` as it came back.
+            carry: a part of `args`, as the lift returned it.
         """
         self.leave(scope, (), {}, Change(None, tuple(range(len(self.walk.nodes)))))
         return self.given(carry)
 
     def given(self, carry: Any) -> Any:
-        """A pytree with refs of `args` in it, with the objects that these stand for."""
+        """Returns a pytree with objects in place of refs of `args`."""
 
         def one(leaf: Any) -> Any:
             if type(leaf) is not Ref:
@@ -177,12 +177,12 @@ class Outside:
         return jax.tree.map(one, carry, is_leaf=_is_ref)
 
     def place(self, shardings: Mapping[str, Any]) -> None:
-        """Moves arrays to where the lift takes them; in `leave` the variables get these, if nothing else was written.
+        """Moves arrays to the shardings that the lift expects; `leave` stores them in variables that were not written.
 
-        So the next call has nothing to move. A variable of another trace, which may not change, keeps what it holds.
+        So the next call has nothing to move. A variable of another trace, which may not change, keeps its value.
 
         Args:
-            shardings: by group, a `jax.sharding.Sharding`.
+            shardings: a `jax.sharding.Sharding` for each group.
         """
         trace, holders = trace_state(), self.walk.holders
         moved: dict[str, dict[str, Any]] = {}
@@ -199,7 +199,7 @@ class Outside:
             }
 
     def _write(self, now: Mapping[str, Any], home: Mapping[str, Any]) -> None:
-        """Writes the values that changed into the variables, and in the places, that they came from."""
+        """Writes the values that changed into the variables and places that they came from."""
         news = _news(self.values if self._packs else self.walk.values, now, home)
         trace = trace_state()
         if not news or (isinstance(self.walk, Used) and self.walk.write(news, trace)):
@@ -218,15 +218,15 @@ class Outside:
                 _put_value(holder, new)
 
     def _other_trace(self, owner: Pytree | Variable) -> TraceContextError:
-        """The error about an object, or a variable, of another trace that would have to change."""
+        """Returns the error for an object, or a variable, of another trace that would have to change."""
         number = next((number for number, node in enumerate(self.walk.nodes) if node is owner), -1)
         refs = [leaf for leaf in jax.tree.leaves(self.args, is_leaf=_is_ref) if type(leaf) is Ref]
         paths = [path_of(ref.definition, number, (ref.base.removesuffix("."),)) for ref in refs]
         place = next((f"the {type(owner).__name__} at {path_text(path)}" for path in paths if path), None)
         return TraceContextError(
             place or f"a {type(owner).__name__}",
-            f"{self._groups.where} changed it, and it was made outside of the transformation that the call is in.",
-            "Pass it as an argument to the outer function too, instead of using it there by closure.",
+            f"{self._groups.where} changed it, but it was created outside the transformation that makes the call.",
+            "Pass it as an argument of the outer function too, instead of using it by closure.",
         )
 
 
@@ -234,10 +234,10 @@ _put_value = Variable.__dict__["_value"].__set__
 
 
 def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The values that changed, in the scope or on their way home, by group and key."""
+    """Returns the values that changed, in the scope or in what the body returned, by group and key."""
     news = {group: written for group, (_, written) in home.items() if written}
     for group, old in before.items():
-        if now[group] is not old:  # a collection that was not written is the very one that was given
+        if now[group] is not old:  # a collection that was not written is the one that was given
             changed = {key: new for key, new in now[group].items() if new is not old[key]}
             if changed:
                 news[group] = {**changed, **news.get(group, {})}
@@ -247,10 +247,10 @@ def _news(before: Mapping[str, Any], now: Mapping[str, Any], home: Mapping[str, 
 def crossed(
     groups: Groups, args: Any, prefix: Any, what: str, unknown: object = None, name: Name = ""
 ) -> tuple[Walk | Used, Any]:
-    """What is met in a pytree, and the pytree with a `Ref` for each object.
+    """Returns a walk over a pytree, and the pytree with a `Ref` for each object.
 
-    Where the objects are the same as in an earlier call, a walk that was kept says it; where one lies in a list or the
-    like, or a filter decides its groups, no walk is kept.
+    If the objects are the same as in an earlier call, a kept walk is used. No walk is kept for an object in a list or
+    another container, or if a filter decides the groups.
     """
     parts, structure = parts_of(groups, args, prefix, name, what)
     holds = [holds_objects(part) for _, _, part in parts]
@@ -276,7 +276,7 @@ def crossed(
 
 
 class Rebuilder(Builder):
-    """A builder that changes the objects which stand for an index already, when it is told to."""
+    """A builder that can also change existing objects, when `commit` is called."""
 
     __slots__ = ("changes", "error", "owner")
 
@@ -338,7 +338,7 @@ def _same_items(made: Any, items: Any) -> bool:
 
 
 def _is_elsewhere(value: Any, sharding: jax.sharding.Sharding) -> bool:
-    """Whether an array lies otherwise than a sharding says; False where the sharding does not fit, as the lift says."""
+    """Returns whether an array is placed differently from a sharding. False if the sharding does not fit the array."""
     if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
         return False
     try:
@@ -360,7 +360,7 @@ def _decoded(builder: Builder, result: Any) -> Any:
     return jax.tree.map(one, result, is_leaf=_is_ref)
 
 
-_is_ref: Callable[[Any], bool] = Ref.__instancecheck__  # no Python is run for each leaf
+_is_ref: Callable[[Any], bool] = Ref.__instancecheck__  # runs in C for each leaf
 
 
 def _holds_ref(tree: Any) -> bool:
@@ -368,12 +368,12 @@ def _holds_ref(tree: Any) -> bool:
 
 
 def still(value: Any, where: str) -> Still:
-    """A static argument, as a pytree node without leaves."""
+    """Returns a static argument as a pytree node without leaves."""
     return Still(static(value, (where,), object()))
 
 
 def _replace(place: tuple[Any, ...], new: Any) -> None:
-    """Puts an array where another one was: in an attribute, or in a container that is one."""
+    """Replaces an array in an attribute, or in a container that is an attribute."""
     owner, name, *path = place
     held = vars(owner)
     held[str(name)] = _replaced(held[str(name)], path, new)

@@ -1,4 +1,4 @@
-"""Places: what errors call the parts of a call, `[1].layers[0].w` or `model.layers[0].w`, as its user counts them."""
+"""Names of the parts of a call in errors, from the user's view: `[1].layers[0].w` or `model.layers[0].w`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import jax
 __all__ = ["Name", "PositionNames", "in_call", "named_by", "names_of"]
 
 Name = str | Callable[[tuple[Any, ...]], str]
-"""What errors call a pytree; or what says, by the path of a part as JAX has it, what they call that part."""
+"""The name of a pytree in errors, or a function from the JAX path of a part to the name of the part."""
 
 
 def named_by(name: Name, path: tuple[Any, ...]) -> str:
-    """What errors call a part of a pytree.
+    """Returns the name of a part of a pytree, for errors.
 
     Args:
-        name: what they call the pytree, or its parts.
-        path: the path of the part, as JAX has it.
+        name: the name of the pytree, or a function that names its parts.
+        path: the JAX path of the part.
     """
     return name + jax.tree_util.keystr(path) if isinstance(name, str) else name(path)
 
 
 @functools.lru_cache(512)
 def names_of(structure: Any, name: Name) -> tuple[str, ...]:
-    """What errors call each leaf of a pytree.
+    """Returns the name of each leaf of a pytree, for errors.
 
     Args:
-        structure: that of the pytree.
+        structure: the structure of the pytree.
         name: see `named_by`.
     """
     numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
@@ -37,17 +37,17 @@ def names_of(structure: Any, name: Name) -> tuple[str, ...]:
 
 
 def in_call(path: tuple[Any, ...]) -> str:
-    """The name of a part of a pair of `args` and `kwargs`: `[0]` is the first argument, `model` one given by name."""
+    """Names a part of a pair of `args` and `kwargs`: `[0]` is the first argument, `model` a keyword argument."""
     if len(path) < 2:
         return ""
     return jax.tree_util.keystr(path[1:]) if path[0].idx == 0 else path[1].key + jax.tree_util.keystr(path[2:])
 
 
 class PositionNames:
-    """The names of what is in a tuple.
+    """Names the parts of a tuple.
 
     Args:
-        names: for each item, in order.
+        names: the name of each item, in order.
     """
 
     __slots__ = ("_names",)
@@ -56,7 +56,7 @@ class PositionNames:
         self._names = tuple(names)
 
     def __call__(self, path: tuple[Any, ...]) -> str:
-        """The name of a part."""
+        """Returns the name of a part."""
         return self._names[path[0].idx] + jax.tree_util.keystr(path[1:]) if path else ""
 
     def __eq__(self, other: object) -> bool:

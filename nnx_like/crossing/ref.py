@@ -1,4 +1,4 @@
-"""Leafless pytree nodes: what is static about an object, or about a call, goes through JAX as a part of a structure."""
+"""Leafless pytree nodes: they carry the static part of an object, or of a call, through JAX in the structure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Change", "Ref", "Still", "is_ref"]
 
 
 class _Text(str):
-    """A text that shows without quotes."""
+    """A string that prints without quotes."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ def _facts(definition: Definition) -> dict[str, _Text]:
 
 
 class _Leafless:
-    """A pytree node without leaves. What it holds is compared by C, as a part of the key of each cache of JAX."""
+    """A pytree node without leaves. Its contents are compared in C, as a part of the key of each JAX cache."""
 
     __slots__ = ("_hash", "held")
 
@@ -46,12 +46,12 @@ class _Leafless:
 
 @jax.tree_util.register_static
 class Ref(_Leafless):
-    """Stands for an object in a pytree; its values are elsewhere.
+    """A reference to an object in a pytree; the values of the object are stored elsewhere.
 
     Args:
-        definition: what a walk gave for it.
+        definition: the definition of the object, from a walk.
         prefix: the groups of what is below it.
-        base: what the keys of its values begin with.
+        base: the prefix of the keys of its values.
     """
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class Ref(_Leafless):
     base = property(lambda self: self.held[2])
 
     def trace_facts(self) -> dict[str, _Text]:
-        """What is static of the object, by path: what `liftcore.retraces` tells where one of them has changed."""
+        """Returns the static parts of the object by path, from which `liftcore.retraces` reports what changed."""
         return _facts(self.definition)
 
     def __repr__(self) -> str:
@@ -71,26 +71,26 @@ class Ref(_Leafless):
 
 @jax.tree_util.register_static
 class Still(_Leafless):
-    """A static argument: its definition."""
+    """A static argument, as its definition."""
 
     __slots__ = ()
 
     definition = property(lambda self: self.held[0])
 
     def trace_facts(self) -> dict[str, _Text]:
-        """The value, for `liftcore.retraces`."""
+        """Returns the value, for `liftcore.retraces`."""
         return _facts(self.definition)
 
 
 @jax.tree_util.register_static
 class Change(_Leafless):
-    """What a body did to the structure of the objects that it was given.
+    """The changes that a body made to the structure of the objects that it was given.
 
     Args:
-        definitions: of each of these objects, as it is now, and then of those below them that are no longer in any;
-            None where all are as before.
+        definitions: the current definition of each of these objects, then of those that were removed from all objects;
+            None if nothing changed.
         was: for each index in these definitions, and in those of the result, the index of the object before the call;
-            None for one that is new.
+            None for a new object.
     """
 
     __slots__ = ()
@@ -100,5 +100,5 @@ class Change(_Leafless):
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value in a pytree stands for an object or for a static argument."""
+    """Returns whether a value in a pytree is a reference to an object or a static argument."""
     return type(value) is Ref or type(value) is Still

@@ -1,4 +1,4 @@
-"""`Values`: the values of a group as JAX flattens them fastest, a list with static names."""
+"""`Values`: the values of a group in the form that JAX flattens fastest, a list with static names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Values", "packed"]
 
 
 class Values(Mapping[str, Any]):
-    """A mapping that is not changed: to JAX a list, with the names in the structure, where a dict is sorted each time.
+    """An immutable mapping that JAX sees as a list. The names are in the structure; a dict would be sorted each time.
 
     Args:
         names: the names, as a static node.
@@ -40,7 +40,7 @@ class Values(Mapping[str, Any]):
 
 
 def packed(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Values]:
-    """The values by group and key, each group as `Values`."""
+    """Returns the values by group and key, each group as `Values`."""
     return {group: Values(Still(tuple(found)), list(found.values())) for group, found in values.items()}
 
 

@@ -1,8 +1,8 @@
-"""Errors of the core in the terms of objects: a variable is named by its path, and the line to write is one of ours.
+"""Rewords errors of the core for objects: names a variable by its path, and suggests options of this package.
 
-The core speaks of collections, which are groups here, and of its own options. While a transformation runs, what it says
-of these is said again in terms of paths, axes and `StateAxes`. Only names are looked for, those of groups and those of
-options: no sentence of the core has to stay as it is.
+The core speaks of collections, which are groups here, and of its own options. While a transformation runs, this file
+replaces them by paths, axes and `StateAxes`. It only looks for the names of groups and options, so the sentences of
+the core may change.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _running: contextvars.ContextVar[tuple[Groups, Any] | None] = contextvars.Contex
 
 _OPTION = re.compile(r"`variable_(axes|carry|broadcast)=[^`]*`")
 _ASIDE = re.compile(r"\s*\(variable_\w+\)|\bcarried variable (?=\S*\.)| The first argument is the carry;[^.]*\.")
-"""What is of no use here, or wrong: the option that a group came from, and where the carry of the core is."""
+"""Parts to drop, since they do not apply here: the option behind a group, and the position of the core's carry."""
 
 
 @contextlib.contextmanager
 def in_terms_of(groups: Groups, walk: Any) -> Iterator[None]:
-    """While the block runs, errors of the core speak in terms of objects.
+    """Rewords errors of the core in terms of objects while the block runs.
 
     Args:
-        groups: those of the transformation.
-        walk: what was met, whose `holders` are the variables by group and key.
+        groups: the groups of the transformation.
+        walk: the walk over the arguments; its `holders` are the variables by group and key.
     """
     before = _running.set((groups, walk))
     try:
@@ -54,7 +54,7 @@ def _reword(error: LiftError) -> None:
 
 
 class _Named:
-    """Names of variables in texts of the core, and which of them there were."""
+    """Replaces names of variables in texts of the core, and remembers their kinds."""
 
     def __init__(self, groups: Groups, walk: Any) -> None:
         names = "|".join(map(re.escape, sorted(groups.specs, key=len, reverse=True)))
@@ -68,12 +68,12 @@ class _Named:
         self._kinds: dict[str, None] = {}
 
     def said(self, text: str) -> str:
-        """A text with paths in the place of groups and keys; a list of them without its brackets."""
+        """Returns a text with paths in place of groups and keys; a list of them loses its brackets."""
         places, keys = self._patterns
         return keys.sub(self._path, self._lists.sub(r"\1", places.sub(self._path, text)))
 
     def _path(self, found: re.Match[str]) -> str:
-        """The path that a key is; the key of a variable that is an argument itself ends with a dot."""
+        """Returns the path for a key. The key of a variable that is itself an argument ends with a dot."""
         group, *keys = found.groups()
         key: str = next(filter(None, keys), "")
         holders: Mapping[str, Mapping[Any, Any]] = self._walk.holders
@@ -84,7 +84,7 @@ class _Named:
         return key.removesuffix(".")
 
     def option(self, found: re.Match[str]) -> str:
-        """What is written here in the place of an option of the core, for the variables that were named."""
+        """Returns the line to write here in place of an option of the core, for the variables that were named."""
         kinds = ", ".join(self._kinds)
         kinds = f"({kinds})" if len(self._kinds) > 1 else kinds
         spec = {"axes": "0", "carry": "nnx.Carry", "broadcast": "None"}[found[1]]

@@ -1,4 +1,4 @@
-"""Graphs of objects: their definitions, their values, and what is done with both."""
+"""Graphs of objects: their definitions, their values, and functions over both."""
 
 from ..filterlib import Key
 from .flattening import flatten, unflatten

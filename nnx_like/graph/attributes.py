@@ -1,4 +1,4 @@
-"""Objects of Python classes as keys: which object it is, and what its attributes are now."""
+"""Keys for instances of Python classes: the identity of an object and its current attributes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from liftcore.statics import Undescribed
 
 __all__ = ["attributes_key"]
 
-_HEAP_TYPE = 1 << 9  # of the flags of a type: it was made while the program ran, as `class` does
+_HEAP_TYPE = 1 << 9  # the flag of types that a `class` statement made at run time
 
 
 def attributes_key(value: Any) -> Hashable | None:
-    """A key for an object that equals itself alone, such as a configuration that is a mutable dataclass.
+    """Returns a key for an object that is equal only to itself, such as a mutable dataclass of settings.
 
-    It is made anew in each call, so a change in place is seen: of attributes, and of objects, lists and dicts in them.
+    The key is made anew in each call, so it reflects changes in place: of attributes, and of objects, lists and dicts
 
     Example:
         >>> class Config:
@@ -33,10 +33,10 @@ def attributes_key(value: Any) -> Hashable | None:
         False
 
     Args:
-        value: the object. It has to be kept alive as long as the key.
+        value: the object. Keep it alive as long as the key.
 
     Returns:
-        The key; None where the object may keep more than attributes, or holds what has no key, such as a JAX array.
+        The key; None if the object may hold more than attributes, or holds something without a key, such as an array.
     """
     try:
         key: Hashable = _key(value, ())
@@ -54,20 +54,20 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
         parts, above = _parts(value), (*above, id(value))
         if parts is None:
             raise
-    # What contains an object is told by type and parts alone, the object by its identity too.
+    # A container is keyed by type and parts only; an object by its identity as well.
     own = None if isinstance(value, (list, tuple, dict)) else id(value)
     return type(value), own, tuple([(_key(name, above), _key(part, above)) for name, part in parts.items()])
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | None:
-    """What is in a container or in an object by name, or None where more may be in it."""
+    """Returns the parts of a container or object by name; None if it may hold more than these."""
     kind: Any = type(value)
     if kind is dict:
         parts: dict[Any, Any] = value
         return parts
     if kind in (list, tuple):
         return dict(enumerate(value))
-    # Arrays have values, and a pytree that hides in an object, such as a module, is more than its attributes.
+    # Arrays have values, and a pytree such as a module is more than its attributes.
     if is_array(value) or not jax.tree_util.all_leaves((value,)) or not _is_plain(kind):
         return None
     return _attributes(value, kind)
@@ -78,14 +78,14 @@ def _attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
     names = {name for some in slots for name in ((some,) if isinstance(some, str) else some)}
     held = {name: getattr(value, name) for name in sorted(names - {"__dict__", "__weakref__"}) if hasattr(value, name)}
     others = getattr(value, "__dict__", {}).items()
-    # What a class computes of the others when it is first asked says nothing new.
+    # A `cached_property` is computed from other attributes, so it adds nothing to the key.
     cached = functools.cached_property
     return held | {name: part for name, part in others if not isinstance(getattr(kind, name, None), cached)}
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_plain(kind: Any) -> bool:
-    """Whether objects of a class keep nothing but attributes: no class of it is written in C."""
+    """Returns whether instances of a class hold nothing but attributes: none of its base classes is written in C."""
     classes = kind.__mro__[:-1]
     has_attributes = any("__dict__" in vars(cls) or "__slots__" in vars(cls) for cls in classes)
     written = all(cls.__flags__ & _HEAP_TYPE and _is_written(cls) for cls in classes)

@@ -1,4 +1,4 @@
-"""The builder: objects and variables, made of a definition and of values."""
+"""The builder: makes objects and variables from a definition and values."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["Builder", "value_of"]
 
 
 def value_of(parts: Any, form: Any) -> Any:
-    """What a variable holds: the inverse of `value_parts`."""
+    """Returns the value of a variable from its parts: the inverse of `value_parts`."""
     if form is None:
         return parts
     return static_value(form) if type(form) is tuple else form.unflatten(parts)
 
 
 class Builder:
-    """Makes objects of definitions.
+    """Makes objects from definitions.
 
     Args:
-        read: the value that has a group and a key: `read(group, key)`.
-        existing: for an index in the definitions the object that stands for it already, or None; that one is changed.
+        read: returns the value of a group and a key: `read(group, key)`.
+        existing: returns the existing object for an index in the definitions, which is then changed; or None.
 
     Attributes:
         table: the objects and variables, by index.
@@ -52,11 +52,11 @@ class Builder:
         self.table: dict[int, Any] = {}
 
     def build(self, definition: Definition, place: tuple[Any, ...] | None = None) -> Any:
-        """The value that a definition stands for.
+        """Returns the value that a definition describes.
 
         Args:
-            definition: what a walk gave.
-            place: for a part of an attribute, where it lies.
+            definition: a definition from a walk.
+            place: for a part of an attribute, its place.
         """
         kind = definition[0]
         if kind == STATIC:
@@ -81,7 +81,7 @@ class Builder:
         made: Any = existing
         if existing is None:
             made = {} if kind == MAPPING else []
-        self.table[index] = made  # before its items, since one of them may be the list itself
+        self.table[index] = made  # before its items, since the list may contain itself
         steps = names if kind == MAPPING else range(len(parts))
         items = [self.build(part, place and (*place, step)) for step, part in zip(steps, parts, strict=True)]
         now = dict(zip(names, items, strict=True)) if kind == MAPPING else items
@@ -97,7 +97,7 @@ class Builder:
         _, cls, index, parts, marks, order = definition
         existing = self._existing(index)
         made = empty(cls, self.trace) if existing is None else existing
-        self.table[index] = made  # before its attributes, since one of them may be the object itself
+        self.table[index] = made  # before its attributes, since the object may contain itself
         attributes = {str(name): self.build(part, (made, name)) for name, part in parts}
         if order:
             attributes = {name: attributes[name] for name in order}
@@ -144,7 +144,7 @@ class Builder:
 
 
 def empty(cls: type[Pytree], trace: Any) -> Any:
-    """An object without attributes, of which `__init__` was not called."""
+    """Returns an object without attributes; `__init__` is not called."""
     made = object.__new__(cls)
     object.__setattr__(made, "_trace", trace)
     object.__setattr__(made, "_marks", NO_MARKS)

@@ -1,4 +1,4 @@
-"""`Caller`: methods of a graph that exists as a definition and states only, each called on an object made for it."""
+"""`Caller`: calls methods of a graph that exists only as a definition and states, on an object made for each call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Caller"]
 
 
 class Caller:
-    """Stands for an object, or a part of it, that is made at each call. Attributes and items select parts.
+    """A proxy for an object, or a part of it, that is made at each call. Attributes and items select parts.
 
     Example:
         >>> class Line:
@@ -21,7 +21,7 @@ class Caller:
 
     Args:
         make: makes the object.
-        after: called with the object after each method call; its result is returned beside that of the method.
+        after: called with the object after each method call; its result is returned together with the method's.
         steps: the attributes and items that lead from the object to this part.
     """
 
@@ -33,7 +33,7 @@ class Caller:
         self._make, self._after, self._steps = make, after, steps
 
     def __getattr__(self, name: str) -> Caller:
-        if name[:2] == "__":  # protocols of Python ask for methods of this object
+        if name[:2] == "__":  # Python's protocols look these up on this object
             raise AttributeError(name)
         return Caller(self._make, self._after, (*self._steps, lambda value: getattr(value, name)))
 

@@ -1,4 +1,4 @@
-"""`capture`: what modules store on the way, returned beside the result."""
+"""`capture`: returns the values that modules store during a call, together with the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def capture(
 ) -> Any:
     """Makes a function also return the values that modules store by `sow` and `perturb` while it runs.
 
-    Nothing is left in the attributes of the modules. Transformations inside handle stored values like any others, so a
+    Afterwards the modules have no additional attributes. Transformations inside handle stored values like others, so a
     value that is stored under `vmap` gains the mapped axis.
 
     Example:
@@ -40,7 +40,7 @@ def capture(
         >>> y, seen.seen.get_value()
         (6, (3,))
 
-        The derivative by what is inside of a model:
+        The derivative with respect to intermediate values of a model:
 
         >>> class Square(nnx.Module):
         ...     def __call__(self, x):
@@ -88,14 +88,14 @@ def capture(
 
 @contextlib.contextmanager
 def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
-    """Inside, modules store in an attribute of their own; it is a part of them, so transformations take it along."""
+    """Gives modules an attribute to store into, within the block. It is part of them, so transformations carry it."""
     given = _by_module(init)
     modules = dict(iter_modules(root))
     for path in given:
         if path not in modules:
             raise StructureError(
                 f"capture(init={type(init).__name__})",
-                f"it has values for {path}, where there is no module.",
+                f"it has values for {path}, but there is no module at this path.",
                 "Pass a state that was captured from the same model.",
             )
     before = [(module, vars(module).get(CAPTURES)) for module in modules.values()]
@@ -116,7 +116,7 @@ def _capturing(root: Any, kinds: tuple[Kind, ...], init: Any) -> Iterator[None]:
 
 
 def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]:
-    """The variables of a state by the path of their module: `(type, name, value)`."""
+    """Returns the variables of a state by the path of their module: `(type, name, value)`."""
     found: dict[tuple[Any, ...], list[tuple[Kind, str, Any]]] = {}
 
     def visit(path: tuple[Any, ...], node: Any) -> None:
@@ -134,7 +134,7 @@ def _by_module(state: Any) -> dict[tuple[Any, ...], list[tuple[Kind, str, Any]]]
 
 
 def _collected(root: Any, kinds: tuple[Kind, ...]) -> list[State]:
-    """A state for each type; what is of a subclass of several goes to the first, as filters have it."""
+    """Returns a state for each type. A variable that matches several types goes to the first, as with filters."""
     groups: list[list[tuple[tuple[Any, ...], Any]]] = [[] for _ in kinds]
     for path, module in iter_modules(root):
         for captured in vars(module).get(CAPTURES, ()):
@@ -150,9 +150,9 @@ def _collected(root: Any, kinds: tuple[Kind, ...]) -> list[State]:
 
 @contextlib.contextmanager
 def _recording(root: Any, kind: Kind | None) -> Iterator[None]:
-    """Inside, modules are of subclasses whose methods store their results.
+    """Replaces the classes of modules by subclasses whose methods store their results, within the block.
 
-    A class is a part of what transformations compile for, so nothing that was compiled outside is used inside.
+    The class is part of a compiled function's key, so nothing that was compiled outside is reused inside.
     """
     modules = [] if kind is None else [module for _, module in iter_modules(root)]
     classes = [type(module) for module in modules]
@@ -177,7 +177,7 @@ def _recorder(cls: Any, kind: Any) -> Any:
 
 
 def _methods(cls: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a class, and `__call__`, but for those of all modules and containers."""
+    """Returns the public methods of a class, and `__call__`, without those that all modules or containers have."""
     for name in dir(cls):
         method = inspect.getattr_static(cls, name)
         is_own = not any(hasattr(base, name) for base in (Module, List, Dict)) or name == "__call__"

@@ -60,13 +60,13 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
 
 def _owner(node: Any, path: Path) -> Any:
-    """What holds the attribute or the item at a path."""
+    """Returns the container of the attribute or item at a path."""
     for number, name in enumerate(path[:-1]):
         try:
             node = vars(node)[str(name)] if isinstance(node, Pytree) else node[name]
         except (KeyError, IndexError, TypeError) as error:
             raise LiftArgumentError(
-                "update", f"nothing is at {path_text(path[: number + 1])} of the graph.", "Create it first."
+                "update", f"the graph has nothing at {path_text(path[: number + 1])}.", "Create it first."
             ) from error
     return node
 
@@ -83,7 +83,7 @@ def _put(owner: Any, name: Any, leaf: Any) -> None:
 def _unchangeable(where: str, holder: Any, what: str) -> LiftArgumentError:
     return LiftArgumentError(
         where,
-        f"a {type(holder).__name__} holds {what}, and cannot be changed.",
+        f"a {type(holder).__name__} holds {what}, and cannot be changed in place.",
         "Keep the value in a `Variable`, a `List` or a list.",
     )
 
@@ -109,7 +109,7 @@ def pop(node: Any, *filters: Filter) -> Any:
         TraceContextError: inside a transformation to which the graph was not passed; then nothing is removed.
     """
     if not filters:
-        raise LiftArgumentError("pop", "no filter says what to take.", "Write `pop(model, nnx.Intermediate)`.")
+        raise LiftArgumentError("pop", "no filter was given.", "Write `pop(model, nnx.Intermediate)`.")
     groups = group(listed(node)[1], filters, complete=False)
     found = [State.from_flat_path(pairs) for pairs in groups]
     removal = _Removal([pair for pairs in groups for pair in pairs])
@@ -122,7 +122,7 @@ _GONE: Any = object()
 
 
 class _Removal:
-    """What has to change in a graph to lose some variables and arrays. Variables are gone everywhere.
+    """The changes that remove variables and arrays from a graph. Variables are removed at all their paths.
 
     Args:
         pairs: the variables and arrays, by path.
@@ -135,7 +135,7 @@ class _Removal:
         self.changes: list[tuple[Any, dict[Any, Any]]] = []
 
     def visit(self, part: Any, path: Path, owner: Pytree | None) -> Any:
-        """What takes the place of a part of the graph: mostly itself, `_GONE` for nothing.
+        """Returns the replacement for a part of the graph: usually the part itself, `_GONE` if it is removed.
 
         Args:
             part: the part.
@@ -170,14 +170,14 @@ class _Removal:
             self.changes.append((holder, changed))
 
     def commit(self) -> None:
-        """Makes the changes; the last items of a list first, since those after one that is deleted move."""
+        """Makes the changes. Removes the last items of a list first, since later items move up."""
         for holder, changed in self.changes:
             for name, one in reversed(changed.items()):
                 if one is not _GONE:
                     _put(holder, name, one)
                 elif isinstance(holder, Pytree) and not isinstance(name, int):
                     delattr(holder, str(name))
-                else:  # the items of a `List` after it move up, as in a list
+                else:  # as in a list, the later items of a `List` move up
                     del holder[name]
 
 

@@ -1,19 +1,20 @@
-"""Definitions: what is static about a graph, as a nest of plain tuples, which C hashes and compares.
+"""Definitions: the static part of a graph as nested tuples, which C code hashes and compares.
 
-The first item of each tuple says what it stands for:
+The first item of each tuple is its type:
 
     (OBJECT, class, index, ((attribute, definition), …), marks, order)
-                                                                an object that is met for the first time
+                                                                an object at its first occurrence
     (VARIABLE, class, index, metadata, form, group, key)        a variable; its value is `values[group][key]`
-    (AGAIN, index)                                              an object, variable, list or dict that was met before
+    (AGAIN, index)                                              an object, variable, list or dict that occurred before
     (ARRAY, group, key)                                         an array that is an attribute itself
     (SEQUENCE, tuple, definitions)                              a tuple
-    (SEQUENCE, list, definitions, index)                        a list that is met for the first time
-    (MAPPING, names, definitions, index)                        a dict whose keys are strings, likewise
+    (SEQUENCE, list, definitions, index)                        a list at its first occurrence
+    (MAPPING, names, definitions, index)                        a dict whose keys are strings, at its first occurrence
     (TREE, structure, definitions)                              any other pytree that holds objects or arrays
-    (STATIC, class, value)                                      all else
+    (STATIC, class, value)                                      anything else
 
-Definitions are keys of JAX's caches, so they hold no arrays, and nothing that changes or that equals what it is not.
+Definitions are keys of JAX's caches. So they hold no arrays, nothing mutable, and nothing that compares equal to a
+different value.
 """
 
 from __future__ import annotations
@@ -71,17 +72,17 @@ _ATOMS = frozenset(
         types.BuiltinFunctionType,
     }
 )
-"""Types of values that equal themselves alone, once the type is compared too."""
+"""Types whose values can be compared directly, once their type is compared too."""
 
 
 class Fixed:
-    """A static value that is compared by `liftcore.static_key`: by type and value, all the way down.
+    """A static value that is compared by `liftcore.static_key`: by type and value, recursively.
 
-    An object for which there is no such key equals itself alone, while its attributes are the same. Where it may change
-    beside its attributes, only in the same walk: what was traced for it is never found again.
+    An object without such a key is equal only to itself, as long as its attributes are the same. If it can change in
+    other ways, it is equal only within one walk, and a trace for it is never reused.
 
     Attributes:
-        value: the value, with copies of what may change in place; an object without such a key is the object itself.
+        value: the value, with copies of its mutable parts; an object without a key is the object itself.
         has_key: whether it is compared by type and value alone.
     """
 
@@ -101,15 +102,15 @@ class Fixed:
 
 
 def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
-    """A static value as it is compared.
+    """Wraps a static value for comparison.
 
     Args:
         value: any Python value without arrays.
-        path: where it lies, for the texts of warnings and errors.
-        unknown: what makes objects without a key differ from one walk to the next; None where they need not.
+        path: its path, for warnings and errors.
+        unknown: makes objects without a key differ from one walk to the next; None if they need not.
 
     Raises:
-        StructureError: where it holds a JAX array; or an object, where it matters whether two are the same.
+        StructureError: if it holds a JAX array; or an object whose identity matters.
     """
     try:
         return Fixed(snapshot(value), static_key(value))
@@ -118,13 +119,13 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
             kind = "an array" if error.value is value else f"a {type(value).__name__} that holds an array"
             raise StructureError(
                 path_text(path) + error.place,
-                f"{kind} is where only static values can be.",
+                f"{kind} is in a place where only static values are allowed.",
                 "Keep arrays in attributes, in lists, tuples or dicts, or in a `Variable`.",
             ) from None
         if unknown is not None and isinstance(error.value, (Variable, Pytree)):
             raise StructureError(
                 path_text(path) + error.place,
-                f"a {type(error.value).__name__} is where only static values can be.",
+                f"a {type(error.value).__name__} is in a place where only static values are allowed.",
                 "Keep it in an attribute, a list, a tuple or a dict, or pass it as an argument that is not static.",
             ) from None
         if (key := attributes_key(value)) is not None:
@@ -135,7 +136,7 @@ def fixed(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Fixed:
 
 
 def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Definition:
-    """The definition of a value that is static; the arguments are those of `fixed`."""
+    """Returns the definition of a static value; the arguments are those of `fixed`."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, (type, enum.Enum)):
         return STATIC, kind, value
@@ -143,7 +144,7 @@ def static(value: Any, path: tuple[Any, ...], unknown: Hashable = None) -> Defin
 
 
 def static_value(definition: Definition) -> Any:
-    """The value that a static definition stands for."""
+    """Returns the value that a static definition describes."""
     value = definition[2]
     return snapshot(value.value) if type(value) is Fixed else value
 
@@ -151,12 +152,12 @@ def static_value(definition: Definition) -> Any:
 def metadata_definition(
     metadata: Mapping[str, Any], path: tuple[Any, ...], define: Callable[[Any, tuple[Any, ...]], Definition]
 ) -> Definition:
-    """The metadata of a variable, as a part of its definition.
+    """Returns the metadata of a variable, as a part of its definition.
 
     Args:
         metadata: the metadata.
-        path: where the variable lies.
-        define: gives the definition of a static value at a path.
+        path: the path of the variable.
+        define: returns the definition of a static value at a path.
     """
     if not metadata:
         return ()
@@ -164,12 +165,12 @@ def metadata_definition(
 
 
 def metadata_of(definition: Definition) -> dict[str, Any]:
-    """The metadata that a part of a definition stands for."""
+    """Returns the metadata that a part of a definition describes."""
     return {name: static_value(one) for name, one in definition}
 
 
 def path_text(path: tuple[Any, ...], base: str = "") -> str:
-    """A path as errors show it, such as `encoder.layers[0].kernel`.
+    """Formats a path for errors, such as `encoder.layers[0].kernel`.
 
     Args:
         path: names and numbers.
@@ -180,7 +181,7 @@ def path_text(path: tuple[Any, ...], base: str = "") -> str:
 
 
 def step_of(key: Any) -> Any:
-    """A step of a path of JAX, as paths here have it."""
+    """Converts a step of a JAX path into a step of a path here."""
     for name in ("name", "key", "idx"):
         if hasattr(key, name):
             found = getattr(key, name)
@@ -189,11 +190,11 @@ def step_of(key: Any) -> Any:
 
 
 def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Definition]]:
-    """The variables and arrays of a definition, each once, with their paths.
+    """Yields the variables and arrays of a definition, each once, with their paths.
 
     Args:
-        definition: what a walk gave.
-        path: where it lies.
+        definition: a definition from a walk.
+        path: its path.
     """
     kind = definition[0]
     if kind in (VARIABLE, ARRAY):
@@ -208,7 +209,7 @@ def entries(definition: Definition, path: tuple[Any, ...] = ()) -> Iterator[tupl
 
 
 def _steps(definition: Definition) -> list[tuple[Any, ...]]:
-    """The ways from a sequence, a dict or another pytree to its parts."""
+    """Returns the steps from a sequence, a dict or another pytree to its parts."""
     kind, of, parts = definition[:3]
     if kind == MAPPING:
         return [(name,) for name in of]

@@ -1,4 +1,4 @@
-"""What differs between two definitions, in words, for errors about structure."""
+"""Describes the differences between two definitions, for errors about structure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["described", "difference", "path_of", "renumbered"]
 
 
 def renumbered(definition: Definition, was: Sequence[int | None]) -> Definition:
-    """A definition with the numbers that its objects and variables had before; -1 for what is new.
+    """Returns a definition with the numbers that its objects and variables had before; -1 for new ones.
 
     Args:
         definition: a definition.
-        was: by the number in it, the one before.
+        was: maps a number in the definition to the number before.
     """
     kind = definition[0]
     if kind == AGAIN:
@@ -37,7 +37,7 @@ def _before(index: int, was: Sequence[int | None]) -> int:
 
 
 def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()) -> str | None:
-    """What differs first between two definitions of one object; None where they are equal.
+    """Describes the first difference between two definitions of one object; returns None if they are equal.
 
     Args:
         before: a definition.
@@ -59,12 +59,12 @@ def difference(before: Definition, after: Definition, path: tuple[Any, ...] = ()
         return f"the metadata of {path_text(path)} was {_metadata(before)} and is {_metadata(after)}"
     if kind == STATIC:
         return f"{path_text(path)} was {before[2]!r} and is {after[2]!r}"
-    return f"{path_text(path)} is another {'array' if kind == ARRAY else 'object or variable'} than before"
+    return f"{path_text(path)} is a different {'array' if kind == ARRAY else 'object or variable'} than before"
 
 
 def _in_attributes(before: Definition, after: Definition, path: tuple[Any, ...]) -> str:
     found = _in_names(dict(before[3]), dict(after[3]), path)
-    return found or f"{path_text(path)} is another object than before"
+    return found or f"{path_text(path)} is a different object than before"
 
 
 def _in_names(before: dict[Any, Any], after: dict[Any, Any], path: tuple[Any, ...]) -> str | None:
@@ -86,10 +86,10 @@ def _in_items(before: tuple[Definition, ...], after: tuple[Definition, ...], pat
 
 
 def path_of(definition: Definition, index: int, path: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-    """The path of what has a number in a definition; None where there is no such number in it.
+    """Returns the path of the object or variable with a given number in a definition; None if there is none.
 
     Args:
-        definition: of an object, or of a part of one.
+        definition: the definition of an object, or of a part of one.
         index: the number.
         path: the path to the object.
     """
@@ -115,7 +115,7 @@ def _named(definition: Definition) -> str:
         return repr(definition[2])
     if kind == SEQUENCE:
         return f"a {definition[1].__name__}"
-    return {AGAIN: "a reference to an object met before", ARRAY: "an array", MAPPING: "a dict", TREE: "a pytree"}[kind]
+    return {AGAIN: "a reference to an earlier object", ARRAY: "an array", MAPPING: "a dict", TREE: "a pytree"}[kind]
 
 
 def _metadata(definition: Definition) -> str:
@@ -123,12 +123,12 @@ def _metadata(definition: Definition) -> str:
 
 
 def described(definition: Definition, path: str = "", whole: Definition | None = None) -> Iterator[tuple[str, str]]:
-    """What a definition says, part by part, each with its path: what is traced anew where one of them is another.
+    """Yields a description of each part of a definition with its path; a function is retraced if one of them changes.
 
     Args:
-        definition: of an object, or of a part of one.
+        definition: the definition of an object, or of a part of one.
         path: the path to it.
-        whole: what it is a part of.
+        whole: the definition that it is a part of.
     """
     kind, whole = definition[0], whole or definition
     if kind == OBJECT:

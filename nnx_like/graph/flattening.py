@@ -1,4 +1,4 @@
-"""Other ways to split and merge a graph: flat, and as one mapping."""
+"""More ways to split and merge a graph: flat, and as one mapping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Node = TypeVar("Node")
 
 
 def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], Any]:
-    """The definition of a graph, and its variables and arrays by path.
+    """Returns the definition of a graph, and its variables and arrays by path.
 
     Example:
         >>> import nnx_like as nnx
@@ -33,7 +33,7 @@ def flatten(node: Any, /, *, with_paths: bool = True) -> tuple[GraphDef[Any], An
 
 
 def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
-    """Makes a graph of its definition and its values: the inverse of `flatten`.
+    """Makes a graph from its definition and its values: the inverse of `flatten`.
 
     Example:
         >>> import nnx_like as nnx
@@ -57,7 +57,7 @@ def unflatten(graphdef: GraphDef[Node], state: Any, /) -> Node:
 
 
 def unpack(node: Any, *filters: Filter) -> Any:
-    """Like `split`, but each state comes with the definition in one pytree, a `GraphState`.
+    """Splits a graph like `split`, but returns each state together with the definition in one pytree, a `GraphState`.
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""Graphs and states: a graph is split into a definition and states, and made of them again."""
+"""Graphs and states: splits a graph into a definition and states, and merges them again."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Path = tuple[Any, ...]
 class GraphDef(Generic[Node]):
     """The static part of a graph: classes, attributes, references, metadata. It is a pytree without leaves.
 
-    Two are equal if the static parts of their graphs are equal by type and value, so a `GraphDef` may be a static
-    argument.
+    Two are equal if the static parts of their graphs are equal by type and value, so you can pass a `GraphDef` as a
+    static argument.
 
     Example:
         >>> import nnx_like as nnx
@@ -63,7 +63,7 @@ class GraphDef(Generic[Node]):
 
     @property
     def type(self) -> Any:
-        """The class of the object or the variable; None for another pytree."""
+        """The class of the object or the variable; None for any other pytree."""
         return self.definition[1] if self.definition[0] in (OBJECT, VARIABLE) else None
 
     @property
@@ -77,7 +77,7 @@ class GraphDef(Generic[Node]):
         return len(self.paths)
 
     def apply(self, state: Any, *states: Any) -> Any:
-        """An object that calls methods of the graph with these values; see `call`.
+        """Returns an object that calls methods of the graph with these values; see `call`.
 
         Args:
             state: a state.
@@ -98,7 +98,7 @@ class GraphDef(Generic[Node]):
 
 
 PureState: TypeAlias = tuple[GraphDef[Node], State]
-"""What `split` gives with no filter: a `GraphDef` and a `State`."""
+"""The result of `split` without filters: a `GraphDef` and a `State`."""
 
 
 def _paths(definition: Definition) -> Iterable[Path]:
@@ -125,7 +125,7 @@ class _Listing(Walk):
         self.pairs: list[tuple[Path, Any]] = []
 
     def _variable_parts(self, value: Variable, path: Path) -> tuple[Any, Any]:
-        return None, None  # the variable itself is in the state, whatever it holds
+        return None, None  # the state holds the variable itself, whatever its value is
 
     def _slot(self, value: Variable, path: Path, group: str, parts: Any, form: Any) -> tuple[str, Any]:
         self.pairs.append((path, value))
@@ -137,7 +137,7 @@ class _Listing(Walk):
 
 
 def listed(node: Any) -> tuple[Definition, list[tuple[Path, Any]]]:
-    """The definition of a graph, and its variables and arrays by path."""
+    """Returns the definition of a graph, and its variables and arrays by path."""
     walk = _Listing()
     return walk.define(node, (), ""), walk.pairs
 
@@ -173,14 +173,14 @@ def split(node: Any, *filters: Filter) -> Any:
 
 
 def _state_of(pairs: list[tuple[Path, Any]]) -> Any:
-    """The state of some variables; a variable or an array that is the whole graph has no path, and is its own state."""
+    """Returns the state of some variables. A variable or an array that is the whole graph is its own state."""
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][1]
     return State.from_flat_path(pairs)
 
 
 def state(node: Any, *filters: Filter) -> Any:
-    """The variables and arrays of a graph that filters match.
+    """Returns the variables and arrays of a graph that filters match.
 
     Example:
         >>> import nnx_like as nnx
@@ -202,7 +202,7 @@ variables = state
 
 
 def graphdef(node: Any) -> GraphDef[Any]:
-    """The static part of a graph: the first value that `split` returns.
+    """Returns the static part of a graph: the first value that `split` returns.
 
     Example:
         >>> import nnx_like as nnx
@@ -216,7 +216,7 @@ def graphdef(node: Any) -> GraphDef[Any]:
 
 
 def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Any:
-    """Makes a graph of its definition and its values: the inverse of `split`.
+    """Makes a graph from its definition and its values: the inverse of `split`.
 
     Example:
         >>> import nnx_like as nnx
@@ -227,7 +227,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         )
 
     Args:
-        graphdef: the static part; or a `GraphState`, which also has the values.
+        graphdef: the static part; or a `GraphState`, which holds the values as well.
         states: states, or nested mappings, whose leaves are variables or raw values. A variable becomes a part of the
             new graph. A raw value gets the kind and the metadata of the definition.
         copy: whether the graph gets copies of the variables.
@@ -235,7 +235,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
             attribute is the raw value.
 
     Returns:
-        New objects, as the definition says.
+        New objects, as the definition describes them.
 
     Raises:
         LiftArgumentError: if a value is missing, or the graph has no such path.
@@ -245,7 +245,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
         if others:
             raise LiftArgumentError(
                 "merge",
-                f"after a GraphState, the {type(others[0]).__name__} is not a GraphState of the same graph.",
+                f"a {type(others[0]).__name__} follows a GraphState, and is not a GraphState of the same graph.",
                 "Pass exactly the values that `unpack` returned.",
             )
         graphdef, states = graphdef._graphdef, (graphdef, *states)
@@ -259,7 +259,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False, recreate_variables
 
 
 class _Merger(Builder):
-    """A builder of the leaves of states, by path."""
+    """A builder that takes the leaves of states by path."""
 
     __slots__ = ("copy", "recreate")
 
@@ -285,7 +285,7 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
     missing = [path_text(path) for path in paths if path not in leaves]
     others = [path_text(path) for path in leaves if path not in paths]
     if missing or others:
-        listed = [("missing", missing), ("not of the graph", others)]
+        listed = [("missing", missing), ("not in the graph", others)]
         said = "; ".join(f"{what}: {', '.join(names)}" for what, names in listed if names)
         raise LiftArgumentError(
             f"merge({graphdef!r})",
@@ -295,7 +295,7 @@ def _check_complete(graphdef: GraphDef[Any], leaves: Mapping[Path, Any]) -> None
 
 
 def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
-    """The leaves of states, flat states, nested mappings, and of a single leaf, with their paths."""
+    """Returns the leaves of states, flat states and nested mappings with their paths; or a single leaf."""
     for one in states:
         if isinstance(one, FlatState):
             yield from one
@@ -306,7 +306,7 @@ def pairs_of_states(states: Iterable[Any]) -> Iterable[tuple[Path, Any]]:
 
 
 def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
-    """A copy of a graph: new objects and variables, with the same sharing among them.
+    """Copies a graph: new objects and variables, with the same sharing among them.
 
     Example:
         >>> import nnx_like as nnx
@@ -331,7 +331,7 @@ def clone(node: Node, variables: bool = True, *, arrays: bool = False) -> Node:
 
 
 def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: bool = True) -> Node:
-    """A copy of a graph in which a function replaces each variable and array.
+    """Copies a graph, with each variable and array replaced by the result of a function.
 
     Example:
         >>> import nnx_like as nnx
@@ -342,7 +342,7 @@ def map(f: Callable[[Path, Any], Any], node: Node, /, *, recreate_variables: boo
     Args:
         f: called with the path and the variable or array; returns its replacement.
         node: an object, or a pytree that holds objects.
-        recreate_variables: whether a plain value is wrapped in a variable of the kind that was there. If False, the
+        recreate_variables: whether a plain value is wrapped in a variable of the original kind. If False, the
             attribute is the plain value.
     """
     definition, pairs = listed(node)

@@ -8,10 +8,10 @@ __all__ = ["Held"]
 
 
 class Held:
-    """A value as an attribute: it is the same where it is the very same object, whatever its class says of that.
+    """A static attribute value that is equal only to the same object, whatever `__eq__` its class defines.
 
     Args:
-        value: what is held, such as an optax transformation, which is a tuple of functions.
+        value: the value, such as an optax transformation, which is a tuple of functions.
     """
 
     __slots__ = ("value",)
@@ -22,7 +22,7 @@ class Held:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Held):
             return False
-        # A tuple of functions is copied when objects are built anew, and has the same functions then.
+        # When objects are rebuilt, a tuple of functions is copied, so compare the functions.
         return self.value is other.value or (isinstance(self.value, tuple) and bool(self.value == other.value))
 
     def __hash__(self) -> int:

@@ -1,4 +1,4 @@
-"""The walk: one pass over the graph below some values, which gives its definition and its values."""
+"""The walk: one pass over the graph below some values, which collects its definition and its values."""
 
 from __future__ import annotations
 
@@ -36,44 +36,44 @@ from .definition import (
 __all__ = ["Leaf", "Place", "Prefix", "Walk", "is_object", "is_single", "is_traceable", "value_parts"]
 
 Prefix = str | Callable[[tuple[Any, ...], Any], str]
-"""The group of all variables below an object, or what says the group of each: `prefix(path, variable)`."""
+"""The group of all variables below an object, or a function that returns each one's group: `prefix(path, variable)`."""
 
 Place = tuple[Any, ...]
-"""Where an array lies that is an attribute, or in one: `(owner, attribute, *path in the attribute)`."""
+"""The place of an array in an attribute: `(owner, attribute, *path in the attribute)`."""
 
 Leaf = tuple[str, Any, Any, Any, Any, tuple[Any, ...]]
 """A value: `(group, key, variable or place, parts of the value, form, path below the object)`."""
 
 _NUMBERS = (bool, int, float, complex)
 _SINGLE: set[type] = {*_NUMBERS}
-"""Types whose values are one leaf; those of JAX's arrays are added when they are first met."""
+"""Types whose values are one leaf. Those of JAX's arrays are added when first seen."""
 
 _STATIC = frozenset({str, int, bool, float, type(None), type, type(len), type(lambda: None), type(jax.jit(len))})
-"""The commonest types of attributes that are static; looked up before anything is asked of the value."""
+"""The most common types of static attributes; checked before anything else."""
 
 
 is_object: Callable[[Any], bool] = ByReference.__instancecheck__
-"""Whether a value is a variable or an object with attributes. JAX asks it of each leaf, so no Python is run for it."""
+"""Returns whether a value is a variable or an object with attributes. JAX calls it on each leaf, so it runs in C."""
 
 
 def is_single(kind: type) -> bool:
-    """Whether values of a type are known to be one leaf that is traced, none of them a tracer."""
+    """Returns whether values of a type are known to be one traced leaf, and never a tracer."""
     return kind in _SINGLE
 
 
 def value_parts(
     raw: Any, path: tuple[Any, ...] = (), define: Callable[[Any, tuple[Any, ...]], Definition] = static
 ) -> tuple[Any, Any]:
-    """What a variable holds, as what is traced and the form of it.
+    """Splits the value of a variable into a traced part and a static form.
 
     Args:
-        raw: an array or a number, which is traced as it is; or any pytree.
-        path: where the variable lies, for the texts of errors.
-        define: gives the definition of a static value at a path.
+        raw: an array or a number, which is traced directly; or any pytree.
+        path: the path of the variable, for errors.
+        define: returns the definition of a static value at a path.
 
     Returns:
-        The array, and None for its form; or a tuple of arrays, empty where all of the value is static, and what makes
-        the value of them: a `liftcore.Rest`, or a static definition.
+        The array, and None for its form; or a tuple of arrays, empty if the whole value is static, and the form that
+        rebuilds the value from them: a `liftcore.Rest`, or a static definition.
     """
     kind = type(raw)
     if kind in _SINGLE:
@@ -90,12 +90,12 @@ def value_parts(
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, or stands for one: in what `eval_shape` returns, and for `lower`."""
+    """Returns whether a leaf is an array, or an abstract array (from `eval_shape`, or for `lower`)."""
     return is_array(leaf) or type(leaf) is jax.ShapeDtypeStruct
 
 
 def is_traceable(leaf: Any) -> bool:
-    """Whether JAX can trace a leaf: an array, or a number."""
+    """Returns whether JAX can trace a leaf: an array, or a number."""
     return type(leaf) in _NUMBERS or is_array(leaf)
 
 
@@ -104,17 +104,17 @@ def _is_part(leaf: Any) -> bool:
 
 
 class Walk:
-    """One pass over the graph below some values. An object is met once; after that it is a number.
+    """One pass over the graph below some values. It describes an object once; later occurrences are numbers.
 
     Attributes:
-        base: what the keys of values begin with.
-        nodes: the objects and variables that were met, by index.
-        leaves: the values, in the order in which they were met.
-        values: the same by group and key.
-        origins: the prefix that each object and variable was first met under, by index; where filters decide, also
-            what its key begins with, since they ask of a path in one argument.
-        groups: the groups of variables, by index. In one argument the first path decides, as it does in states.
-        placed: the groups of arrays that are attributes, or in one, by the identity of their owner and the name.
+        base: the prefix of the keys of values.
+        nodes: the objects and variables that were found, by index.
+        leaves: the values, in the order in which they were found.
+        values: the same values by group and key.
+        origins: the prefix under which each object and variable was first found, by index. If filters decide, also the
+            prefix of its key, since filters see paths within one argument.
+        groups: the groups of variables, by index. Within one argument the first path decides, as in states.
+        placed: the groups of arrays in attributes, by the identity of their owner and the name.
     """
 
     __slots__ = ("base", "groups", "index", "leaves", "nodes", "origins", "placed", "unknown", "values")
@@ -132,20 +132,20 @@ class Walk:
 
     @property
     def holders(self) -> dict[str, dict[Any, tuple[Any, Any]]]:
-        """By group and key the variable or the place that a value came from, and the form of the value."""
+        """For each group and key, the variable or the place that a value came from, and the form of the value."""
         found: dict[str, dict[Any, tuple[Any, Any]]] = {}
         for group, key, holder, _, form, _ in self.leaves:
             found.setdefault(group, {})[key] = (holder, form)
         return found
 
     def define(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None = None) -> Definition:
-        """The definition of any value.
+        """Returns the definition of any value.
 
         Args:
             value: the value.
             path: the names and numbers that lead to it.
             prefix: the group of what is below it.
-            place: for a part of an attribute, where it lies.
+            place: for a part of an attribute, its place.
         """
         kind = type(value)
         if kind in _STATIC:
@@ -163,7 +163,7 @@ class Walk:
         return self._other(value, path, prefix, place)
 
     def _container(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        """The definition of a list or a dict: it may be changed in place, and be in two places."""
+        """Returns the definition of a list or a dict, which can change in place and be shared."""
         index = self.index.setdefault(id(value), len(self.nodes))
         origin = prefix if type(prefix) is str else (prefix, self.base)
         if index < len(self.nodes):
@@ -196,13 +196,13 @@ class Walk:
             kind = type(part)
             if marks and marks.get(name) is False and kind in _NUMBERS:  # marked as data
                 parts.append((name, self._array(part, (*path, name), prefix, (value, name))))
-            elif kind in _STATIC and kind is not float:  # as `define` does, without a call for each of the many
+            elif kind in _STATIC and kind is not float:  # as `define` does, without its call overhead
                 parts.append((name, (STATIC, kind, part)))
             elif isinstance(part, Variable):
                 parts.append((name, self._variable(part, (*path, name), prefix)))
             else:
                 parts.append((name, self.define(part, (*path, name), prefix, (value, name))))
-        # A body may go through the attributes, so their order is a part of what it sees.
+        # A body may iterate over the attributes, so their order is part of the definition.
         order = () if type(value)._numbered else tuple(vars(value))
         return OBJECT, type(value), index, tuple(parts), tuple(sorted(marks.items())) if marks else (), order
 
@@ -233,12 +233,12 @@ class Walk:
         return ARRAY, *self._array_slot(value, path, group, place)
 
     def _other(self, value: Any, path: tuple[Any, ...], prefix: Prefix, place: Place | None) -> Definition:
-        """The definition of a value that JAX may know as a pytree."""
+        """Returns the definition of a value that JAX may know as a pytree."""
         if jax.tree_util.all_leaves((value,)):
             return self._static(value, path)
         try:
             pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)
-        except ValueError as error:  # JAX sorts the keys of dicts
+        except ValueError as error:  # JAX cannot sort the keys of a dict
             raise StructureError(
                 path_text(path, self.base), f"JAX cannot flatten this: {error}", "Use keys of one type in a dict."
             ) from None
@@ -250,32 +250,32 @@ class Walk:
             parts.append(self.define(leaf, below, prefix, place and (*place, number)))
         return TREE, fixed(structure, path, self.unknown), tuple(parts)
 
-    # -- what a walk of another kind does differently ----------------------------------------------------------------
+    # -- what subclasses override -----------------------------------------------------------------------------------
 
     def _metadata(self, value: Variable, path: tuple[Any, ...], group: str) -> Definition:
-        """What the definition says of the metadata of a variable."""
+        """Returns the definition of a variable's metadata."""
         return metadata_definition(value._metadata, path, self._static) if value._metadata else ()
 
     def _static(self, value: Any, path: tuple[Any, ...]) -> Definition:
-        """The definition of a static value."""
+        """Returns the definition of a static value."""
         return static(value, path, self.unknown)
 
     def _variable_parts(self, value: Variable, path: tuple[Any, ...]) -> tuple[Any, Any]:
-        """What a variable holds: see `value_parts`."""
+        """Splits the value of a variable; see `value_parts`."""
         return value_parts(value._value, path, self._static)
 
     def _group(self, value: Variable, path: tuple[Any, ...], prefix: Prefix) -> str:
-        """The group of a variable."""
+        """Returns the group of a variable."""
         return prefix if isinstance(prefix, str) else prefix(path, value)
 
     def _slot(self, value: Variable, path: tuple[Any, ...], group: str, parts: Any, form: Any) -> tuple[str, Any]:
-        """Keeps the value of a variable; returns the group and the key that it has."""
+        """Stores the value of a variable; returns its group and key."""
         key = self._keep(path, group, parts)
         self.leaves.append((group, key, value, parts, form, path))
         return group, key
 
     def _array_slot(self, value: Any, path: tuple[Any, ...], group: str, place: Place | None) -> tuple[str, Any]:
-        """Keeps an array that is no variable; returns the group and the key that it has."""
+        """Stores an array that is an attribute; returns its group and key."""
         key = self._keep(path, group, value)
         self.leaves.append((group, key, place, value, None, path))
         return group, key
@@ -283,7 +283,7 @@ class Walk:
     def _keep(self, path: tuple[Any, ...], group: str, value: Any) -> str:
         values = self.values.setdefault(group, {})
         key = self.base + ".".join(map(str, path))
-        while key in values:  # names may hold dots, and numbers may be names
+        while key in values:  # names may contain dots, and digits may be names
             key += "'"
         values[key] = value
         return key
@@ -291,7 +291,7 @@ class Walk:
     # -- one object in two places ------------------------------------------------------------------------------------
 
     def _check_alike(self, value: Any, path: tuple[Any, ...], prefix: Prefix, seen: set[int]) -> None:
-        """Checks that all below an object that was met before is in the same groups by another prefix."""
+        """Checks that a repeated object has the same groups under another prefix."""
         if id(value) in seen:
             return
         seen.add(id(value))
@@ -309,7 +309,7 @@ class Walk:
                     self._check_alike(leaf, below, prefix, seen)
 
     def _may_go(self, known: str, group: str) -> bool:
-        """Whether an array that came in one group may be met in another one."""
+        """Returns whether an array that was found in one group may occur in another."""
         return known == group
 
     def _aliased(self, value: Any, path: tuple[Any, ...], before: str, now: str) -> AliasError:
@@ -317,7 +317,7 @@ class Walk:
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The attributes of an object, the items of a list or a dict."""
+    """Returns the attributes of an object, or the items of a list or a dict."""
     if isinstance(value, Pytree):
         return attributes_of(value)
     return value.items() if isinstance(value, dict) else enumerate(value)

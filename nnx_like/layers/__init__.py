@@ -1,4 +1,4 @@
-"""Layers: objects with parameters, thin over the functions of `liftcore.nn`."""
+"""Layers: objects with parameters, built on the functions of `liftcore.nn`."""
 
 from __future__ import annotations
 

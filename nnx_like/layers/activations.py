@@ -1,4 +1,4 @@
-"""Activations: functions, which are those of JAX, and `PReLU`, which learns."""
+"""Activations: the functions of JAX, and `PReLU`, which has a trainable slope."""
 
 from __future__ import annotations
 
@@ -109,6 +109,9 @@ class PReLU(Module):
 
     def __call__(self, inputs: ArrayLike) -> Array:
         """Maps each element.
+
+        Args:
+            inputs: an array of any shape.
 
         Raises:
             LiftArgumentError: if the inputs are integers and no `dtype` is given.

@@ -1,4 +1,4 @@
-"""`MultiHeadAttention`: queries, keys and values of several heads, with a cache to decode with."""
+"""`MultiHeadAttention`: attention with several heads, and a cache for decoding."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _LECUN_NORMAL = lecun_normal()
 
 
 class MultiHeadAttention(Module):
-    """Projects inputs to the queries, keys and values of several heads, attends in each, and projects what comes out.
+    """Projects inputs to the queries, keys and values of several heads, attends in each, and projects the result.
 
     `out(attention_fn(query(inputs_q), key(inputs_k), value(inputs_v)))`, heads of `qkv_features / num_heads` features;
     see `dot_product_attention`. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
 
-    Variables: `LinearGeneral` `query`, `key` and `value`, to `(heads, head_features)`, the last two perhaps with fewer
-    heads, and `out` from there; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without biases. After
-    `init_cache`, `Cache` `cached_key` and `cached_value`, `(*batch, length, kv_heads, head_features)`, and
-    `cache_index`.
+    Variables: the `LinearGeneral` `query`, `key` and `value`, which map to `(heads, head_features)` (keys and values
+        may
+    have fewer heads), and `out`, which maps back; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without
+    biases. After `init_cache`, the `Cache` `cached_key` and `cached_value`, `(*batch, length, kv_heads,
+    head_features)`, and `cache_index`.
 
     Example:
         >>> import nnx_like as nnx
@@ -51,43 +52,44 @@ class MultiHeadAttention(Module):
     Args:
         num_heads: the number of heads.
         in_features: the features of the inputs of queries.
-        qkv_features: the features of all heads together; by default `in_features`, as `out_features` is.
-        out_features: the features of the result.
-        num_kv_heads: the number of heads of keys and values, of which each serves as many heads of queries; by default
+        qkv_features: the features of all heads together; by default `in_features`.
+        out_features: the features of the result; by default `in_features`.
+        num_kv_heads: the number of heads of keys and values, each shared by as many heads of queries; by default
             `num_heads`.
         in_kv_features: the features of the inputs of keys and values; by default `in_features`.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
-        deterministic: whether to drop nothing; where there is a dropout rate it is given here or at the call, or set
+        deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call, or set
             by `train()` and `eval()`.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
         kernel_init: makes the kernels.
-        out_kernel_init: makes that of `out`; by default as the others.
+        out_kernel_init: makes the kernel of `out`; by default `kernel_init`.
         bias_init: makes the biases.
-        out_bias_init: makes that of `out`; by default as the others.
+        out_bias_init: makes the bias of `out`; by default `bias_init`.
         use_bias: whether the projections have biases.
         attention_fn: the attention function, called with query, key and value, and with the keyword arguments `mask`,
-            `dropout_rng`, `dropout_rate`, `broadcast_dropout`, `deterministic`, `dtype`, `precision`, `module` (None,
-            or what sows) and `is_causal`.
-        decode: whether a call takes the next positions, one or many, of which each attends to itself and to those
-            before it, which the cache holds; here or at the call.
+            `dropout_rng`, `dropout_rate`, `broadcast_dropout`, `deterministic`, `dtype`, `precision`, `module` (an
+            object with a method `sow`, or None) and `is_causal`.
+        decode: whether a call takes the next positions, one or many. Each attends to itself and to the earlier
+            positions, which the cache holds. It can also be given at the call.
         normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
-        qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
-        out_promote_dtype: the same of `out`.
-        ln_promote_dtype: the same of `query_ln` and `key_ln`.
-        qkv_dot_general: what multiplies in `query`, `key` and `value`, called as `jax.lax.dot_general` is; deprecated.
-        out_dot_general: the same of `out`.
+        qkv_promote_dtype: converts inputs and parameters of `query`, `key` and `value` to one dtype.
+        out_promote_dtype: the same for `out`.
+        ln_promote_dtype: the same for `query_ln` and `key_ln`.
+        qkv_dot_general: the multiplication in `query`, `key` and `value`, called like `jax.lax.dot_general`;
+            deprecated.
+        out_dot_general: the same for `out`.
         qkv_dot_general_cls: makes `qkv_dot_general`; deprecated.
         out_dot_general_cls: makes `out_dot_general`.
-        rngs: each parameter draws a key from `params`; where a stream is kept, it is forked from `dropout`.
-        keep_rngs: whether to keep a stream for dropout, if there is a rate; else each call is given one.
+        rngs: each parameter draws a key from `params`; the stream for dropout is forked from `dropout`.
+        keep_rngs: whether to keep a stream for dropout, if there is a rate; if False, pass `rngs` to each call.
         kernel_metadata: the metadata of the kernels.
-        out_kernel_metadata: that of `out`; where empty, as the others.
+        out_kernel_metadata: the metadata of the kernel of `out`; if empty, `kernel_metadata`.
         bias_metadata: the metadata of the biases.
-        out_bias_metadata: that of `out`; where empty, as the others.
+        out_bias_metadata: the metadata of the bias of `out`; if empty, `bias_metadata`.
         query_ln_scale_metadata: the metadata of the scale of `query_ln`.
         key_ln_scale_metadata: the metadata of the scale of `key_ln`.
 
@@ -177,7 +179,7 @@ class MultiHeadAttention(Module):
         kernel_metadata: Mapping[str, Any],
         bias_metadata: Mapping[str, Any],
     ) -> LinearGeneral:
-        """A layer from features to heads, or from there, with the options of its kind, `qkv` or `out`."""
+        """Makes a layer from features to heads, or back, with the options of its kind, `qkv` or `out`."""
         split = (heads, self.head_dim)
         return LinearGeneral(
             *((split, features) if kind == "out" else (features, split)),
@@ -233,13 +235,14 @@ class MultiHeadAttention(Module):
                 to a key.
             deterministic: used instead of the attribute, if given.
             rngs: a stream, or `Rngs` with a stream `dropout`; used instead of the stream of the layer.
-            sow_weights: whether to sow the weights, as `Intermediate` `attention_weights`.
+            sow_weights: whether to sow the attention weights, as `Intermediate` `attention_weights`.
             decode: used instead of the attribute, if given.
-            is_causal: whether query `i` sees no key after the `i`-th.
+            is_causal: whether query `i` ignores keys after the `i`-th.
             out_sharding: the sharding of the result; see `LinearGeneral`.
             qkv_sharding: the sharding of queries, keys and values.
-            lengths: `(*batch,)`: how many of the inputs count, those after them being padding that is not cached; for
-                decoding with a cache that has a position for each example.
+            lengths: `(*batch,)`: the number of valid inputs of each example; the inputs after them are padding, which
+                is
+                not cached. Use it to decode with a ragged cache; see `init_cache`.
 
         Raises:
             LiftArgumentError: if the shapes of inputs, mask and cache do not match, or a required argument is missing.
@@ -252,12 +255,12 @@ class MultiHeadAttention(Module):
             query, key = self.query_ln(query), self.key_ln(key)
         if self._chosen("decode", decode):
             query, key, value, mask = self._cache().append(query, key, value, mask, lengths=lengths)
-            is_causal = False  # the mask of the cache hides what comes later
+            is_causal = False  # the mask of the cache hides later positions
         elif lengths is not None:
             raise LiftArgumentError(
                 "MultiHeadAttention",
-                "lengths were given, and the layer does not decode.",
-                "Pass `decode=True`, or hide padding by the mask.",
+                "`lengths` was given, but the layer does not decode.",
+                "Pass `decode=True`, or hide padding with a mask.",
             )
         dropout_rng = self._dropout_rng(deterministic, rngs)
         y = self.attention_fn(
@@ -277,12 +280,12 @@ class MultiHeadAttention(Module):
         return self.out(y, out_sharding=out_sharding)
 
     def init_cache(self, input_shape: Shape, dtype: Dtype = jnp.float32, *, ragged: bool = False) -> None:
-        """Makes an empty cache, for calls that decode.
+        """Makes an empty cache for decoding.
 
         Args:
-            input_shape: `(*batch, length, features)`: that of the longest inputs; the features do not count.
-            dtype: that of the cached keys and values, whatever the computation has.
-            ragged: whether each example has its own position, so that prompts of a batch may differ in length.
+            input_shape: `(*batch, length, features)`, the shape of the longest inputs; the features are ignored.
+            dtype: the dtype of the cached keys and values, independent of the dtype of the computation.
+            ragged: whether each example has its own position, so that prompts in a batch may differ in length.
         """
         shape = (*input_shape[:-1], self.num_kv_heads, self.head_dim)
         self.cached_key = Cache(jnp.zeros(shape, dtype))
@@ -296,12 +299,12 @@ class MultiHeadAttention(Module):
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
     ) -> None:
-        """What `nnx.view` calls.
+        """Changes the mode of the layer; `nnx.view` calls this.
 
         Args:
-            deterministic: the attribute of that name; None leaves it as it is.
-            decode: the same.
-            batch_size: the sizes of the batch of a new cache, which the view has for itself.
+            deterministic: the new value of the attribute; None leaves it unchanged.
+            decode: the new value of the attribute; None leaves it unchanged.
+            batch_size: the batch sizes of a new cache, which belongs to the view only.
             max_length: the number of positions of that cache.
 
         Raises:
@@ -316,20 +319,20 @@ class MultiHeadAttention(Module):
         if batch_size is None or max_length is None:
             raise LiftArgumentError(
                 "MultiHeadAttention.set_view",
-                f"batch_size is {batch_size} and max_length is {max_length}, and a cache needs both.",
+                f"batch_size is {batch_size} and max_length is {max_length}; a cache needs both.",
                 "Pass both of them, or call `init_cache` of the layer.",
             )
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
 
     def _inputs(self, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None) -> tuple[Array, Array]:
-        """What keys and values are made of, checked."""
+        """Returns the inputs of queries, keys and values, checked."""
         if inputs_k is None:
             if inputs_v is not None:
                 raise LiftArgumentError(
                     "MultiHeadAttention",
                     "`inputs_v` was given without `inputs_k`, so its keys are missing.",
-                    "Pass `inputs_k`; where one array is to be both, leave out `inputs_v`.",
+                    "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
                 )
             inputs_k = inputs_q
         inputs_v = inputs_k if inputs_v is None else inputs_v
@@ -339,31 +342,31 @@ class MultiHeadAttention(Module):
                 "MultiHeadAttention",
                 "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, "
                 f"features) and (*batch, keys, features), given {q}, {k} and {v}.",
-                "Pass inputs of one batch, with a value for each key; a mask is passed by keyword: `mask=…`.",
+                "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
             )
         return inputs_k, inputs_v
 
     def _chosen(self, name: str, given: bool | None) -> bool:
-        """An option that is given at the call or in the layer."""
+        """Returns an option from the call, or else from the layer."""
         found = getattr(self, name) if given is None else given
         if found is None:
             raise LiftArgumentError(
                 "MultiHeadAttention",
-                f"`{name}` is None in the layer and in the call.",
+                f"`{name}` is None both in the layer and in the call.",
                 f"Pass `{name}=False` or `True` to the call or to the layer"
                 + (", or call `train()` or `eval()` of the model." if name == "deterministic" else "."),
             )
         return bool(found)
 
     def _dropout_rng(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> Key | None:
-        """The key for dropout, drawn if anything is to be dropped; else None."""
+        """Draws the key for dropout; returns None if nothing is dropped."""
         if not self.dropout_rate > 0 or self._chosen("deterministic", deterministic):
             return None
         stream = self.rngs if rngs is None else rngs
         if stream is None:
             raise LiftArgumentError(
                 "MultiHeadAttention",
-                f"dropout_rate is {self.dropout_rate}, and the layer, made with keep_rngs=False, has no stream for it.",
+                f"dropout_rate is {self.dropout_rate}, but the layer has no dropout stream (it has keep_rngs=False).",
                 "Pass `rngs=nnx.Rngs(dropout=0)` to the call.",
             )
         return (stream.dropout if isinstance(stream, Rngs) else stream)()
@@ -373,25 +376,25 @@ class MultiHeadAttention(Module):
         if key is None or value is None or index is None:
             raise LiftArgumentError(
                 "MultiHeadAttention",
-                "`decode` is True, and there is no cache to decode with.",
+                "`decode` is True, but the layer has no cache.",
                 "Call `init_cache(input_shape)` first, with the shape of the longest inputs.",
             )
         return nn.DecodeCache(key, value, index, "MultiHeadAttention", "`init_cache` with a shape", casts=True)
 
 
 def _head_dim(num_heads: int, num_kv_heads: int, features: int) -> int:
-    """The features of each head."""
+    """Returns the number of features of each head."""
     if num_heads < 1 or features % num_heads:
         fitting = (features // max(num_heads, 1) + 1) * max(num_heads, 1)
         raise LiftArgumentError(
             "MultiHeadAttention",
             f"{features} features of queries, keys and values cannot be divided among num_heads={num_heads}.",
-            f"Choose `qkv_features` as a multiple of it, such as {fitting}.",
+            f"Choose a multiple of it for `qkv_features`, such as {fitting}.",
         )
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise LiftArgumentError(
             "MultiHeadAttention",
             f"num_heads={num_heads} heads of queries cannot share num_kv_heads={num_kv_heads} heads of keys evenly.",
-            "Choose a number that divides `num_heads`; 1 for one that all share.",
+            "Choose a divisor of `num_heads`; 1 means that all heads share one.",
         )
     return features // num_heads

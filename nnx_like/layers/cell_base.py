@@ -1,4 +1,4 @@
-"""What recurrent cells share: one step, from a carry and inputs to the next carry and outputs."""
+"""The base of recurrent cells: one step, from a carry and inputs to the next carry and outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def modified_orthogonal(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -> A
 
 
 def default_recurrent_init(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -> Array:
-    """Initializes with an orthogonal matrix, computed in `dtype`; for half precision, which it cannot be, rounded.
+    """Initializes with an orthogonal matrix, computed in `dtype`; for half precision, computed in float32 and rounded.
 
     Example:
         >>> default_recurrent_init(jax.random.key(0), (3, 3), jnp.float16).dtype
@@ -69,7 +69,7 @@ def default_recurrent_init(key: Key, shape: Shape, dtype: Dtype = jnp.float32) -
     return modified_orthogonal(key, shape, dtype) if half else _orthogonal(key, shape, dtype)
 
 
-# The default activations are defined here, since what JAX makes by its `jit` cannot be pickled, nor a cell with it.
+# The default activations are defined here, since functions made by `jax.jit` cannot be pickled, nor cells with them.
 def default_gate_fn(x: ArrayLike) -> Array:
     """`jax.nn.sigmoid`.
 
@@ -112,17 +112,17 @@ class RNNCellBase(Module):
     def initialize_carry(
         self, input_shape: Shape, rngs: Rngs | RngStream | None = None, carry_init: Initializer | None = None
     ) -> PyTree:
-        """The carry before the first step. A subclass defines it.
+        """Makes the carry before the first step. Override this in a subclass.
 
         Args:
             input_shape: the shape of the inputs of one step.
-            rngs: where keys are drawn from.
-            carry_init: makes the carry, in place of what the cell has.
+            rngs: the streams to draw keys from.
+            carry_init: makes the carry, instead of the cell's own initializer.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no `initialize_carry`.")
 
     def __call__(self, carry: PyTree, inputs: Any) -> tuple[PyTree, Any]:
-        """Runs one step. A subclass defines it.
+        """Runs one step. Override this in a subclass.
 
         Args:
             carry: the carry that the previous step returned.
@@ -132,12 +132,12 @@ class RNNCellBase(Module):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of the inputs follow those of the batch; a subclass defines it."""
+        """The number of feature axes of the inputs, after those of the batch. A subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} defines no `num_feature_axes`.")
 
 
 class Cell(RNNCellBase):
-    """What the cells here share: states of the shape `(*batch, hidden_features)`, and how their parts are made."""
+    """The base of the cells here: states of shape `(*batch, hidden_features)`, and functions that make their parts."""
 
     _states: ClassVar[int] = 1
     in_features: int
@@ -158,7 +158,7 @@ class Cell(RNNCellBase):
         carry_init: Initializer | None,
         stream: Rngs | None,
     ) -> None:
-        """Sets the attributes of all cells; a stream to keep is None where none is kept."""
+        """Sets the attributes of all cells. The stream to keep is None if none is kept."""
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.dtype = dtype
@@ -167,8 +167,8 @@ class Cell(RNNCellBase):
         self.carry_init = carry_init
         if carry_init is not None:
             warnings.warn(
-                "carry_init is an attribute of the cell, and functions are equal only to themselves: cells with "
-                "different ones are traced apart. Pass it to `initialize_carry` instead.",
+                "carry_init is an attribute of the cell, and a function is equal only to itself: cells with "
+                "different functions are traced separately. Pass it to `initialize_carry` instead.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -189,7 +189,7 @@ class Cell(RNNCellBase):
         kernel_metadata: Mapping[str, Any],
         bias: tuple[Initializer, Mapping[str, Any]] | None,
     ) -> Linear:
-        """A layer to all gates, with a bias where its initializer and metadata are given."""
+        """Makes a layer for all gates; it has a bias if an initializer and metadata for one are given."""
         bias_init, bias_metadata = bias or (initializers.zeros, {})
         return Linear(
             sources,
@@ -208,22 +208,22 @@ class Cell(RNNCellBase):
     def initialize_carry(
         self, input_shape: Shape, rngs: Rngs | RngStream | None = None, carry_init: Initializer | None = None
     ) -> Any:
-        """The state before the first step, `(*batch, hidden_features)`; a pair of two for a cell with a memory.
+        """Makes the state before the first step, `(*batch, hidden_features)`; a pair of two for a cell with a memory.
 
         Args:
             input_shape: the shape of the inputs of one step, `(*batch, in_features)`.
-            rngs: a stream, or `Rngs` with a stream `carry`, that each state draws a key from; by default what the cell
-                kept.
-            carry_init: makes a state; by default that of the cell, or zeros.
+            rngs: a stream, or `Rngs` with a stream `carry`; each state draws a key from it. By default the stream that
+                the cell kept.
+            carry_init: makes a state; by default the initializer of the cell, or zeros.
 
         Raises:
-            LiftArgumentError: if there is no stream, or the shape has no axis of features.
+            LiftArgumentError: if there is no stream, or the shape has no feature axis.
         """
         stream = carry_stream(self.rngs if rngs is None else rngs)
         if stream is None:
             raise LiftArgumentError(
                 type(self).__name__,
-                "there is no stream to draw the first carry with.",
+                "there is no stream to draw a key for the first carry from.",
                 "Pass `rngs=nnx.Rngs(0)`.",
             )
         shape, init = self._state_shape(input_shape), carry_init or self.carry_init or initializers.zeros
@@ -240,12 +240,12 @@ class Cell(RNNCellBase):
             raise LiftArgumentError(
                 type(self).__name__,
                 "expected the inputs of one step, of shape (*batch, in_features), given a scalar.",
-                "Give them a dimension for the features: `inputs[..., None]`.",
+                "Add a feature dimension: `inputs[..., None]`.",
             )
         return (*input_shape[:-1], self.hidden_features)
 
     def _check(self, carry: PyTree, inputs: ArrayLike) -> None:
-        """Checks that states fit the inputs: they are not broadcast to each other."""
+        """Checks that states fit the inputs; they are not broadcast."""
         shape = self._state_shape(jnp.shape(inputs))
         expected = (shape,) * self._states if self._states > 1 else shape
         given = jax.tree.map(jnp.shape, tuple(carry) if isinstance(carry, list) else carry)
@@ -253,12 +253,12 @@ class Cell(RNNCellBase):
             raise LiftArgumentError(
                 type(self).__name__,
                 f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
-                "Make it with `cell.initialize_carry(inputs.shape, rngs)`; for a sequence, leave the axis of time out.",
+                "Make it with `cell.initialize_carry(inputs.shape, rngs)`; for a sequence, leave out the time axis.",
             )
 
 
 def carry_stream(rngs: Any) -> RngStream | None:
-    """The stream that first carries are drawn from: that of `Rngs` named `carry`, or the stream itself.
+    """Returns the stream for first carries: the stream `carry` of `Rngs`, or the stream itself.
 
     Example:
         >>> carry_stream(Rngs(carry=3)).tag
@@ -276,6 +276,6 @@ def carry_stream(rngs: Any) -> RngStream | None:
         return rngs.carry
     raise LiftArgumentError(
         "rngs",
-        f"expected Rngs or one of their streams, given {shown(rngs)}.",
+        f"expected Rngs or an RNG stream, given {shown(rngs)}.",
         "Pass `rngs=nnx.Rngs(0)`.",
     )

@@ -1,6 +1,6 @@
-"""Recurrent cells of one state: `SimpleCell`, `GRUCell`.
+"""Recurrent cells with one state: `SimpleCell`, `GRUCell`.
 
-In formulas `x` is the input, `h` the output of the step before, and `*` multiplies element by element.
+In formulas `x` is the input, `h` the output of the previous step, and `*` multiplies element by element.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["GRUCell", "SimpleCell"]
 
 
 class SimpleCell(Cell):
-    """A cell with one activation: `h' = tanh(W_i x + b_i + W_h h)`, or with `+ h` inside, if `residual`.
+    """A cell with one activation: `h' = tanh(W_i x + b_i + W_h h)`. With `residual`, `h` is added inside `tanh`.
 
     Source: Elman, "Finding Structure in Time", 1990.
 
-    Shapes: a carry `(*batch, hidden_features)` and inputs `(*batch, in_features)` to the next carry, twice.
+    Shapes: carry `(*batch, hidden_features)` and inputs `(*batch, in_features)`; returns the next carry twice.
     Variables: `Linear` `dense_i`, and `dense_h` without a bias.
 
     Example:
@@ -46,20 +46,20 @@ class SimpleCell(Cell):
     Args:
         in_features: the features of the inputs.
         hidden_features: the features of the state.
-        dtype: the dtype of the computation; None for what inputs and parameters promote to.
+        dtype: the dtype of the computation; None means the promoted dtype of inputs and parameters.
         param_dtype: the dtype of the parameters and of the first carry.
-        carry_init: makes the first carry; better given to `initialize_carry`.
-        residual: whether the state before is added to what is activated.
+        carry_init: makes the first carry; passing it to `initialize_carry` is preferred.
+        residual: whether to add the previous state to the input of the activation.
         activation_fn: the activation.
         kernel_init: makes the kernel of `dense_i`.
         recurrent_kernel_init: makes the kernel of `dense_h`.
         bias_init: makes the bias.
-        promote_dtype: brings inputs and parameters to one dtype.
-        keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
+        promote_dtype: converts inputs and parameters to one dtype.
+        keep_rngs: whether to keep a stream for first carries, forked from `carry`; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernel of `dense_i`.
-        recurrent_kernel_metadata: that of the kernel of `dense_h`.
-        bias_metadata: that of the bias.
+        recurrent_kernel_metadata: the metadata of the kernel of `dense_h`.
+        bias_metadata: the metadata of the bias.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class SimpleCell(Cell):
 
 
 class GRUCell(Cell):
-    """Gated recurrent unit, with the reset gate behind the product, so that all products are made at once.
+    """Gated recurrent unit. The reset gate is applied after the product, so that all products are computed at once.
 
         r = σ(W_ir x + b_ir + W_hr h)       n = tanh(W_in x + b_in + r * (W_hn h))
         z = σ(W_iz x + b_iz + W_hz h)       h' = (1 - z) * n + z * h
 
     Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", https://arxiv.org/abs/1406.1078.
 
-    Shapes: a carry `(*batch, hidden_features)` and inputs `(*batch, in_features)` to the next carry, twice.
+    Shapes: carry `(*batch, hidden_features)` and inputs `(*batch, in_features)`; returns the next carry twice.
     Variables: `Linear` `dense_i`, to `3 * hidden_features` for `r`, `z` and `n`, and `dense_h` without a bias.
 
     Example:
@@ -128,19 +128,19 @@ class GRUCell(Cell):
         in_features: the features of the inputs.
         hidden_features: the features of the state.
         gate_fn: the activation `σ` of the gates.
-        activation_fn: the activation `tanh` of the new part.
+        activation_fn: the activation `tanh` of the candidate state.
         kernel_init: makes the kernel of `dense_i`.
         recurrent_kernel_init: makes the kernel of `dense_h`.
         bias_init: makes the bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters and of the first carry.
-        carry_init: makes the first carry; better given to `initialize_carry`.
-        promote_dtype: brings inputs and parameters to one dtype.
-        keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
+        carry_init: makes the first carry; passing it to `initialize_carry` is preferred.
+        promote_dtype: converts inputs and parameters to one dtype.
+        keep_rngs: whether to keep a stream for first carries, forked from `carry`; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernel of `dense_i`.
-        recurrent_kernel_metadata: that of the kernel of `dense_h`.
-        bias_metadata: that of the bias.
+        recurrent_kernel_metadata: the metadata of the kernel of `dense_h`.
+        bias_metadata: the metadata of the bias.
     """
 
     def __init__(

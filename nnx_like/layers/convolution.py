@@ -1,4 +1,4 @@
-"""Convolutional layers: one kernel, moved over the spatial axes of the inputs."""
+"""Convolutional layers: a kernel that moves over the spatial axes of the inputs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _LECUN_NORMAL = lecun_normal()
 
 
 class Conv(Module):
-    """A convolution, `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]` once `x` is padded.
+    """A convolution: `y[p, o] = Σ_q,i x[stride * p + dilation * q, i] * kernel[q, i, o] + bias[o]`, with `x` padded.
 
-    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`; `batch` of any length.
+    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`, with any number of batch
+        axes.
     Variables: `Param` `kernel`, `(*kernel_size, in_features / feature_group_count, out_features)`, and `bias`,
     `(out_features,)`.
 
@@ -42,14 +43,16 @@ class Conv(Module):
         in_features: the size of the last axis of the inputs.
         out_features: the size of the last axis of the result.
         kernel_size: the kernel's size along each spatial axis; one int means one axis.
-        strides: how far the window moves; None means 1, and one int counts for each axis, as it does below.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
         padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
             or for each axis an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
-        feature_group_count: the number of groups; each maps its share of the features to its share of the result's.
-        use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        feature_group_count: the number of groups; each maps its share of the inputs' features to its share of the
+            result's.
+        use_bias: whether to add a bias.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
@@ -57,15 +60,15 @@ class Conv(Module):
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         conv_general_dilated: the convolution, called like `jax.lax.conv_general_dilated`.
-        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        promote_dtype: converts `(inputs, kernel, bias)` to one dtype.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         rngs: each of kernel and bias draws a key from `params`.
         kernel_metadata: the metadata of the kernel.
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: if features do not divide into groups, the mask does not fit the kernel, or `rngs` has no
+        LiftArgumentError: if features cannot be divided into groups, the mask does not fit the kernel, or `rngs` has no
             streams.
     """
 
@@ -119,7 +122,7 @@ class Conv(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """Moves the kernel over the inputs.
+        """Convolves the inputs with the kernel.
 
         Args:
             inputs: `(*batch, *spatial, in_features)`.
@@ -147,13 +150,14 @@ class Conv(Module):
 
 
 class ConvTranspose(Module):
-    """A convolution in which strides widen the inputs: each of them adds its multiple of the kernel to the result.
+    """A convolution in which strides enlarge the inputs: each input adds its multiple of the kernel to the result.
 
-    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]` where, up to the shift that padding makes, `m = stride * p -
-    dilation * q`; with `transpose_kernel`, `kernel[q, o, i]` where `m = stride * p + dilation * q`, as transposes do.
+    `y[m, o] = Σ_q,i x[p, i] * kernel[q, i, o] + bias[o]`, where, up to a shift from padding, `m = stride * p -
+    dilation * q`. With `transpose_kernel`, it is `kernel[q, o, i]` and `m = stride * p + dilation * q`: a transpose.
     Source: Zeiler et al., "Deconvolutional Networks", 2010; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
 
-    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`; `batch` of any length.
+    Shapes: `(*batch, *spatial, in_features)` to `(*batch, *other_spatial, out_features)`, with any number of batch
+        axes.
     Variables: `Param` `kernel`, `(*kernel_size, in_features, out_features)`, or `(*kernel_size, out_features,
     in_features)` with `transpose_kernel`, and `bias`, `(out_features,)`.
 
@@ -167,22 +171,22 @@ class ConvTranspose(Module):
         in_features: the size of the last axis of the inputs.
         out_features: the size of the last axis of the result.
         kernel_size: the kernel's size along each spatial axis; one int means one axis.
-        strides: how many times as large the result is along each spatial axis; None means 1.
-        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
-            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        strides: the factor by which each spatial axis grows; None means 1.
+        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends;
+            `"VALID"` gives all places that an input reaches; numbers pad the inputs after zeros were put between them.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
-        use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        use_bias: whether to add a bias.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        transpose_kernel: whether the kernel is that of the `Conv` which this layer is the transpose of.
-        promote_dtype: brings `(inputs, kernel, bias)` to one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        transpose_kernel: whether the kernel has the layout of the `Conv` that this layer is the transpose of.
+        promote_dtype: converts `(inputs, kernel, bias)` to one dtype.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         rngs: each of kernel and bias draws a key from `params`.
         kernel_metadata: the metadata of the kernel.
         bias_metadata: the metadata of the bias.
@@ -237,7 +241,7 @@ class ConvTranspose(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Spreads the inputs with the kernel.
+        """Convolves the inputs with the kernel, with strides that enlarge them.
 
         Args:
             inputs: `(*batch, *spatial, in_features)`.
@@ -261,7 +265,7 @@ class ConvTranspose(Module):
 
 
 def _promoted(layer: Conv | ConvTranspose, inputs: ArrayLike) -> Any:
-    """The inputs, the masked kernel and the bias in one dtype."""
+    """Returns the inputs, the masked kernel and the bias in one dtype."""
     kernel = value_of(layer.kernel)
     if layer.mask is not None:
         _check_mask(type(layer).__name__, layer.mask, layer.kernel_shape)
@@ -273,7 +277,7 @@ def _check_mask(where: str, mask: Array | None, shape: tuple[int, ...]) -> None:
     if mask is not None and jnp.shape(mask) != shape:
         raise LiftArgumentError(
             where,
-            f"the mask has shape {jnp.shape(mask)}, and the kernel that it is multiplied with {shape}.",
+            f"the mask has shape {jnp.shape(mask)}, but the kernel has shape {shape}.",
             f"Pass a mask of shape {shape}.",
         )
 

@@ -1,4 +1,4 @@
-"""Attention by products of queries and keys: `dot_product_attention`, `dot_product_attention_weights`."""
+"""Dot-product attention: `dot_product_attention`, `dot_product_attention_weights`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dot_product_attention_weights(
     promote_dtype: PromoteDtypeFn = promote_dtype,
     is_causal: bool = False,
 ) -> Array:
-    """`softmax(query · key / √depth + bias)` over the keys, of those pairs alone that the mask lets through.
+    """Computes `softmax(query · key / √depth + bias)` over the keys, for the pairs that the mask allows.
 
     Shapes: `(*batch, queries, heads, depth)` and `(*batch, keys, kv_heads, depth)` to `(*batch, heads, queries, keys)`;
     see `dot_product_attention`.
@@ -49,20 +49,20 @@ def dot_product_attention_weights(
         query: the queries.
         key: the keys.
         bias: added to the products, broadcast to the weights.
-        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
-        dtype: that of the computation; by default what query and key promote to.
+        dtype: the dtype of the computation; by default what query and key promote to.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
         module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
-        promote_dtype: brings `(query, key)` to one dtype.
-        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+        promote_dtype: converts `(query, key)` to one dtype.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
 
     Raises:
-        LiftArgumentError: if shapes do not match, or a key is missing.
+        LiftArgumentError: if shapes do not match, or a dropout key is missing.
     """
     query, key = promote_dtype((query, key), dtype=dtype)
     return nn.dot_product_attention_weights(
@@ -97,11 +97,11 @@ def dot_product_attention(
     promote_dtype: PromoteDtypeFn = promote_dtype,
     is_causal: bool = False,
 ) -> Array:
-    """The values, averaged with the weights that `dot_product_attention_weights` gives.
+    """Averages the values with the weights of `dot_product_attention_weights`.
 
-    Without a dropout rate and a module it is `jax.nn.dot_product_attention`, with the softmax in `float32`. Source:
-    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and values
-    than of queries, neighbouring heads of queries share one: grouped queries, https://arxiv.org/abs/2305.13245.
+    Without a dropout rate and a module, this is `jax.nn.dot_product_attention`, with the softmax in `float32`. Source:
+    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. If there are fewer heads of keys and
+    values than of queries, neighbouring heads of queries share one (grouped queries, https://arxiv.org/abs/2305.13245).
 
     Shapes: `(*batch, queries, heads, depth)`, `(*batch, keys, kv_heads, depth)` and `(*batch, keys, kv_heads, out)` to
     `(*batch, queries, heads, out)`; `kv_heads` divides `heads`.
@@ -118,20 +118,20 @@ def dot_product_attention(
         key: the keys.
         value: the values to average.
         bias: added to the products, broadcast to the weights.
-        mask: which weights may be other than zero, broadcast to them: True, or a number that is not 0.
+        mask: the weights that may be nonzero, broadcast to the weights: True, or a nonzero number.
         broadcast_dropout: whether all heads and examples drop the same weights.
         dropout_rng: the key for dropout.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         deterministic: whether to drop nothing.
-        dtype: that of the computation; by default what query, key and value promote to.
+        dtype: the dtype of the computation; by default what query, key and value promote to.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
             names; by default that of the backend.
         module: a module to sow the weights into, before dropout, as `Intermediate` `attention_weights`.
-        promote_dtype: brings `(query, key, value)` to one dtype.
-        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
+        promote_dtype: converts `(query, key, value)` to one dtype.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
 
     Raises:
-        LiftArgumentError: if shapes do not match, or a key is missing.
+        LiftArgumentError: if shapes do not match, or a dropout key is missing.
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     fused = dropout_rate == 0.0 and module is None and value.shape[-1] == key.shape[-1]
@@ -157,7 +157,7 @@ def dot_product_attention(
 
 
 def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
-    """Where attention as a whole, which takes no precision, computes with it; None where one for all is not enough."""
+    """Sets the default precision for fused attention, which takes none; returns None if one setting is not enough."""
     if precision is None:
         return contextlib.nullcontext()
     if isinstance(precision, tuple) and len(precision) == 2 and precision[0] == precision[1]:
@@ -166,7 +166,7 @@ def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
         name = precision.name
     elif isinstance(precision, lax.Precision | str):
         name = str(getattr(precision, "name", precision)).lower()
-    else:  # two of them, or a `DotAlgorithm`
+    else:  # a pair, or a `DotAlgorithm`
         return None
     exactly: contextlib.AbstractContextManager[Any] = jax.default_matmul_precision(_ALSO_CALLED.get(name, name))
     return exactly
@@ -176,7 +176,7 @@ _ALSO_CALLED = {"fastest": "default", "bfloat16_3x": "high"}
 
 
 class _Sower:
-    """A module as `liftcore.nn` sows into one, by the name of a collection."""
+    """Adapts a module to the `sow(collection, name, value)` that `liftcore.nn` calls."""
 
     def __init__(self, module: Module) -> None:
         self._module = module

@@ -1,4 +1,4 @@
-"""The dtype that a layer computes in, with the arrays as one tuple."""
+"""Promotes the arrays of a layer, given as a tuple, to the dtype that it computes in."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["PromoteDtypeFn", "canonicalize_dtype", "promote_dtype", "unpacked"]
 
 
 PromoteDtypeFn: TypeAlias = Callable[..., Any]
-"""What layers call to bring their inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
+"""The type of functions that convert inputs and parameters to one dtype: `fn(arrays, dtype=dtype) -> arrays`."""
 
 
 def promote_dtype(
     args: tuple[ArrayLike | None, ...], /, *, dtype: Dtype | None = None, inexact: bool = True
 ) -> tuple[Any, ...]:
-    """All arrays of a tuple in one dtype; None stays None.
+    """Converts all arrays of a tuple to one dtype; None stays None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -27,8 +27,8 @@ def promote_dtype(
         (Array([0., 1.], dtype=float32), None, Array(1.5, dtype=float32))
 
     Args:
-        args: the arrays; None counts for nothing.
-        dtype: the dtype to use whatever the arrays have; by default, what they promote to.
+        args: the arrays; None is ignored.
+        dtype: the dtype to convert to; by default, the dtype that the arrays promote to.
         inexact: whether it must be floating or complex; integers then promote with `float32`.
 
     Raises:
@@ -38,7 +38,7 @@ def promote_dtype(
 
 
 def unpacked(promote_dtype: PromoteDtypeFn) -> nn.PromoteDtypeFn:
-    """The same function for arrays that are arguments of their own, as the functions of `liftcore.nn` call it."""
+    """Wraps the function to take arrays as separate arguments, as the functions of `liftcore.nn` call it."""
 
     def promote(*args: ArrayLike | None, **options: Any) -> Any:
         return promote_dtype(args, **options)

@@ -1,4 +1,4 @@
-"""`Embed`: a table with a vector for each integer."""
+"""`Embed`: a table with one vector for each integer."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Embed(Module):
 
     Args:
         num_embeddings: the number of vectors.
-        features: the size of each.
+        features: the size of each vector.
         dtype: the dtype of the results; by default that of the table.
         param_dtype: the dtype of the table.
         embedding_init: makes the table.
-        promote_dtype: brings `(table,)`, or `(query, table)`, to one dtype.
+        promote_dtype: converts `(table,)`, or `(query, table)`, to one dtype.
         rngs: the table draws a key from `params`.
         embedding_metadata: the metadata of the table.
 
@@ -73,7 +73,7 @@ class Embed(Module):
         self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: ArrayLike, out_sharding: Any = None) -> Array:
-        """The vectors at integers: `(...)` to `(..., features)`.
+        """Looks up the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             inputs: the integers.
@@ -85,7 +85,7 @@ class Embed(Module):
         return self._table().lookup(inputs, out_sharding)
 
     def attend(self, query: ArrayLike, out_sharding: Any = None) -> Array:
-        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+        """Computes the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
             query: vectors to compare with those of the table.

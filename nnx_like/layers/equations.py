@@ -25,9 +25,9 @@ _LECUN_NORMAL = lecun_normal()
 
 
 class Einsum(Module):
-    """`einsum(einsum_str, inputs, kernel) + bias`, see `jax.numpy.einsum`.
+    """Computes `einsum(einsum_str, inputs, kernel) + bias`; see `jax.numpy.einsum`.
 
-    Shapes: those of the equation, of which `inputs` are the first operand and the kernel is the second.
+    Shapes: as in the equation; `inputs` are the first operand and the kernel is the second.
     Variables: `Param` `kernel`, `kernel_shape`, and `bias`, `bias_shape`.
 
     Example:
@@ -37,9 +37,9 @@ class Einsum(Module):
         ((8, 2, 4), (8, 4), (16, 11, 8, 4))
 
     Args:
-        einsum_str: an explicit equation of two operands, such as `"...a,ab->...b"`; None if each call gives it.
+        einsum_str: an explicit equation with two operands, such as `"...a,ab->...b"`; None if each call gives it.
         kernel_shape: the shape of the kernel.
-        bias_shape: the sizes of those axes of the result that the kernel has too; by default there is no bias.
+        bias_shape: the sizes of the result's axes that the kernel also has; by default there is no bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
         precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
@@ -55,7 +55,7 @@ class Einsum(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: if the equation is not of this form, or `rngs` has no streams.
+        LiftArgumentError: if the equation does not have this form, or `rngs` has no streams.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Einsum(Module):
         if einsum_str is not None and (einsum_str.count(",") != 1 or "->" not in einsum_str):
             raise LiftArgumentError(
                 "Einsum",
-                f"the equation is {einsum_str!r}, and must have exactly two operands, the inputs and the kernel, and "
-                "be explicit, with a result.",
+                f"the equation is {einsum_str!r}; it must have exactly two operands, the inputs and the kernel, and "
+                "be explicit, with an output after `->`.",
                 'Write it like "...a,ab->...b".',
             )
         self.einsum_str = einsum_str
@@ -98,7 +98,7 @@ class Einsum(Module):
         self.preferred_element_type = preferred_element_type
 
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
-        """Multiplies with the kernel, and adds the bias.
+        """Multiplies by the kernel and adds the bias.
 
         Args:
             inputs: the first operand.
@@ -112,7 +112,7 @@ class Einsum(Module):
         if equation is None:
             raise LiftArgumentError(
                 "Einsum",
-                "neither the layer nor the call says the equation.",
+                "neither the layer nor the call gives the equation.",
                 'Write `Einsum("...a,ab->...b", ...)`, or `layer(x, "...a,ab->...b")`.',
             )
         arrays = (inputs, value_of(self.kernel), value_of(self.bias))

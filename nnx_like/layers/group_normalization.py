@@ -1,4 +1,4 @@
-"""Normalisation of groups of features, and of each feature by itself: `GroupNorm`, `InstanceNorm`."""
+"""Normalization over groups of features, or over each feature separately: `GroupNorm`, `InstanceNorm`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["GroupNorm", "InstanceNorm"]
 
 
 class GroupNorm(Norm):
-    """`LayerNorm` of groups of features: by the moments over all axes but the first, of those of one group together.
+    """Normalizes with the moments of each group of features, over all axes but the first.
 
     Source: Wu & He, "Group Normalization", https://arxiv.org/abs/1803.08494.
 
@@ -36,8 +36,8 @@ class GroupNorm(Norm):
 
     Args:
         num_features: the number of features, the size of the last axis.
-        num_groups: the number of groups; None where their size is given.
-        group_size: the number of features in a group; None where the number of groups is given.
+        num_groups: the number of groups; None if `group_size` is given.
+        group_size: the number of features in a group; None if `num_groups` is given.
         epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of scale and bias.
@@ -45,20 +45,20 @@ class GroupNorm(Norm):
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
-            first. Give them where there may be other than one batch dimension.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+        reduction_axes: the axes to average over, including the last one, the features; by default all but the
+            first. Set it if there is not exactly one batch dimension.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in
             `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        promote_dtype: converts `(inputs, scale, bias)` to one dtype.
         rngs: each of scale and bias draws a key from `params`.
         bias_metadata: the metadata of the bias.
         scale_metadata: the metadata of the scale.
 
     Raises:
-        LiftArgumentError: if the number of features is not divisible into groups.
+        LiftArgumentError: if the number of features cannot be divided into groups.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class GroupNorm(Norm):
         self.reduction_axes = reduction_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalises an array.
+        """Normalizes an array.
 
         Args:
             x: `(batch, ..., num_features)`.
             mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
-            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs, or the last
-                axis is not averaged over.
+            LiftArgumentError: if an axis, the number of features or the mask does not match the inputs, or
+                `reduction_axes` lacks the last axis.
         """
         x, *params = self._promoted(x)
         features = self._axes("feature_axis", self.feature_axis, x)
@@ -110,7 +110,7 @@ class GroupNorm(Norm):
         if x.ndim - 1 not in axes:
             raise LiftArgumentError(
                 "GroupNorm",
-                f"reduction_axes are {axes} of inputs of shape {x.shape}, and lack the last axis, that of features.",
+                f"reduction_axes are {axes} for inputs of shape {x.shape}; the last axis, the features, is missing.",
                 f"Add it: `reduction_axes={(*axes, -1)}`.",
             )
         nn.check_mask("GroupNorm", mask, x.shape)
@@ -121,7 +121,7 @@ class GroupNorm(Norm):
         return self._standardized(x, mean, var, axes[:-1], features, *params)
 
     def _moments(self, x: Array, mask: ArrayLike | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
-        """Mean and variance for each feature: those of its group."""
+        """Computes the mean and variance of each feature's group."""
         grouped = jnp.reshape(x, (*x.shape[:-1], self.num_groups, self.group_size))
         split = nn.split_mask(mask, self.num_groups, self.group_size)
         within = (*axes[:-1], x.ndim)
@@ -131,7 +131,7 @@ class GroupNorm(Norm):
 
 
 def _groups(features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
-    """The number of groups and their size."""
+    """Returns the number of groups and their size."""
     if (num_groups is None) == (group_size is None):
         raise LiftArgumentError(
             "GroupNorm",
@@ -142,7 +142,7 @@ def _groups(features: int, num_groups: int | None, group_size: int | None) -> tu
     if not isinstance(given, int) or given < 1 or features % given:
         raise LiftArgumentError(
             "GroupNorm",
-            f"num_features is {features}, which does not divide by {name}={given}.",
+            f"num_features is {features}, which cannot be divided by {name}={given}.",
             f"Pass a `{name}` that divides {features}.",
         )
     other = features // given
@@ -150,7 +150,7 @@ def _groups(features: int, num_groups: int | None, group_size: int | None) -> tu
 
 
 class InstanceNorm(Norm):
-    """`LayerNorm` of each feature by itself: by the moments over all axes but the first and `feature_axes`.
+    """Normalizes each feature with its own moments, over all axes but the first and `feature_axes`.
 
     Source: Ulyanov, Vedaldi & Lempitsky, "Instance Normalization", https://arxiv.org/abs/1607.08022.
 
@@ -170,14 +170,14 @@ class InstanceNorm(Norm):
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        feature_axes: the axes that are not averaged over, for which scale and bias have values of their own; without
-            the first one, which is that of the batch.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
+        feature_axes: the axes that are not averaged over; scale and bias have separate values along them. The batch
+            axis, the first one, is not among them.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in
             `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        promote_dtype: brings `(inputs, scale, bias)` to one dtype.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        promote_dtype: converts `(inputs, scale, bias)` to one dtype.
         rngs: each of scale and bias draws a key from `params`.
         bias_metadata: the metadata of the bias.
         scale_metadata: the metadata of the scale.
@@ -211,10 +211,10 @@ class InstanceNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalises an array.
+        """Normalizes an array.
 
         Args:
-            x: `(batch, ..., num_features)`, or with other axes of features.
+            x: `(batch, ..., num_features)`, or with other feature axes.
             mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
@@ -225,8 +225,8 @@ class InstanceNorm(Norm):
         if 0 in features:
             raise LiftArgumentError(
                 "InstanceNorm",
-                f"feature_axes are {features} of inputs of shape {x.shape}; the first axis is that of the batch.",
-                "Leave it out, or put an axis before it: `inputs[None]`.",
+                f"feature_axes are {features} for inputs of shape {x.shape}; the first axis is the batch.",
+                "Leave the first axis out, or add an axis before it: `inputs[None]`.",
             )
         nn.check_mask("InstanceNorm", mask, x.shape)
         axes = tuple(axis for axis in range(1, x.ndim) if axis not in features)

@@ -118,11 +118,11 @@ class Linear(Module):
 
 
 class LinearGeneral(Module):
-    """An affine map of any axes to any number of new ones, which come last; with one map for each index of a batch.
+    """An affine map of any axes to any number of new ones, which come last. Batch axes can have separate maps.
 
     Shapes: `(*batch, *rest and axis, in any order)` to `(*batch, *rest, *out_features)`.
     Variables: `Param` `kernel`, `(*batch, *in_features, *out_features)`, and `bias`, `(*batch, *out_features)`. Their
-    initializers are asked for a matrix and a vector, so that they see fan-in and fan-out.
+    initializers get a two-dimensional and a one-dimensional shape, so that they see fan-in and fan-out.
 
     Example:
         >>> import nnx_like as nnx
@@ -131,10 +131,10 @@ class LinearGeneral(Module):
         ((2, 3, 4, 5), (4, 5), (16, 4, 5))
 
     Args:
-        in_features: the sizes of the axes that are summed over, in the order of the inputs.
+        in_features: the sizes of the axes to sum over, in the order of `axis`.
         out_features: the sizes of the new axes.
-        axis: the axes that are summed over.
-        batch_axis: the leading axes for which parameters are not shared, with their sizes: `{0: 8}`.
+        axis: the axes to sum over.
+        batch_axis: the leading axes with separate parameters for each index, with their sizes: `{0: 8}`.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
@@ -152,8 +152,8 @@ class LinearGeneral(Module):
         bias_metadata: the metadata of the bias.
 
     Raises:
-        LiftArgumentError: if `in_features` and `axis` are not as many, an axis is there twice, the axes of the batch
-            do not lead, or `rngs` has no streams.
+        LiftArgumentError: if `in_features` and `axis` differ in length, an axis is given twice, the batch axes
+            are not the leading ones, or `rngs` has no streams.
     """
 
     def __init__(
@@ -231,17 +231,17 @@ def _check(in_features: tuple[int, ...], axis: tuple[int, ...], batch: tuple[int
         raise LiftArgumentError(
             "LinearGeneral",
             f"in_features and axis must have the same length, given {in_features} and {axis}.",
-            "Give a size for each axis that is summed over.",
+            "Give one size for each axis to sum over.",
         )
     if batch != tuple(range(len(batch))):
         raise LiftArgumentError(
             "LinearGeneral",
-            f"batch_axis names axes {batch}, and they must be consecutive leading dimensions, starting from 0.",
+            f"batch_axis names axes {batch}; they must be consecutive leading dimensions, starting from 0.",
             f"Move them to the front of the inputs, and name them {tuple(range(len(batch)))}.",
         )
     if len({*axis, *batch}) < len(axis) + len(batch):
         raise LiftArgumentError(
             "LinearGeneral",
-            f"axis is {axis}, and batch_axis names {batch}: one axis of the inputs is there twice.",
+            f"axis is {axis}, and batch_axis names {batch}: one axis of the inputs is given twice.",
             "Give each axis of the inputs once.",
         )

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: a product of two small matrices, added to what a layer computes.
+"""Low-rank adaptation: the product of two small matrices, added to the result of a layer.
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", https://arxiv.org/abs/2106.09685.
 """
@@ -30,9 +30,9 @@ _HE_UNIFORM = he_uniform()
 
 
 class LoRA(Module):
-    """`x @ lora_a @ lora_b`, plus what a module that it wraps makes of `x`.
+    """Computes `x @ lora_a @ lora_b`, and adds the result of a wrapped module if there is one.
 
-    As `lora_b` begins with zeros, it adds nothing at first. Filter by `LoRAParam` to train the two matrices only.
+    `lora_b` is initialized with zeros, so the update is zero at first. Filter by `LoRAParam` to train only the update.
     Source: Hu et al., https://arxiv.org/abs/2106.09685.
 
     Shapes: `(..., in_features)` to `(..., out_features)`.
@@ -48,16 +48,16 @@ class LoRA(Module):
 
     Args:
         in_features: the size of the last axis of the inputs.
-        lora_rank: that of the update, at least 1.
+        lora_rank: the rank of the update, at least 1.
         out_features: the size of the last axis of the result.
-        base_module: the module, or any function, whose result the update is added to.
-        dtype: the dtype of the computation, also of what `base_module` is called with; by default what inputs and
+        base_module: the module, or any function, to whose result the update is added.
+        dtype: the dtype of the computation, also for the inputs of `base_module`; by default what inputs and
             parameters promote to.
         param_dtype: the dtype of the parameters.
         a_initializer: makes `lora_a`.
         b_initializer: makes `lora_b`.
         lora_param_type: the type of both variables.
-        promote_dtype: brings `(inputs, lora_a, lora_b)` to one dtype.
+        promote_dtype: converts `(inputs, lora_a, lora_b)` to one dtype.
         rngs: each of the two draws a key from `params`.
         a_metadata: the metadata of `lora_a`.
         b_metadata: the metadata of `lora_b`.
@@ -91,7 +91,7 @@ class LoRA(Module):
             raise LiftArgumentError(
                 "LoRA",
                 f"base_module must be callable, given {shown(base_module)}.",
-                "Pass the module whose result the update is added to, or leave it out.",
+                "Pass the module to whose result the update is added, or leave it out.",
             )
         self.in_features = in_features
         self.out_features = out_features
@@ -109,7 +109,7 @@ class LoRA(Module):
 
         Args:
             x: `(..., in_features)`.
-            **kwargs: those of `base_module`.
+            **kwargs: the keyword arguments of `base_module`.
 
         Raises:
             LiftArgumentError: if the inputs have another size.
@@ -127,7 +127,7 @@ class LoRA(Module):
 class LoRALinear(Linear):
     """A `Linear` with a low-rank update added: `inputs @ kernel + bias + inputs @ lora_a @ lora_b`.
 
-    The state of a `Linear` fits it, so a trained one is adapted by `nnx.update(adapted, nnx.state(linear))`.
+    The state of a `Linear` fits it. To adapt a trained one, write `nnx.update(adapted, nnx.state(linear))`.
     Source: Hu et al., https://arxiv.org/abs/2106.09685.
 
     Shapes: `(..., in_features)` to `(..., out_features)`.
@@ -142,17 +142,17 @@ class LoRALinear(Linear):
     Args:
         in_features: the size of the last axis of the inputs.
         out_features: the size of the last axis of the result.
-        lora_rank: that of the update, at least 1.
-        lora_dtype: the dtype of the computation of the update; by default what inputs and parameters promote to.
+        lora_rank: the rank of the update, at least 1.
+        lora_dtype: the dtype in which the update is computed; by default what inputs and parameters promote to.
         lora_param_dtype: the dtype of the parameters of the update.
         a_initializer: makes `lora_a`.
         b_initializer: makes `lora_b`.
         lora_param_type: the type of the variables of the update.
-        lora_promote_dtype: brings `(inputs, lora_a, lora_b)` to one dtype.
-        rngs: each parameter draws a key from `params`, first those of `Linear`.
+        lora_promote_dtype: converts `(inputs, lora_a, lora_b)` to one dtype.
+        rngs: each parameter draws a key from `params`; the parameters of `Linear` draw first.
         a_metadata: the metadata of `lora_a`.
         b_metadata: the metadata of `lora_b`.
-        **kwargs: those of `Linear`.
+        **kwargs: the keyword arguments of `Linear`.
 
     Raises:
         LiftArgumentError: if the rank is not positive, or `rngs` has no streams.

@@ -1,6 +1,6 @@
-"""Recurrent cells with a memory beside their state: `LSTMCell`, `OptimizedLSTMCell`.
+"""Recurrent cells with a memory in addition to their state: `LSTMCell`, `OptimizedLSTMCell`.
 
-In formulas `x` is the input, `h` the output of the step before, and `*` multiplies element by element.
+In formulas `x` is the input, `h` the output of the previous step, and `*` multiplies element by element.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Told: TypeAlias = tuple[Initializer, Mapping[str, Any]]
 
 
 class _LSTM(Cell):
-    """What both forms of the cell share."""
+    """The base of both forms of the cell."""
 
     _states = 2
 
@@ -64,14 +64,14 @@ class _LSTM(Cell):
         self._make(rngs, kernel, recurrent, (bias_init, bias_metadata))
 
     def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
-        """Makes the products, each of these with its initializer and metadata."""
+        """Makes the layers, each with its initializer and metadata."""
         raise NotImplementedError
 
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
         """Runs one step.
 
         Args:
-            carry: the pair `(c, h)`, the memory and the output of the step before, each `(*batch, hidden_features)`.
+            carry: the pair `(c, h)`, the memory and the output of the previous step, each `(*batch, hidden_features)`.
             inputs: `(*batch, in_features)`.
 
         Returns:
@@ -85,7 +85,7 @@ class _LSTM(Cell):
         return (c, h), h
 
     def _sums(self, inputs: Array, h: Array) -> Sequence[Array]:
-        """What each gate, and the new part, is the activation of: `i`, `f`, `g`, `o`."""
+        """Computes the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
         raise NotImplementedError
 
 
@@ -99,7 +99,9 @@ class LSTMCell(_LSTM):
 
     Source: Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997.
 
-    Shapes: a carry `(c, h)`, each `(*batch, hidden_features)`, and inputs `(*batch, in_features)` to the next, and `h`.
+    Shapes: carry `(c, h)`, each `(*batch, hidden_features)`, and inputs `(*batch, in_features)`; returns the next `(c,
+        h)`
+    and `h`.
     Variables: `Linear` `ii`, `if_`, `ig` and `io` without biases, and `hi`, `hf`, `hg` and `ho`.
 
     Example:
@@ -113,25 +115,25 @@ class LSTMCell(_LSTM):
         in_features: the features of the inputs.
         hidden_features: the features of memory and output.
         gate_fn: the activation `σ` of the gates.
-        activation_fn: the activation `tanh` of the new part and of the memory.
+        activation_fn: the activation `tanh` of the candidate and of the memory.
         kernel_init: makes the kernels for inputs.
-        recurrent_kernel_init: makes the kernels for the output before.
+        recurrent_kernel_init: makes the kernels for the previous output.
         bias_init: makes the biases.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters and of the first carry.
-        carry_init: makes each part of the first carry; better given to `initialize_carry`.
+        carry_init: makes each part of the first carry; passing it to `initialize_carry` is preferred.
         promote_dtype: brings inputs and parameters to one dtype.
         keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernels for inputs.
-        recurrent_kernel_metadata: that of the kernels for the output before.
-        bias_metadata: that of the biases.
+        recurrent_kernel_metadata: the metadata of the kernels for the previous output.
+        bias_metadata: the metadata of the biases.
     """
 
     def _make(self, rngs: Rngs, kernel: _Told, recurrent: _Told, bias: _Told) -> None:
-        if recurrent[0] is default_recurrent_init:  # of this cell it is computed in the default dtype, as in NNX
+        if recurrent[0] is default_recurrent_init:  # for this cell it is computed in the default dtype, as in NNX
             recurrent = (modified_orthogonal, recurrent[1])
-        for name in ("ii", "if_", "ig", "io"):  # sums need one bias, which the products of the output have
+        for name in ("ii", "if_", "ig", "io"):  # a sum needs only one bias, and the recurrent layers have it
             setattr(self, name, self._dense(self.in_features, 1, rngs, *kernel, None))
         for name in ("hi", "hf", "hg", "ho"):
             setattr(self, name, self._dense(self.hidden_features, 1, rngs, *recurrent, bias))
@@ -142,7 +144,7 @@ class LSTMCell(_LSTM):
 
 
 class OptimizedLSTMCell(_LSTM):
-    """`LSTMCell` with one product for all gates: faster up to about 2,000 features, with other initial values.
+    """`LSTMCell` with one product for all gates: faster up to about 2,000 features. Initial values differ.
 
     Shapes: those of `LSTMCell`. Variables: `Linear` `dense_i` without a bias, and `dense_h`, each to
     `4 * hidden_features`, for `i`, `f`, `g` and `o`.
@@ -158,18 +160,18 @@ class OptimizedLSTMCell(_LSTM):
         in_features: the features of the inputs.
         hidden_features: the features of memory and output.
         gate_fn: the activation `σ` of the gates.
-        activation_fn: the activation `tanh` of the new part and of the memory.
+        activation_fn: the activation `tanh` of the candidate and of the memory.
         kernel_init: makes the kernel for inputs.
-        recurrent_kernel_init: makes the kernel for the output before.
+        recurrent_kernel_init: makes the kernel for the previous output.
         bias_init: makes the bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters and of the first carry.
-        carry_init: makes each part of the first carry; better given to `initialize_carry`.
+        carry_init: makes each part of the first carry; passing it to `initialize_carry` is preferred.
         promote_dtype: brings inputs and parameters to one dtype.
         keep_rngs: whether to keep a stream, forked from `carry`, for first carries; deprecated.
         rngs: each parameter draws a key from `params`.
         kernel_metadata: the metadata of the kernel for inputs.
-        recurrent_kernel_metadata: that of the kernel for the output before.
+        recurrent_kernel_metadata: the metadata of the kernel for the previous output.
         bias_metadata: that of the bias.
     """
 

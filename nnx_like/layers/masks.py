@@ -1,4 +1,4 @@
-"""Masks of attention; the functions are those of `liftcore.nn`."""
+"""Masks for attention, from `liftcore.nn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation by statistics of the batch or of each example: `BatchNorm`, `LayerNorm`, `RMSNorm`."""
+"""Normalization by statistics of the batch or of each example: `BatchNorm`, `LayerNorm`, `RMSNorm`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
 
 
 class BatchNorm(Norm):
-    """Normalises with the moments of the batch, or with their running averages.
+    """Normalizes with the moments of the batch, or with their running averages.
 
-    `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`. In training it moves the
-    running ones, `r = momentum * r + (1 - momentum) * batch`; in evaluation it uses them: `train()` and `eval()` of the
-    model set `use_running_average`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
+    `(x - mean) / sqrt(var + epsilon) * scale + bias`, with moments over all axes but `axis`. In training, it updates
+    the running averages, `r = momentum * r + (1 - momentum) * batch`; in evaluation, it uses them. `train()` and
+    `eval()` of the model set `use_running_average`. Source: Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
 
     Shapes: any, unchanged. Variables: `Param` `scale` and `bias`, `BatchStat` `mean` and `var`, each `(num_features,)`.
 
@@ -39,7 +39,7 @@ class BatchNorm(Norm):
 
     Args:
         num_features: the number of features, the size of `axis`.
-        use_running_average: whether to normalise with the running averages, as when the model is evaluated; None if
+        use_running_average: whether to normalize with the running averages, as in evaluation; None if
             each call gives it.
         axis: the axis of features, which is not averaged over.
         momentum: the weight of the old running averages.
@@ -50,12 +50,12 @@ class BatchNorm(Norm):
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
+        axis_name: a mapped axis to average over as well, such as the axis of devices that share a batch.
         axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
             `jax.lax.pmean`.
         use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
             slower and more exact.
-        promote_dtype: brings `(inputs, mean, var, scale, bias)` to one dtype.
+        promote_dtype: converts `(inputs, mean, var, scale, bias)` to one dtype.
         rngs: each of scale and bias draws a key from `params`.
         bias_metadata: the metadata of the bias.
         scale_metadata: the metadata of the scale.
@@ -95,7 +95,7 @@ class BatchNorm(Norm):
         self.momentum = momentum
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
-        """Normalises an array.
+        """Normalizes an array.
 
         Args:
             x: `(..., num_features)`, or with the features at `axis`.
@@ -110,7 +110,7 @@ class BatchNorm(Norm):
         if use_running_average is None:
             raise LiftArgumentError(
                 "BatchNorm",
-                "`use_running_average` is None in the layer and in the call, so it is open which averages to use.",
+                "`use_running_average` is None in the layer and in the call; it selects the averages to use.",
                 "Call `train()` or `eval()` of the model, or pass `use_running_average=not train`.",
             )
         x, mean, var, *params = self._promoted(x, self.mean[...], self.var[...])
@@ -122,23 +122,23 @@ class BatchNorm(Norm):
             wide, average = self._averaged(x, axes, mask)
             mean, var = nn.moments(wide, axes, average, self.use_fast_variance)
             for running, batch in ((self.mean, mean), (self.var, var)):
-                old = running[...]  # which keeps its sharding, as what a loop carries must
+                old = running[...]  # keeps its sharding, as a value that a loop carries must
                 flat = nn.shard_like(nn.reshape(batch, old.shape), old)
                 running[...] = (self.momentum * old + (1 - self.momentum) * flat).astype(running.dtype)
         return self._standardized(x, mean, var, axes, features, *params)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
-        """What `nnx.view` calls.
+        """Changes the mode of the layer; `nnx.view` calls this.
 
         Args:
-            use_running_average: the attribute of that name; None leaves it as it is.
+            use_running_average: the new value of the attribute; None leaves it unchanged.
         """
         if use_running_average is not None:
             self.use_running_average = use_running_average
 
 
 class LayerNorm(Norm):
-    """Normalises each example with its own moments, those over `reduction_axes`.
+    """Normalizes each example with its own moments, over `reduction_axes`.
 
     `(x - mean) / sqrt(var + epsilon) * scale + bias`. Source: Ba, Kiros & Hinton, https://arxiv.org/abs/1607.06450.
 
@@ -159,7 +159,7 @@ class LayerNorm(Norm):
         bias_init: makes the bias.
         scale_init: makes the scale.
         reduction_axes: the axes to average over.
-        feature_axes: the axes for which scale and bias have values of their own.
+        feature_axes: the axes along which scale and bias have separate values.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
         axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
             `jax.lax.pmean`.
@@ -201,10 +201,10 @@ class LayerNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Normalises an array.
+        """Normalizes an array.
 
         Args:
-            x: `(..., num_features)`, or with other axes of features.
+            x: `(..., num_features)`, or with other feature axes.
             mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:
@@ -220,7 +220,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """`x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`: nothing is centred.
+    """Computes `x / sqrt(mean(|x|²) + epsilon) * scale`, with the mean over `reduction_axes`, without centering.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", https://arxiv.org/abs/1910.07467.
 
@@ -233,18 +233,18 @@ class RMSNorm(Norm):
 
     Args:
         num_features: the number of features, the product of the sizes of `feature_axes`.
-        epsilon: is added to the mean square, so that zeros give zeros.
+        epsilon: added to the mean square, so that zeros give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of the scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
         reduction_axes: the axes to average over.
-        feature_axes: the axes for which the scale has values of their own.
+        feature_axes: the axes along which the scale has separate values.
         axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
         axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
             `jax.lax.pmean`.
-        use_fast_variance: of no effect, since without a mean there is one way to compute the mean square.
-        promote_dtype: brings `(inputs, scale)` to one dtype.
+        use_fast_variance: has no effect: without a mean there is only one way to compute the mean square.
+        promote_dtype: converts `(inputs, scale)` to one dtype.
         rngs: the scale draws a key from `params`.
         scale_metadata: the metadata of the scale.
     """
@@ -277,10 +277,10 @@ class RMSNorm(Norm):
         self.feature_axes = feature_axes
 
     def __call__(self, x: Array, mask: ArrayLike | None = None) -> Array:
-        """Normalises an array.
+        """Normalizes an array.
 
         Args:
-            x: `(..., num_features)`, or with other axes of features.
+            x: `(..., num_features)`, or with other feature axes.
             mask: the elements to use for the statistics, broadcast to the inputs; all elements are normalised.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What normalisation layers share: a scale and a bias for some axes, and statistics over others."""
+"""The base of normalization layers: statistics over some axes, and a scale and a bias along others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Norm"]
 
 
 class Norm(Module):
-    """Base of the normalisation layers, which say what to average over; `_standardized` does the rest."""
+    """Base of the normalization layers. A subclass chooses the axes to average over; `_standardized` does the rest."""
 
     num_features: int
     _learned: ClassVar[tuple[str, ...]] = ("scale", "bias")
@@ -35,7 +35,7 @@ class Norm(Module):
         use_fast_variance: bool,
         promote_dtype: PromoteDtypeFn,
     ) -> None:
-        """Takes the options that all of them have."""
+        """Sets the options that all of them have."""
         self.num_features = num_features
         self.epsilon = epsilon
         self.dtype = dtype
@@ -46,7 +46,7 @@ class Norm(Module):
         self.promote_dtype = promote_dtype
 
     def _learn(self, name: str, rngs: Rngs, used: bool, init_fn: Initializer, metadata: Mapping[str, Any]) -> None:
-        """Makes the scale or the bias, which draws a key; None where it is not used."""
+        """Makes the scale or the bias, which draws a key; returns None if it is not used."""
         made = None
         if used:
             made = new_param(type(self).__name__, rngs, init_fn, (self.num_features,), self.param_dtype, metadata)
@@ -54,21 +54,21 @@ class Norm(Module):
         setattr(self, f"use_{name}", used)
 
     def _promoted(self, *arrays: ArrayLike | None) -> list[Any]:
-        """These arrays, then scale and bias, in the dtype to compute in; None for those that there are not."""
+        """Promotes these arrays, scale and bias to the dtype of the computation; None for arrays that do not exist."""
         params = [value_of(getattr(self, name)) for name in self._learned]
         return list(self.promote_dtype((*arrays, *params), dtype=self.dtype))
 
     def _axes(self, name: str, axes: int | Iterable[int], x: Array) -> tuple[int, ...]:
-        """Axes of an array, checked and counted from the front."""
+        """Checks axes of an array, and counts them from the front."""
         return nn.normalize_axes(type(self).__name__, name, axes, x.ndim)
 
     def _averaged(self, x: Array, axes: Sequence[int], mask: ArrayLike | None) -> tuple[Array, Any]:
-        """The array in the dtype of its statistics, and what averages it over axes."""
+        """Returns the array in the dtype of its statistics, and a function that averages it over axes."""
         if any(x.shape[axis] == 0 for axis in axes):
             raise LiftArgumentError(
                 type(self).__name__,
-                f"there is nothing to average over: the inputs have shape {x.shape}, and axes {(*axes,)} are reduced.",
-                "Leave empty batches out: their mean would be NaN, and so would all that is computed with it.",
+                f"there is nothing to average over: the inputs have shape {x.shape}, the reduced axes are {(*axes,)}.",
+                "Skip empty batches: their mean would be NaN, and so would everything computed from it.",
             )
         average = nn.averager(axes, mask, self.axis_name, self.axis_index_groups)
         return nn.to_reduction_dtype(x, self.dtype), average
@@ -82,13 +82,13 @@ class Norm(Module):
         feature_axes: tuple[int, ...],
         *params: Array | None,
     ) -> Array:
-        """The result of the layer, from statistics that lack `axes`, and parameters for `feature_axes`."""
+        """Returns the result of the layer, from statistics without `axes` and parameters along `feature_axes`."""
         given = zip(self._learned, params, strict=True)
         laid: Any = {name: None if one is None else self._laid(x, feature_axes, one) for name, one in given}
         return nn.standardize(x, mean, variance, axes=axes, epsilon=self.epsilon, dtype=self.dtype, **laid)
 
     def _laid(self, x: Array, feature_axes: tuple[int, ...], value: Array) -> Array:
-        """An array with a value for each feature, laid along the axes of features of another one."""
+        """Reshapes an array with a value for each feature to broadcast along the feature axes of another one."""
         self._check_features(x, feature_axes)
         return nn.reshape(value, tuple(size if axis in feature_axes else 1 for axis, size in enumerate(x.shape)))
 
@@ -97,7 +97,7 @@ class Norm(Module):
         if found != self.num_features:
             raise LiftArgumentError(
                 type(self).__name__,
-                f"num_features is {self.num_features}, and the inputs, of shape {x.shape}, have {found} features along "
+                f"num_features is {self.num_features}, but the inputs, of shape {x.shape}, have {found} features along "
                 f"axes {feature_axes}.",
-                f"Make the layer for them, `num_features={found}`, or check the inputs.",
+                f"Make the layer with `num_features={found}`, or check the inputs.",
             )

@@ -1,4 +1,4 @@
-"""Parameters of layers: made by an initializer with a key of the stream `params`, and read with their hooks."""
+"""Parameters of layers: created by an initializer with a key from the stream `params`, and read through hooks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_param(
     metadata: Mapping[str, Any],
     kind: Callable[..., Variable[Any]] = Param,
 ) -> Any:
-    """A variable with a value made by an initializer, and with metadata.
+    """Creates a variable with a value from an initializer, and with metadata.
 
     Example:
         >>> new_param("Linear", Rngs(0), jax.nn.initializers.ones, (2,), jnp.float32, {"tag": "scale"}).tag
@@ -38,9 +38,9 @@ def new_param(
 
     Args:
         layer: the layer, for errors.
-        rngs: its stream `params` gives one key.
+        rngs: gives one key from its stream `params`.
         init_fn: called as `init_fn(key, shape, dtype)`; returns an array or a `VariableMetadata`.
-        shape: the shape of the value. Of one without elements an initializer that divides by fan-in is not asked.
+        shape: the shape of the value. If it has no elements, zeros are used, since an initializer may divide by fan-in.
         dtype: the dtype of the value.
         metadata: the metadata of the variable; metadata of the initializer is added.
         kind: the type of the variable.
@@ -51,7 +51,7 @@ def new_param(
     if not isinstance(rngs, Rngs) and not hasattr(rngs, "params"):
         raise LiftArgumentError(
             f"{layer}(rngs=...)",
-            f"expected an Rngs, whose stream `params` gives keys for initial values, given {shown(rngs)}.",
+            f"expected an Rngs, whose stream `params` gives keys for initial values; given {shown(rngs)}.",
             "Pass `rngs=nnx.Rngs(0)`.",
         )
     key = rngs.params()
@@ -65,7 +65,7 @@ def new_param(
 
 
 def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
-    """An initializer that asks another one for a flat shape, which says fan-in and fan-out, and folds what it makes."""
+    """Wraps an initializer to see a flat shape with the right fan-in and fan-out; the result is reshaped."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
         return _reshaped(init_fn(key, flat, dtype), shape)
@@ -74,23 +74,23 @@ def folded(init_fn: Initializer, flat: tuple[int, ...]) -> Initializer:
 
 
 def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(made, VariableMetadata):  # it may hold another one
+    if isinstance(made, VariableMetadata):  # its value may be another `VariableMetadata`
         return dataclasses.replace(made, raw_value=_reshaped(made.raw_value, shape))
     return jnp.reshape(made, shape)
 
 
 def value_of(param: Any) -> Any:
-    """What a parameter holds, or the array that was put in its place; None for None."""
+    """Returns the value of a parameter, or the array that replaced it; None for None."""
     return None if param is None else param[...]
 
 
 def to_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
-    """One int, or some of them, as a tuple."""
+    """Returns one int, or several, as a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def check_features(layer: str, given: tuple[int, ...], expected: int) -> None:
-    """Checks that inputs of some shape have a number of features.
+    """Checks that inputs of some shape have the expected number of features.
 
     Raises:
         LiftArgumentError: if they do not.

@@ -1,4 +1,4 @@
-"""Recurrent layers: a cell run over a sequence, in one direction or in both.
+"""Recurrent layers: run a cell over a sequence, in one direction or in both.
 
 The cells themselves are in `cells` and `lstm_cells`.
 """
@@ -30,7 +30,7 @@ __all__ = ["RNN", "Bidirectional", "RNNBase", "flip_sequences"]
 
 
 class RNNBase(Protocol):
-    """What `Bidirectional` takes for each direction: an object that is called as `RNN` is."""
+    """The type of `Bidirectional`'s two layers: an object that is called like `RNN`."""
 
     def __call__(
         self,
@@ -51,12 +51,12 @@ class RNNBase(Protocol):
 class RNN(Module):
     """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `scan`.
 
-    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`, to outputs likewise. The
-    attribute `num_feature_axes` of the cell is the number of axes in `features`. Variables: those of the cell, below
-    `cell`.
+    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`; outputs have the same
+    layout. The attribute `num_feature_axes` of the cell is the number of axes in `features`. Variables: those of the
+    cell, below `cell`.
 
-    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. What comes
-    after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
+    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. Later
+    steps are padding. Padding stays at the end if `reverse`, its outputs are not set to zero, and it changes no carry.
 
     Example:
         >>> import nnx_like as nnx
@@ -72,12 +72,13 @@ class RNN(Module):
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
         keep_order: whether outputs are in the order of the inputs even if `reverse`.
         unroll: the number of iterations in one step of the compiled loop.
-        state_axes: for each filter what `scan` does with variables of the cell: an axis, `Carry`, or None for variables
-            that no step writes; see `StateAxes`. By default all are carried: each step draws other keys.
+        state_axes: for each filter, how `scan` handles variables of the cell: an axis, `Carry`, or None for variables
+            that no step writes; see `StateAxes`. By default all are carried, and each step draws new keys.
         broadcast_rngs: a filter of streams of the cell that give the same keys in all steps, and other keys in each
             call, such as `"dropout"` for one mask of a whole sequence.
-        rngs: where first carries are drawn from: `Rngs`, whose stream `carry` is forked, or a stream; True for one of
-            seed 0, False for what the cell kept or the call is given.
+        rngs: the source of keys for first carries: `Rngs`, whose stream `carry` is forked, or a stream. True means a
+            new
+            stream with seed 0; False means the stream that the cell kept, or that the call is given.
 
     Raises:
         LiftArgumentError: if `cell` is not a cell, or `rngs` has another type.
@@ -124,14 +125,14 @@ class RNN(Module):
         Args:
             inputs: the sequence.
             initial_carry: the carry before the first step; by default the result of `cell.initialize_carry`.
-            seq_lengths: the number of steps of each sequence; if it is traced, a number beyond the end counts as the
-                end.
+            seq_lengths: the number of steps of each sequence. Traced lengths are not checked; one beyond the end counts
+                as the end.
             return_carry: whether to also return the last carry; used instead of the attribute.
             time_major: whether time is the first axis; used instead of the attribute.
             reverse: whether to run from the last step to the first; used instead of the attribute.
             keep_order: whether the outputs of a reversed run are in the order of the inputs; used instead of the
                 attribute.
-            rngs: where the first carry is drawn from.
+            rngs: the source of the key for the first carry.
 
         Raises:
             LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
@@ -161,21 +162,21 @@ class RNN(Module):
         return (last, outputs) if return_carry else outputs
 
     def _run(self, axis: int, keeps_all: bool) -> Callable[..., Any]:
-        """The loop over the steps of a cell, whose outputs get the axis of time.
+        """Runs the loop over the steps of a cell. The outputs get the time axis.
 
-        To stack all carries, and to pick the last one of each sequence later, costs less than to choose in each step.
+        Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
         """
         same_keys = All(RngState, self.broadcast_rngs)
 
         def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
             kept = [(variable, variable.get_value()) for _, variable in state(cell, same_keys).flat_state()]
             result = cell(carry, x)
-            for variable, value in kept:  # the count is as before, so that the next step draws the same keys
+            for variable, value in kept:  # restore the count, so that the next step draws the same keys
                 variable.set_value(value)
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise LiftArgumentError(
                     type(cell).__name__,
-                    f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
+                    f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
                     "Write `return carry, outputs`.",
                 )
             carry, y = Sequences.kept(result[0], carry), result[1]
@@ -184,7 +185,7 @@ class RNN(Module):
         state_axes = StateAxes([(same_keys, None), *self.state_axes.items()])
         out_axes = (Carry, (0, axis) if keeps_all else axis)
         run = scan(step, in_axes=(state_axes, Carry, axis), out_axes=out_axes, unroll=self.unroll)
-        # One key each, split off anew: what is the same in all steps of a call is another in the next.
+        # A new key for each stream: the same in all steps of a call, but different in the next call.
         splitting: Any = split_rngs(splits=1, only=self.broadcast_rngs, squeeze=True)
         decorated: Callable[..., Any] = splitting(run)
         return decorated
@@ -199,7 +200,7 @@ class Bidirectional(Module):
 
     Source: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997.
 
-    Shapes: those of `RNN`; by default, the last axis of the outputs holds those of both directions.
+    Shapes: those of `RNN`; by default, the last axis of the outputs holds the features of both directions.
     Variables: those of the layers, below `forward_rnn` and `backward_rnn`.
 
     Example:
@@ -210,13 +211,14 @@ class Bidirectional(Module):
         (2, 5, 8)
 
     Args:
-        forward_rnn: what runs from the first step to the last, such as an `RNN`.
-        backward_rnn: what runs from the last to the first; its outputs are put in the order of the inputs.
-        merge_fn: called with an array of outputs of each of them; by default these are concatenated.
+        forward_rnn: the layer that runs from the first step to the last, such as an `RNN`.
+        backward_rnn: the layer that runs from the last step to the first; its outputs are put in the order of the
+            inputs.
+        merge_fn: called with the outputs of each layer; by default they are concatenated.
         time_major: whether time is the first axis, before those of the batch.
-        return_carry: whether the result is a pair, both carries, as a pair, and the outputs.
-        rngs: where the first carries of both are drawn from, one after the other: `Rngs`, whose stream `carry` is
-            forked, or a stream; True for one of seed 0, False for those that the layers have.
+        return_carry: whether to return a pair: both carries, as a pair, and the outputs.
+        rngs: the source of keys for both first carries, drawn one after the other: `Rngs`, whose stream `carry` is
+            forked, or a stream. True means a new stream with seed 0; False means the streams of the layers.
 
     Raises:
         LiftArgumentError: if one of the layers cannot be called, or `rngs` has another type.
@@ -294,25 +296,25 @@ class Bidirectional(Module):
         if reverse:
             raise LiftArgumentError(
                 "Bidirectional",
-                "it was called with `reverse=True`, and it runs in both directions already.",
-                "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
+                "it was called with `reverse=True`, but it already runs in both directions.",
+                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
             )
         if keep_order is False:
             raise LiftArgumentError(
                 "Bidirectional",
-                "it was called with `keep_order=False`, and merges the outputs of both directions step by step.",
+                "it was called with `keep_order=False`, but merges the outputs of both directions step by step.",
                 "Leave it out.",
             )
         if self.forward_rnn is self.backward_rnn:
             warnings.warn(
-                "forward_rnn and backward_rnn are one object, so that both directions share their parameters.",
+                "forward_rnn and backward_rnn are the same object, so both directions share their parameters.",
                 UserWarning,
                 stacklevel=3,
             )
 
 
 def _kept_stream(where: str, rngs: Any) -> RngStream | None:
-    """The stream that a layer keeps."""
+    """Returns the stream that a layer keeps."""
     if isinstance(rngs, bool):
         return RngStream(0, tag="carry") if rngs else None
     if isinstance(rngs, RngStream):
@@ -321,7 +323,7 @@ def _kept_stream(where: str, rngs: Any) -> RngStream | None:
         return rngs.carry.fork()
     raise LiftArgumentError(
         f"{where}(rngs=...)",
-        f"expected Rngs, one of their streams, or a bool, given {shown(rngs)}.",
+        f"expected Rngs, an RNG stream, or a bool, given {shown(rngs)}.",
         "Pass `rngs=nnx.Rngs(0)`, or leave it out.",
     )
 
@@ -333,7 +335,7 @@ def _check_cell(cell: Any) -> None:
         raise LiftArgumentError(
             "RNN, cell",
             f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
-            "Pass a cell, such as `nnx.LSTMCell(3, 4, rngs=rngs)`; one of your own inherits from `nnx.RNNCellBase`.",
+            "Pass a cell, such as `nnx.LSTMCell(3, 4, rngs=rngs)`; derive a cell of your own from `nnx.RNNCellBase`.",
         )
 
 
@@ -349,5 +351,5 @@ def _check_rank(inputs: Any, features: int, time_major: bool) -> None:
         raise LiftArgumentError(
             "RNN",
             f"expected an array of shape {layout}, given {given}.",
-            "For one step call the cell itself; a sequence of numbers has one feature: `inputs[..., None]`.",
+            "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
         )

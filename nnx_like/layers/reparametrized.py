@@ -1,4 +1,4 @@
-"""Layers around a layer, which rescale its parameters before each call: `SpectralNorm`, `WeightNorm`."""
+"""Layers around another layer that rescale its parameters before each call: `SpectralNorm`, `WeightNorm`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["SpectralNorm", "WeightNorm"]
 
 
 class SpectralNorm(Module):
-    """Calls a layer after dividing each matrix of its parameters by its largest singular value, so that this is 1.
+    """Calls a layer after dividing each matrix of its parameters by its largest singular value, which becomes 1.
 
-    Arrays of more dimensions count as matrices of shape `(-1, features)`; scalars and vectors stay as they are. Each
+    Arrays with more dimensions count as matrices of shape `(-1, features)`; scalars and vectors are not changed. Each
     call continues the power iteration that finds this value, unless `update_stats` is False. Source: Miyato et al.,
     "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
 
-    Variables: those of the layer, which are changed in place; in the dict `batch_stats`, for a parameter `kernel` of
+    Variables: those of the layer, which are changed in place. In the dict `batch_stats`, for a parameter `kernel` of
     shape `(in, features)`, a `BatchStat` `("kernel", "u")`, `(1, features)`, and `("kernel", "sigma")`, `()`.
 
     Example:
@@ -44,13 +44,13 @@ class SpectralNorm(Module):
 
     Args:
         layer_instance: the layer.
-        n_steps: the steps of the power iteration at each call; none is done, and nothing divided, where it is below 1.
-        epsilon: is added to the squared length of a vector before it is divided by that.
+        n_steps: the number of power iteration steps in each call; if below 1, nothing is divided.
+        epsilon: added to the squared length of a vector before dividing by it.
         dtype: the dtype that divided matrices are rounded to; by default, what they and `u` promote to. They are
-            stored in their own.
+            stored in their own dtype.
         param_dtype: the dtype of `u` and `sigma`.
         error_on_non_matrix: whether arrays of more than two dimensions are an error.
-        update_stats: whether a call stores the `u` and `sigma` that it found; `train()` and `eval()` set it, as the
+        update_stats: whether a call stores the new `u` and `sigma`. `train()` and `eval()` set it through the
             attribute `use_running_average`, which means the opposite.
         rngs: each `u` draws a key from `params`.
 
@@ -92,14 +92,14 @@ class SpectralNorm(Module):
             update_stats: whether to store what the power iteration found; used instead of the attribute, if given.
 
         Raises:
-            LiftArgumentError: if `update_stats` is not given.
+            LiftArgumentError: if `update_stats` is None here and in the layer.
             StructureError: if the layer has a new parameter.
         """
         if update_stats is None:
             if self.use_running_average is None:
                 raise LiftArgumentError(
                     "SpectralNorm",
-                    "`use_running_average` is None and `update_stats` was not given, so it is open what to store.",
+                    "`use_running_average` is None and `update_stats` was not given; one of them must be set.",
                     "Call `train()` or `eval()` of the model, or pass `update_stats=train`.",
                 )
             update_stats = not self.use_running_average
@@ -112,7 +112,7 @@ class SpectralNorm(Module):
         return self.layer_instance(x)
 
     def _matrices(self) -> Iterator[tuple[tuple[Any, ...], Param[Array]]]:
-        """The parameters to divide, with their paths in the layer."""
+        """Returns the parameters to divide, with their paths in the layer."""
         for path, param in state(self.layer_instance, Param).flat_state():
             if param.ndim < 2 or self.n_steps < 1:
                 continue
@@ -120,18 +120,18 @@ class SpectralNorm(Module):
                 raise LiftArgumentError(
                     f"SpectralNorm, {_text(path)}",
                     f"expected a matrix, given shape {param.shape}.",
-                    "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
+                    "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
                 )
             yield path, param
 
 
 class WeightNorm(Module):
-    """Calls a layer after scaling its parameters to length 1 for each feature, times a scale that is learned.
+    """Calls a layer after scaling its parameters to length 1 for each feature, times a learned scale.
 
-    `scale * w / |w|`, which learns length and direction apart. Source: Salimans & Kingma, "Weight Normalization",
+    `scale * w / |w|`, which learns length and direction separately. Source: Salimans & Kingma, "Weight Normalization",
     https://arxiv.org/abs/1602.07868.
 
-    Variables: those of the layer, which are changed in place; in the dict `scales`, for a parameter `kernel`, a `Param`
+    Variables: those of the layer, which are changed in place. In the dict `scales`, for a parameter `kernel`, a `Param`
     `("kernel",)` with the sizes of `feature_axes`.
 
     Example:
@@ -144,16 +144,17 @@ class WeightNorm(Module):
 
     Args:
         layer_instance: the layer.
-        feature_axes: the axes of a parameter with lengths of their own; None for one length of it all.
+        feature_axes: the axes of a parameter with separate lengths; None for one length of the whole parameter.
         use_scale: whether there are scales.
         scale_init: makes a scale.
-        epsilon: is added to the squared length, so that zeros stay zeros.
+        epsilon: added to the squared length, so that zeros stay zeros.
         dtype: the dtype of scaled parameters; by default, what they and the scale promote to.
         param_dtype: the dtype of the scales.
         variable_filter: which variables of the layer are scaled; see `nnx_like.filterlib`.
-        promote_dtype: brings `(scaled parameter,)` to `dtype`.
-        rngs: where the keys of scales come from. Those of `ones` need none, so nothing is drawn from a stream: a key
-            is folded from its next one.
+        promote_dtype: converts `(scaled parameter,)` to `dtype`.
+        rngs: the source of keys for the scales. It does not advance any stream: the default `ones` need no key, so a
+            key
+            is only folded from the next one.
 
     Raises:
         LiftArgumentError: if `layer_instance` is not a module, or a parameter to scale lacks an axis.
@@ -169,7 +170,7 @@ class WeightNorm(Module):
         epsilon: float = 1e-12,
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
-        variable_filter: Filter = PathContains("kernel"),  # noqa: B008  # it never changes
+        variable_filter: Filter = PathContains("kernel"),  # noqa: B008  # immutable
         promote_dtype: PromoteDtypeFn = promote_dtype,
         rngs: Rngs,
     ) -> None:
@@ -195,7 +196,7 @@ class WeightNorm(Module):
 
         Args:
             x: the inputs of the layer.
-            *args: other arguments of it.
+            *args: other arguments of the layer.
             **kwargs: its keyword arguments.
 
         Raises:
@@ -222,18 +223,18 @@ class WeightNorm(Module):
 
 
 def _key_beside(stream: RngStream, number: int) -> Array:
-    """A key that no draw gives: the stream goes on as before, and what is made next is as without."""
+    """Returns a key that no draw gives, without advancing the stream, so that later draws are unaffected."""
     upcoming = jax.random.fold_in(stream.key[...], stream.count[...])
     return jax.random.fold_in(jax.random.fold_in(upcoming, 0x5CA1E5), number)
 
 
 def _beside(where: str, kept: dict[tuple[Any, ...], Any], path: tuple[Any, ...], *name: str) -> Any:
-    """What is kept for a parameter of the layer."""
+    """Returns the variable that is kept for a parameter of the layer."""
     if (*path, *name) not in kept:
         raise StructureError(
             where,
-            f"the layer has a parameter {_text(path)}, which it had not when this was made around it.",
-            f"Make the {where} once the layer has all of its parameters.",
+            f"the layer has a new parameter {_text(path)}, which it did not have when this wrapper was made.",
+            f"Make the {where} after the layer has all its parameters.",
         )
     return kept[(*path, *name)]
 

@@ -1,4 +1,4 @@
-"""`Dropout`: random while training."""
+"""`Dropout`: zeroes random elements while training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dropout(Module):
     `train()` and `eval()` of the model set `deterministic`. Source: Srivastava et al., "Dropout: A Simple Way to
     Prevent Neural Networks from Overfitting", 2014.
 
-    Shapes: any, unchanged. The layer has a stream of its own, forked from the one that it is given.
+    Shapes: any, unchanged. The layer has its own stream, forked from the one that it is given.
 
     Example:
         >>> import jax.numpy as jnp
@@ -38,15 +38,15 @@ class Dropout(Module):
     Args:
         rate: the probability to drop an element, from 0 to 1.
         broadcast_dims: axes along which all elements are dropped or kept together.
-        deterministic: whether to return the inputs as they are; None if each call gives it.
-        rng_collection: the name of the stream to fork, and of the one that a call's `rngs` are asked for.
-        rngs: the streams, or one, of which a fork becomes the attribute `rngs`; None if each call passes one.
+        deterministic: whether to return the inputs unchanged; None if each call gives it.
+        rng_collection: the name of the stream to fork, and of the stream to use from a call's `rngs`.
+        rngs: the streams, or one stream, to fork into the attribute `rngs`; None if each call passes one.
 
     Attributes:
         rngs: an `RngStream`, or None.
 
     Raises:
-        LiftArgumentError: if `rngs` has another type, or has no such stream.
+        LiftArgumentError: if `rngs` has another type, or lacks the stream.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Dropout(Module):
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
     ) -> Array:
-        """Drops elements, unless it is deterministic.
+        """Drops elements, unless `deterministic` is True.
 
         Args:
             inputs: an array of a floating or complex dtype.
@@ -83,7 +83,7 @@ class Dropout(Module):
             rngs: the streams, the stream or the key to use; used instead of the attribute, if given.
 
         Raises:
-            LiftArgumentError: if `deterministic` or a stream is missing; the rate is not a probability, an
+            LiftArgumentError: if `deterministic` or a stream is missing, the rate is not a probability, an
                 axis does not exist or the inputs are integers.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
@@ -100,7 +100,7 @@ class Dropout(Module):
         return nn.drop(self._drawing(source), inputs, self.rate, self.broadcast_dims, where="Dropout")
 
     def _drawing(self, source: Any) -> Callable[[], jax.Array]:
-        """What draws the key, once it is needed."""
+        """Returns a function that draws the key when it is needed."""
 
         def draw() -> jax.Array:
             if isinstance(source, Rngs):
@@ -121,10 +121,10 @@ class Dropout(Module):
         return draw
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """What `nnx.view` calls.
+        """Changes the mode of the layer; `nnx.view` calls this.
 
         Args:
-            deterministic: whether to return the inputs as they are.
+            deterministic: whether to return the inputs unchanged.
         """
         if deterministic is not None:
             self.deterministic = deterministic

@@ -1,3 +1,3 @@
-"""Objects: attributes by reference, which are pytrees too."""
+"""Objects with attributes by reference, which are also pytrees."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Which keyword arguments a function takes."""
+"""Finds out which keyword arguments a function takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["takes"]
 
 
 def takes(fn: Callable[..., Any], name: str) -> bool:
-    """Whether a function, or the `__call__` of an object, has a parameter of a name.
+    """Returns whether a function, or the `__call__` of an object, has a parameter of a given name.
 
     Args:
         fn: anything that can be called.
@@ -18,6 +18,6 @@ def takes(fn: Callable[..., Any], name: str) -> bool:
     """
     try:
         parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # functions of C may not say what they take
+    except (TypeError, ValueError):  # functions written in C may have no signature
         return False
     return name in parameters

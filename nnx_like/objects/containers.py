@@ -33,14 +33,14 @@ class List(Module, MutableSequence[Item]):
         items: the initial items.
     """
 
-    # The item at index 1 is the attribute "1": a walk over attributes reaches the items with nothing else to know.
+    # The item at index 1 is the attribute "1", so a walk over attributes needs no special case for items.
     _numbered: ClassVar[bool] = True
 
     def __init__(self, items: Iterable[Item] | None = None, /) -> None:
         self._hold([] if items is None else list(items))
 
     def _hold(self, items: list[Any], start: int = 0) -> None:
-        """Makes the items from `start` on be these."""
+        """Replaces the items from `start` on by these."""
         for number in range(start + len(items), len(self)):
             delattr(self, str(number))
         for number, item in enumerate(items, start):
@@ -50,13 +50,13 @@ class List(Module, MutableSequence[Item]):
         number = operator.index(index)
         number = number + len(self) if number < 0 else number
         if not 0 <= number < top:
-            raise IndexError(f"index {index} of a List of {len(self)} items")
+            raise IndexError(f"index {index} is out of range for a List of {len(self)} items")
         return number
 
     def __len__(self) -> int:
         held = vars(self)
         number = len(held)
-        while number and str(number - 1) not in held:  # a subclass may have attributes besides
+        while number and str(number - 1) not in held:  # a subclass may have other attributes
             number -= 1
         return number
 
@@ -85,10 +85,10 @@ class List(Module, MutableSequence[Item]):
         self._hold(items)
 
     def insert(self, index: int, value: Item) -> None:
-        """Puts an item before the one at an index.
+        """Inserts an item before the one at an index.
 
         Args:
-            index: as `list.insert` takes it.
+            index: the index, as in `list.insert`.
             value: the item.
         """
         items = list(self)
@@ -97,7 +97,7 @@ class List(Module, MutableSequence[Item]):
         self._hold(items[first:], first)
 
     def append(self, value: Item) -> None:
-        """Puts an item at the end.
+        """Appends an item.
 
         Args:
             value: the item.
@@ -161,18 +161,18 @@ class Dict(Module, MutableMapping[str, Item]):
         delattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        # Names such as `__captures__` are those of this package, while it observes the object.
+        # Names such as `__captures__` belong to this package, while it observes the object.
         return iter([name for name in vars(self) if not (name.startswith("__") and name.endswith("__"))])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    # Two that hold the same arrays cannot be compared by truth, and a module is known by what it is.
+    # Comparing values that hold arrays has no truth value, so a module is compared by identity.
     __hash__ = object.__hash__
 
 
 class Sequential(Module):
-    """Calls layers in order: each layer gets the result of the one before.
+    """Calls layers in order: each layer gets the result of the previous one.
 
     A tuple is passed as positional arguments, a dict as keyword arguments. The first layer gets the arguments of the
     call.
@@ -188,7 +188,7 @@ class Sequential(Module):
         *fns: the layers, or any other functions.
 
     Attributes:
-        layers: a `List` of them.
+        layers: the layers, in a `List`.
     """
 
     def __init__(self, *fns: Callable[..., Any]) -> None:
@@ -198,7 +198,7 @@ class Sequential(Module):
         """Calls the layers.
 
         Args:
-            *args: those of the first layer.
+            *args: the arguments of the first layer.
             rngs: RNG streams for each layer that takes `rngs`.
             **kwargs: keyword arguments of the first layer.
 

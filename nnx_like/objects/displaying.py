@@ -33,6 +33,6 @@ def display(*args: Any) -> None:
 
 
 def _is_notebook() -> bool:
-    """Whether IPython runs the program: where it does, it is imported."""
+    """Returns whether the program runs under IPython, which then is imported already."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None

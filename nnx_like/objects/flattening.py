@@ -1,4 +1,4 @@
-"""Objects as pytrees of JAX: data in the leaves, sorted by name, and all else in the structure."""
+"""Objects as JAX pytrees: data in the leaves, sorted by name, and everything else in the structure."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 NO_MARKS: Mapping[str, bool] = {}
-"""The marks of an object of which no attribute was marked."""
+"""The marks of an object without marked attributes."""
 
 
 @jax.tree_util.register_static
 class Statics:
-    """Values that are a part of the structure, equal to others where they are by type and value.
+    """Static values in the structure of a pytree, compared by type and value.
 
-    A value without a key, such as an object that could change without notice, is compared by `==`.
+    A value without a key, such as an object that could change unnoticed, is compared by `==`.
 
     Attributes:
-        value: what is held, with copies of what may change in place.
+        value: the values, with copies of their mutable parts.
     """
 
     __slots__ = ("_key", "value")
@@ -60,7 +60,7 @@ class Statics:
 
 
 class _Alike:
-    """The key of a value that has none: equal where the types are, and `==` says so."""
+    """The key of a value that has no other: equal if the types are the same and `==` returns True."""
 
     __slots__ = ("value",)
 
@@ -74,7 +74,7 @@ class _Alike:
             return True
         try:
             return bool(self.value == other.value)
-        except Exception:  # such as that of an array, which has no truth value
+        except Exception:  # such as comparing arrays, which has no truth value
             return False
 
     def __hash__(self) -> int:
@@ -89,13 +89,13 @@ def _key(value: Any) -> Hashable:
 
 
 def own_marks(node: Any) -> Mapping[str, bool]:
-    """The marks of an object, beside those of its class."""
+    """Returns the marks of an object itself, without those of its class."""
     found: Mapping[str, bool] = slot_of(node, "_marks", NO_MARKS)
     return found
 
 
 def slot_of(node: Any, name: str, default: Any) -> Any:
-    """What a slot holds; a `__getattr__` of the user's, which may pass on all that is asked of it, is not asked."""
+    """Reads a slot without calling a `__getattr__` of the user's, which may forward every name."""
     try:
         return object.__getattribute__(node, name)
     except AttributeError:
@@ -103,7 +103,7 @@ def slot_of(node: Any, name: str, default: Any) -> Any:
 
 
 def marks_of(node: Any) -> Mapping[str, bool]:
-    """Whether attributes of an object are static, where a mark says it."""
+    """Returns the marks of an object: for each marked attribute, whether it is static."""
     own = own_marks(node)
     of_class = type(node)._field_marks
     return {**of_class, **own} if own and of_class else own or of_class
@@ -113,7 +113,7 @@ _made = 0
 
 
 def marks_made() -> int:
-    """How often attributes were marked so far, in all objects: who keeps what depends on marks compares it."""
+    """Returns how many marks were set so far, in all objects; caches that depend on marks compare it."""
     return _made
 
 
@@ -125,7 +125,7 @@ def mark(node: Any, marks: Mapping[str, bool]) -> None:
 
 
 def is_marked_static(node: Any, name: str) -> bool:
-    """Whether a mark says that an attribute is static."""
+    """Returns whether an attribute is marked static."""
     own = own_marks(node)
     of_class = type(node)._field_marks
     return bool((own or of_class) and marks_of(node).get(name))
@@ -151,7 +151,7 @@ def _path_key(node: Any, name: str) -> Any:
 
 
 def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
-    """The names of what is data, its values, and all else."""
+    """Returns the names of the data, its values, and everything else."""
     marks = marks_of(node)
     names, veiled, children, rest = [], [], [], []
     for name, value in _sorted(node):
@@ -168,15 +168,15 @@ def _flatten(node: Any) -> tuple[tuple[str, ...], list[Any], Statics]:
 
 
 def _sorted(node: Any) -> list[tuple[str, Any]]:
-    """The attributes by name, those that are numbers by their values."""
-    attributes = sorted(vars(node).items())  # names differ, so values are never compared
+    """Returns the attributes sorted by name; names that are numbers are sorted by value."""
+    attributes = sorted(vars(node).items())  # names are unique, so values are never compared
     if type(node)._numbered:
         attributes.sort(key=lambda item: (0, int(item[0])) if item[0].isdigit() else (1, 0))
     return attributes
 
 
 def _veiled(value: Any) -> tuple[Any, bool]:
-    """A pytree that holds data, with what is static in it taken into its structure; and whether there was any."""
+    """Moves static leaves of a pytree with data into its structure; also returns whether there were any."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_data)
     hidden = [leaf if is_data(leaf) else Statics((leaf,)) for leaf in leaves]
@@ -202,7 +202,7 @@ def _unflatten(cls: type, statics: Statics, children: Iterable[Any]) -> Any:
         attributes[name] = snapshot(value)
     for name, child in zip(names, children, strict=True):
         attributes[name] = _unveiled(child) if name in veiled else child
-        if not is_data(child) and not has_data(child):  # the leaves became something else: they stay leaves
+        if not is_data(child) and not has_data(child):  # the leaves were replaced by other values: they stay leaves
             marks = {**marks, name: False}
     object.__setattr__(made, "_marks", marks)
     return made

@@ -38,16 +38,16 @@ __all__ = [
 Kind = TypeVar("Kind", bound=type)
 
 MARK = "nnx_static"
-"""The name, in the metadata of a dataclass field, of whether the field is static."""
+"""The key in the metadata of a dataclass field for whether the field is static."""
 
 Attribute = TypeVar("Attribute")
 _ANNOTATIONS = {"Data": False, "Static": True}
 
 Data: TypeAlias = Annotated[Attribute, "nnx_like.Data"]
-"""`name: Data[T]` in the body of a class does what `name: T = data()` does."""
+"""`name: Data[T]` in the body of a class is the same as `name: T = data()`."""
 
 Static: TypeAlias = Annotated[Attribute, "nnx_like.Static"]
-"""`name: Static[T]` in the body of a class does what `name: T = static()` does."""
+"""`name: Static[T]` in the body of a class is the same as `name: T = static()`."""
 
 _VALUE = "nnx_value"
 _NONE = object()
@@ -81,7 +81,7 @@ def register_data_type(kind: Kind, /) -> Kind:
 
 
 def is_data(value: Any, /) -> bool:
-    """Whether a value itself is data: a variable, an object, an array, or of a registered type.
+    """Returns whether a value itself is data: a variable, an object, an array, or of a registered type.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,13 +98,13 @@ def is_data(value: Any, /) -> bool:
 
 
 def _is_ref(value: Any) -> bool:
-    """Whether a value is one of JAX's references to an array, which change in place."""
+    """Returns whether a value is a JAX array reference, which changes in place."""
     kind = type(value)
     return kind.__name__ == "Ref" and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def has_data(value: Any, /) -> list[Any]:
-    """All data in a pytree.
+    """Returns all data in a pytree.
 
     Example:
         >>> import nnx_like as nnx
@@ -117,7 +117,7 @@ def has_data(value: Any, /) -> list[Any]:
         value: any pytree.
 
     Returns:
-        The data in it, in the order of its leaves. An attribute is data if there is any.
+        The data in it, in the order of its leaves. An attribute is data if this is not empty.
     """
     kind = type(value)
     if kind in _STATIC_TYPES:
@@ -134,15 +134,15 @@ def has_data(value: Any, /) -> list[Any]:
 def _sorted(names: Mapping[Any, Any]) -> list[Any]:
     try:
         return sorted(names)
-    except TypeError:  # they have no order; JAX takes such a dict for no pytree
+    except TypeError:  # the keys cannot be sorted, so JAX does not flatten the dict either
         return list(names)
 
 
 def data(value: Any = _NONE, /, **options: Any) -> Any:
     """Marks an attribute as data, whatever its value.
 
-    Values that hold arrays, variables or objects are data without a mark. A Python number or a string is static unless
-    it is marked; a marked one is a leaf of the object as a pytree.
+    Values that hold arrays, variables or objects are data without a mark. A Python number or a string is static by
+    default; if you mark it as data, it is a leaf of the object as a pytree.
 
     Example:
         >>> import jax
@@ -198,7 +198,7 @@ def _mark(value: Any, is_static: bool, options: Mapping[str, Any]) -> Any:
 
 
 def annotation_mark(annotation: Any) -> bool | None:
-    """Whether `Static` or `Data` is the annotation of an attribute; None for another one.
+    """Returns True for the annotation `Static`, False for `Data`, and None for any other annotation.
 
     Args:
         annotation: the annotation, or a string with it.
@@ -213,17 +213,17 @@ def annotation_mark(annotation: Any) -> bool | None:
 
 
 def is_marked(value: Any) -> bool:
-    """Whether a value is what `data` or `static` returned."""
+    """Returns whether a value is the result of `data` or `static`."""
     return type(value) is dataclasses.Field and MARK in value.metadata
 
 
 def unmarked(owner: str, name: str, mark: Any) -> tuple[Any, bool]:
-    """Takes off a mark.
+    """Removes a mark from a value.
 
     Args:
         owner: the class of the object, for errors.
         name: the attribute that is assigned.
-        mark: what `data` or `static` returned.
+        mark: the result of `data` or `static`.
 
     Returns:
         The value, and whether it is static.
@@ -247,7 +247,7 @@ def dataclass(cls: Kind, /) -> Kind: ...
 def dataclass(cls: None = None, /, **options: Any) -> Callable[[Kind], Kind]: ...
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
 def dataclass(cls: Any = None, /, **options: Any) -> Any:
-    """Makes a dataclass of an object's class: `data` and `static` mark its fields.
+    """Makes a dataclass from an object's class: `data` and `static` mark its fields.
 
     Example:
         >>> import nnx_like as nnx

@@ -19,7 +19,7 @@ from .traversal import iter_children, iter_graph
 __all__ = ["CAPTURES", "Module", "iter_module_children", "iter_modules"]
 
 CAPTURES = "__captures__"
-"""The attribute that a module has inside `capture`: a variable of each type captured, which holds values by name."""
+"""The attribute of a module inside `capture`: a variable for each captured type, which holds values by name."""
 
 
 def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -92,7 +92,7 @@ class Module(Pytree):
         return True
 
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """Adds a variable with the value zero to a value, so that the gradient of the variable is that of the value.
+        """Adds a zero variable to a value, so that the gradient of the variable is the gradient of the value.
 
         Example:
             >>> import nnx_like as nnx
@@ -109,8 +109,8 @@ class Module(Pytree):
             variable_type: the type of the variable, or its name.
 
         Returns:
-            The value plus that of the variable. Inside a `capture` that neither captures such variables nor was given
-            one, it is the value unchanged.
+            The sum of the value and the variable's value. Inside a `capture` that neither captures such variables nor
+            was given one, the value itself.
 
         Raises:
             StructureError: if the attribute exists and is not such a variable.
@@ -133,8 +133,8 @@ class Module(Pytree):
         if type(held) is not kind:
             raise StructureError(
                 f"{type(self).__name__}.{name}",
-                f"expected it to be of type {kind.__name__}, and it is of type {type(held).__name__}.",
-                "Store under another name.",
+                f"expected a variable of type {kind.__name__}; the attribute is of type {type(held).__name__}.",
+                "Choose another name.",
             )
         return held
 
@@ -187,11 +187,11 @@ class Module(Pytree):
         self.set_attributes(deterministic=True, use_running_average=True, **attributes, raise_if_not_found=False)
 
     def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
-        """`nnx_like.iter_modules` of this module."""
+        """Iterates over this module and all modules in it; see `nnx_like.iter_modules`."""
         return iter_modules(self)
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
-        """`nnx_like.iter_module_children` of this module."""
+        """Iterates over the direct submodules; see `nnx_like.iter_module_children`."""
         return iter_module_children(self)
 
 

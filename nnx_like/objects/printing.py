@@ -1,4 +1,4 @@
-"""How objects are shown: attributes one a line, arrays by type and shape, and the sizes of all variables below."""
+"""How objects are printed: one attribute a line, arrays by type and shape, and the sizes of all variables below."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDENT = "  "
 
 
 def object_text(node: Any) -> str:
-    """An object as text, with what is below it; an object that was shown before, by its class and path alone.
+    """Formats an object with everything below it; an object that was printed before, by its class and path only.
 
     Args:
         node: the object.
@@ -28,7 +28,7 @@ def object_text(node: Any) -> str:
 
 def _object(node: Any, path: str, seen: dict[int, str]) -> str:
     if id(node) in seen:
-        return f"{type(node).__name__}(…)  # {seen[id(node)] or 'the whole'}"
+        return f"{type(node).__name__}(…)  # {seen[id(node)] or 'the whole object'}"
     seen[id(node)] = path
     numbered = type(node)._numbered
     lines = []
@@ -68,7 +68,7 @@ def _variable(value: Variable[Any], path: str, seen: dict[int, str]) -> str:
 
 
 def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
-    """Lines between brackets, each with a comma before its comment."""
+    """Formats lines between brackets, with the comma of each before its comment."""
     inner = [textwrap.indent(_comma(line), _INDENT) for line in lines]
     first = f"{start}  # {comment}" if comment else start
     if not inner:
@@ -77,14 +77,14 @@ def _block(start: str, lines: Iterable[str], end: str, comment: str) -> str:
 
 
 def _comma(text: str) -> str:
-    """A string with a comma at its end, or before the comment in its last line."""
+    """Adds a comma at the end of a string, or before the comment in its last line."""
     *above, last = text.split("\n")
     code, mark, comment = last.partition("  # ") if not above else (last, "", "")
     return "\n".join([*above, f"{code},{mark}{comment}"])
 
 
 def value_text(value: Any) -> str:
-    """A value in one line: arrays by type and shape, classes and functions by name.
+    """Formats a value in one line: arrays by type and shape, classes and functions by name.
 
     Example:
         >>> import jax.numpy as jnp
@@ -111,7 +111,7 @@ def value_text(value: Any) -> str:
 
 
 def kind_name(variable: Variable[Any]) -> str:
-    """The name under which a variable is counted: its kind; keys and counts of RNG streams are one.
+    """Returns the name under which a variable is counted: its kind; keys and counts of RNG streams have one name.
 
     Args:
         variable: the variable.
@@ -120,10 +120,10 @@ def kind_name(variable: Variable[Any]) -> str:
 
 
 def sizes_by_kind(values: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """For each kind of variables, by name, how many elements there are below some values, and how many bytes.
+    """Counts the elements and bytes of the variables below some values, by the name of their kind.
 
     Args:
-        values: objects, or lists, tuples and dicts of objects. What is shared counts once.
+        values: objects, or lists, tuples and dicts of objects. Shared variables count once.
     """
     sizes: dict[str, tuple[int, int]] = {}
     for variable in _variables(values, set()):
@@ -144,19 +144,19 @@ def _variables(values: Iterable[Any], seen: set[int]) -> Iterator[Variable[Any]]
             if id(value) not in seen:
                 seen.add(id(value))
                 yield from _variables(vars(value).values(), seen)
-        elif not is_data(value):  # data that is neither holds no variables
+        elif not is_data(value):  # other data holds no variables
             yield from _variables(has_data(value), seen)
 
 
 def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
-    """Sizes by kind in one line, with the total where there are several.
+    """Formats sizes by kind in one line, with the total if there are several.
 
     Example:
         >>> sizes_text({"BatchStat": (3, 12), "Param": (6, 24)})
         'BatchStat: 3 (12 B), Param: 6 (24 B), Total: 9 (36 B)'
 
     Args:
-        sizes: for each kind the number of elements and of bytes.
+        sizes: for each kind, the number of elements and of bytes.
     """
     told = dict(sizes)
     if len(told) > 1:
@@ -165,12 +165,12 @@ def sizes_text(sizes: Mapping[str, tuple[int, int]]) -> str:
 
 
 def treescope_of(node: Any, path: str | None, subtree_renderer: Any) -> Any:
-    """What `treescope` shows for an object; only treescope calls it.
+    """Returns the view of an object in `treescope`, which calls this.
 
     Args:
         node: the object.
         path: its path, as treescope gives it.
-        subtree_renderer: what shows the attributes.
+        subtree_renderer: renders the attributes.
     """
     attributes = dict(vars(node))
     if type(node)._numbered and all(name.isdigit() for name in attributes):

@@ -33,9 +33,9 @@ __all__ = [
 
 
 class PytreeMeta(abc.ABCMeta):
-    """The class of classes of objects: they may have abstract methods, and a check of what is one is fast."""
+    """The metaclass of objects: it allows abstract methods, and makes `isinstance` fast."""
 
-    # In place of those of `ABCMeta`, which also ask for classes that were registered, and take five times as long.
+    # These replace the methods of `ABCMeta`, which also look for registered classes and take five times as long.
     __instancecheck__ = type.__instancecheck__
     __subclasscheck__ = type.__subclasscheck__
 
@@ -73,15 +73,15 @@ class Pytree(ByReference, metaclass=PytreeMeta):
     _trace: Any
     """The JAX trace in which the object may be changed."""
     _marks: Mapping[str, bool]
-    """Whether attributes are static, where a mark said it."""
+    """For each marked attribute, whether it is static."""
 
     _walks: dict[Any, Any]
-    """What walks that began here found, kept by those who need it again; not set at first."""
+    """The walks that began here, kept for reuse; unset at first."""
 
     _field_marks: ClassVar[Mapping[str, bool]] = {}
-    """What marks in the bodies of the class and its bases say."""
+    """The marks in the bodies of the class and its bases."""
     _numbered: ClassVar[bool] = False
-    """Whether attributes with digits as names are the items of a sequence."""
+    """Whether attributes whose names are digits are the items of a sequence."""
 
     def __init_subclass__(cls, *, pytree: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -130,7 +130,7 @@ class Pytree(ByReference, metaclass=PytreeMeta):
         """Ignores the attribute that `typing` sets for `List[int]()`."""
 
     def __getstate__(self) -> Any:
-        """The state to pickle and copy: the attributes, without the trace."""
+        """Returns the state for pickle and copy: the attributes, without the trace."""
         return dict(vars(self)), dict(flattening.own_marks(self))
 
     def __setstate__(self, state: Any) -> None:
@@ -146,7 +146,7 @@ _with_walks: dict[int, weakref.ref[Pytree]] = {}
 
 
 def walks_of(root: Pytree) -> dict[Any, Any]:
-    """What is kept of walks that began at an object; it lives as long as the object, or until one loses another."""
+    """Returns the cache of walks that began at an object. It lives as long as the object, or until `forget_walks`."""
     walks: dict[Any, Any] | None = flattening.slot_of(root, "_walks", None)
     if walks is None:
         walks = {}
@@ -158,7 +158,7 @@ def walks_of(root: Pytree) -> dict[Any, Any]:
 
 
 def forget_walks() -> None:
-    """Drops all walks that are kept, since an object may have lost one that they would keep alive."""
+    """Drops all kept walks, since a changed object may have lost another one that a walk would keep alive."""
     while _with_walks:
         root = _with_walks.popitem()[1]()
         if root is not None:
@@ -166,19 +166,19 @@ def forget_walks() -> None:
 
 
 def _check_slots(cls: type) -> None:
-    """Checks that a class has no slots of its own, in which attributes would not be found."""
+    """Checks that a class defines no slots, since attributes in slots would not be found."""
     slots = vars(cls).get("__slots__", ())
     names = [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
     if names:
         raise StructureError(
             f"{cls.__name__}.__slots__",
-            f"{', '.join(names)} would be lost: the attributes of an object are what `vars` returns.",
-            "Delete `__slots__`, or `slots=True` of a dataclass.",
+            f"{', '.join(names)} would be lost: only attributes in the `__dict__` of an object are found.",
+            "Delete `__slots__`, or the option `slots=True` of a dataclass.",
         )
 
 
 def _marks_in(cls: type) -> dict[str, bool]:
-    """What marks and annotations in the body of a class say of its attributes: whether they are static."""
+    """Returns whether attributes are static, from marks and annotations in the body of a class."""
     told = {name: annotation_mark(one) for name, one in _annotations(cls).items()}
     fields = {name: value for name, value in vars(cls).items() if type(value) is dataclasses.Field}
     marked = {name: field.metadata[MARK] for name, field in fields.items() if MARK in field.metadata}
@@ -188,7 +188,7 @@ def _marks_in(cls: type) -> dict[str, bool]:
 def _annotations(cls: type) -> Mapping[str, Any]:
     try:
         return inspect.get_annotations(cls)
-    except NameError:  # newer Pythons evaluate them here, and a name in one may be defined later
+    except NameError:  # newer Pythons evaluate annotations here, and one may use a name that is defined later
         return {}
 
 
@@ -200,31 +200,31 @@ Object = Pytree
 
 
 def check_live(node: Pytree, name: str) -> None:
-    """Checks that an object may be changed here.
+    """Checks that an object may be changed in the current trace.
 
     Args:
         node: the object.
-        name: the attribute that is changed, for the error.
+        name: the changed attribute, for the error.
 
     Raises:
-        TraceContextError: inside a transformation to which it was not passed.
+        TraceContextError: inside a transformation to which the object was not passed.
     """
     try:
         trace = node._trace
-    except AttributeError:  # its class has a `__new__` that does not call this one's
+    except AttributeError:  # its class overrides `__new__` without calling this one
         object.__setattr__(node, "_trace", trace_state())
         return
     if trace != trace_state():
         raise TraceContextError(
             f"{type(node).__name__}.{name}",
-            f"the {type(node).__name__} was made outside of the transformation that is running, and is changed in it.",
+            f"the {type(node).__name__} was created outside the running transformation, and is changed inside it.",
             "Pass the object as an argument of the transformation instead of using it by closure.",
         )
 
 
 def attributes_of(node: Pytree) -> list[tuple[Any, Any]]:
-    """The attributes of an object as states name them: sorted, items of a sequence by their numbers."""
-    attributes = sorted(vars(node).items())  # names differ, so values are never compared
+    """Returns the attributes of an object as in a state: sorted, with numbers as keys for items of a sequence."""
+    attributes = sorted(vars(node).items())  # names are unique, so values are never compared
     if not type(node)._numbered:
         return attributes
     items = sorted((int(name), value) for name, value in attributes if name.isdigit())
@@ -244,7 +244,7 @@ def check_pytree(pytree: Any, /) -> None:
         pytree: an object, or a pytree of objects.
 
     Raises:
-        StructureError: if one does.
+        StructureError: if a static attribute holds data.
     """
     for node in jax.tree.leaves(pytree, is_leaf=lambda one: isinstance(one, Pytree)):
         if isinstance(node, Pytree):
@@ -255,7 +255,7 @@ def check_pytree(pytree: Any, /) -> None:
 
 
 def renewed(node: Pytree) -> Any:
-    """A new object of the same class, with the same marks and without attributes. `__init__` is not called.
+    """Returns a new object of the same class and marks, without attributes. `__init__` is not called.
 
     Args:
         node: the object.
@@ -270,6 +270,6 @@ def _static_data(node: Pytree, name: str, value: Any) -> StructureError:
     kinds = sorted({type(one).__name__ for one in has_data(value)})
     return StructureError(
         f"{type(node).__name__}.{name}",
-        f"it is marked static, and was assigned a value that holds data ({', '.join(kinds)}).",
-        "Remove the mark: a value that holds data is data without one.",
+        f"it is marked static, but the assigned value holds data ({', '.join(kinds)}).",
+        "Remove the mark: a value that holds data cannot be static.",
     )

@@ -1,6 +1,6 @@
-"""Ways through a graph of objects: all that is below one, its modules, its children, what is met twice.
+"""Traversals of a graph of objects: everything below a value, its modules, its children, and duplicates.
 
-Each object, variable, list, tuple and dict is met once; a part comes before what holds it, sorted by name.
+Each object, variable, list, tuple and dict is visited once; parts come before their container, sorted by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Path = tuple[Any, ...]
 
 
 def children_of(node: Any) -> list[tuple[Any, Any]] | None:
-    """What is right below a value, with its names or numbers; None where the value is a leaf.
+    """Returns the direct children of a value, with their names or numbers; None if the value is a leaf.
 
     Args:
         node: an object, a list, a tuple, a dict, any other pytree, or a leaf.
@@ -38,7 +38,7 @@ def children_of(node: Any) -> list[tuple[Any, Any]] | None:
         return None
     try:
         pairs = jax.tree.leaves_with_path(node, is_leaf=_is_not(node))
-    except (TypeError, ValueError):  # a dict whose keys have no order, which JAX does not look into
+    except (TypeError, ValueError):  # a dict whose keys cannot be sorted, which JAX does not flatten
         return None
     is_leaf = len(pairs) == 1 and pairs[0][1] is node
     return None if is_leaf else [(_name(path[0]), child) for path, child in pairs]
@@ -49,7 +49,7 @@ def _is_not(node: Any) -> Callable[[Any], bool]:
 
 
 def _name(step: Any) -> Any:
-    """The name or number of a step of a JAX path."""
+    """Returns the name or number of a step of a JAX path."""
     for kind in ("key", "idx", "name"):
         if hasattr(step, kind):
             return getattr(step, kind)
@@ -149,7 +149,7 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
         return new
     empty = renewed(node) if isinstance(node, Pytree) else None
     if empty is not None:
-        made[id(node)] = empty  # at once, for one that is below itself
+        made[id(node)] = empty  # before its children, since the object may contain itself
     parts = [(name, _mapped(f, (*path, name), child, made)) for name, child in children]
     if empty is not None:
         vars(empty).update({str(name): part for name, part in parts})
@@ -161,7 +161,7 @@ def _mapped(f: Callable[[Path, Any], Any], path: Path, node: Any, made: dict[int
 
 
 def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
-    """The paths of objects, variables and arrays that can be reached in more than one way.
+    """Finds the objects, variables and arrays that can be reached by more than one path.
 
     Example:
         >>> import nnx_like as nnx
@@ -185,7 +185,7 @@ def find_duplicates(node: Any, /, *, only: Any = ...) -> list[list[Path]]:
 
 
 def _places(path: Path, node: Any, found: dict[int, list[Path]], first: dict[int, Any], open_: dict[int, Any]) -> None:
-    """Notes the path of each object, variable and array; what is below an object is looked at once."""
+    """Records the path of each object, variable and array; looks below an object only once."""
     if not is_data(node):
         if id(node) not in open_:
             for name, child in children_of(node) or ():

@@ -1,4 +1,4 @@
-"""Views: new objects with other static attributes, over the same variables."""
+"""Views: copies with other static attributes that share the variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Node = TypeVar("Node")
 
 
 def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **attributes: Any) -> Node:
-    """A copy with other attributes, which shares variables and arrays: `Module.set_attributes` on a copy.
+    """Copies objects and sets attributes of the copy, which shares variables and arrays; see `Module.set_attributes`.
 
     Example:
         >>> import nnx_like as nnx
@@ -59,10 +59,10 @@ def with_attributes(node: Node, /, *, only: Any = ..., raise_if_not_found: bool 
 
 
 def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **kwargs: Any) -> Node:
-    """A copy in another mode, which shares the variables: `view` calls `set_view` on each module of the copy.
+    """Copies objects in another mode; the copy shares the variables. Calls `set_view` on each of its modules.
 
-    To support this in a module of your own, define a method `set_view`. It gets those keyword arguments for which it
-    has parameters. Give each parameter the default None, which means no change.
+    To support this in a module of your own, define a method `set_view`. It gets the keyword arguments that match its
+    parameters. Give each parameter the default None, which means no change.
 
     Example:
         >>> import nnx_like as nnx
@@ -80,7 +80,7 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
         node: an object, or lists, tuples and dicts of objects.
         only: a filter for the modules that change.
         raise_if_not_found: whether it is an error if no module takes one of the arguments.
-        **kwargs: what is passed to each `set_view`.
+        **kwargs: the arguments of `set_view`.
 
     Returns:
         New objects, which share the variables of the old ones.
@@ -100,14 +100,14 @@ def view(node: Node, /, *, only: Any = ..., raise_if_not_found: bool = True, **k
     if raise_if_not_found and not used.issuperset(kwargs):
         raise StructureError(
             "view",
-            f"no `set_view` of a module that the filter matches takes {sorted(set(kwargs) - used)}.",
-            "See `view_info` for what they take, or pass `raise_if_not_found=False`.",
+            f"no `set_view` of a matching module takes {sorted(set(kwargs) - used)}.",
+            "See `view_info` for the arguments that they take, or pass `raise_if_not_found=False`.",
         )
     return made
 
 
 def _changed(node: Any, only: Any, change: Callable[[Any], None]) -> Any:
-    """New objects, of which a filter says which are changed."""
+    """Returns new objects, and changes those that a filter matches."""
     matches = to_predicate(only)
 
     def renew(path: tuple[Any, ...], part: Any) -> Any:
@@ -119,7 +119,7 @@ def _changed(node: Any, only: Any, change: Callable[[Any], None]) -> Any:
 
 
 def _given(fn: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments that a function has parameters for."""
+    """Returns the keyword arguments that match parameters of a function."""
     parameters = inspect.signature(fn).parameters
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return kwargs
@@ -127,7 +127,7 @@ def _given(fn: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def view_info(node: Any, /, *, only: Any = ...) -> str:
-    """The arguments of `view` that the modules of a model support.
+    """Describes the arguments of `view` that the modules of a model support.
 
     Example:
         >>> import nnx_like as nnx
@@ -175,7 +175,7 @@ def _is_text(parameter: inspect.Parameter) -> bool:
 
 
 def _described(doc: str) -> dict[str, list[str]]:
-    """What the section "Args:" of a docstring says of each parameter, by lines."""
+    """Returns the lines for each parameter in the section "Args:" of a docstring."""
     _, _, section = doc.partition("Args:\n")
     section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
     found: dict[str, list[str]] = {}

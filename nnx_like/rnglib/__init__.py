@@ -1,4 +1,4 @@
-"""RNG streams: keys by name, drawn in order, split for transformations and put back."""
+"""RNG streams: named streams of keys, which can be split for a transformation and restored."""
 
 from __future__ import annotations
 

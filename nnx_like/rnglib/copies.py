@@ -1,4 +1,4 @@
-"""`with_rngs`: the same graph, with other streams in place of some of its streams."""
+"""`with_rngs`: copies a graph and replaces some of its streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["with_rngs"]
 
 _Change = Callable[[RngStream], RngStream]
 _Rule = tuple[str, Any, Predicate, _Change]
-"""The argument that a rule was given in, its filter, as it was given and as a predicate, and what it does."""
+"""A rule: the argument that it comes from, its filter as given and as a predicate, and its action."""
 
 
 def with_rngs(
@@ -46,10 +46,10 @@ def with_rngs(
 
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
-        split: the shape of the keys that streams are split into, or a mapping from filters to shapes, of which the
+        split: the shape of the keys that streams are split into; or a mapping from filters to shapes, in which the
             first filter that matches a stream applies. A filter gets the path of a stream and the stream.
         fork: a filter, or a sequence of filters, for the streams that are forked.
-        broadcast: as `split`, for the streams that hold one new key several times.
+        broadcast: like `split`, for the streams that repeat one new key.
         only: a filter for the streams to change.
 
     Returns:
@@ -57,8 +57,8 @@ def with_rngs(
         decorated function, which is called with graphs like its arguments.
 
     Raises:
-        LiftArgumentError: if two arguments have filters that match a stream (`...` and a shape for all leave
-            precedence to `split`, then `broadcast`), or a stream is split already.
+        LiftArgumentError: if the filters of two arguments match a stream (`...`, or one shape for all streams, has the
+            lowest precedence: first `split`, then `broadcast`), or a stream is split already.
         TraceContextError: if a stream belongs to another trace.
     """
     rules = [
@@ -99,7 +99,7 @@ def _filters(fork: Any) -> list[Any]:
 
 def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
     changes: dict[int, _Change] = {}
-    for path, stream in streams_of(node):  # all is checked before the first key is drawn
+    for path, stream in streams_of(node):  # check everything before drawing the first key
         rule = _rule(path, stream, rules) if only(path, stream) else None
         if rule is not None:
             check_whole(path, stream)
@@ -109,7 +109,7 @@ def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
     def change(path: tuple[Any, ...], value: Any) -> Any:
         if not isinstance(value, RngStream) or id(value.key) not in changes:
             return value
-        which = id(value.key)  # by the variable, since several streams may share it
+        which = id(value.key)  # the identity of the variable, since several streams may share it
         if which not in made:
             made[which] = changes[which](value)
         return made[which]
@@ -118,7 +118,7 @@ def _changed(node: Any, rules: list[_Rule], only: Predicate) -> Any:
 
 
 def _rule(path: tuple[Any, ...], stream: RngStream, rules: list[_Rule]) -> _Rule | None:
-    """The rule for a stream, or None."""
+    """Returns the rule for a stream, or None."""
     matching: dict[str, _Rule] = {}
     for rule in rules:
         if rule[0] not in matching and rule[2](path, stream):

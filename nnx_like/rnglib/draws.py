@@ -1,4 +1,4 @@
-"""`Draws`: the functions of `jax.random` and the initializers of JAX, as methods that draw the key themselves."""
+"""`Draws`: the functions of `jax.random` and JAX's initializers, as methods that draw the key."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Sampler = Callable[..., jax.Array]
 """A function of `jax.random` without its first argument, the key."""
 
 KeylessInitializer = Callable[..., jax.Array]
-"""An initializer without its first argument: `init(shape, dtype)`. Each call draws a key."""
+"""An initializer without its first argument, `init(shape, dtype)`. Each call draws a key."""
 
 
 class Draws:
-    """The methods of `jax.random` and of the initializers, on a callable that returns a new key.
+    """The methods for `jax.random` and the initializers, on a callable that returns a new key.
 
-    A method named like a function of `jax.random` takes its arguments without the key. A method named like an
-    initializer takes the arguments of that in `jax.nn.initializers`, and returns a function of shape and dtype.
-    `orthogonal`, `normal`, `uniform` and `truncated_normal` are those of `jax.random`.
+    A method named like a function of `jax.random` takes the same arguments without the key. A method named like an
+    initializer takes the arguments of the function in `jax.nn.initializers`, and returns a function of shape and dtype.
+    `orthogonal`, `normal`, `uniform` and `truncated_normal` are the functions of `jax.random`.
 
     Example:
         >>> import jax
@@ -91,12 +91,12 @@ class Draws:
     xavier_uniform: Callable[..., KeylessInitializer]
 
     def __call__(self) -> jax.Array:
-        """A new key."""
+        """Returns a new key."""
         raise NotImplementedError
 
 
 def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `jax.random` as a method."""
+    """Turns a function of `jax.random` into a method."""
 
     @functools.wraps(sample)
     def method(self: Draws, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ def _sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _initializing(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes initializers as a method that makes such as need no key."""
+    """Turns an initializer factory into a method; the initializers that it returns need no key."""
 
     @functools.wraps(make)
     def method(self: Draws, *args: Any, **kwargs: Any) -> KeylessInitializer:
@@ -117,7 +117,7 @@ def _initializing(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _described(method: Any, wrapped: Callable[..., Any], skipped: str | None) -> Callable[..., Any]:
-    """Gives a method the signature and the text of the function behind it, without the argument that it draws."""
+    """Sets the signature and docstring of a method from the function behind it, without the argument that it draws."""
     signature = inspect.signature(wrapped)
     of_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     kept = [one for name, one in signature.parameters.items() if name != skipped]
@@ -125,7 +125,7 @@ def _described(method: Any, wrapped: Callable[..., Any], skipped: str | None) ->
     text = inspect.getdoc(wrapped) or ""
     method.__doc__ = "\n".join(line for line in text.splitlines() if not line.startswith("  key:"))
     method.__module__, method.__qualname__ = __name__, f"{Draws.__name__}.{wrapped.__name__}"
-    del method.__wrapped__  # which `inspect` would ask for the signature
+    del method.__wrapped__  # otherwise `inspect` would read the signature of the original
     return method
 
 
@@ -133,7 +133,7 @@ def _fill() -> None:
     for name, kind in Draws.__annotations__.items():
         made = _sampling if kind == "Sampler" else _initializing
         module = jax.random if kind == "Sampler" else jax.nn.initializers
-        if hasattr(module, name):  # releases of JAX differ in a few
+        if hasattr(module, name):  # not all releases of JAX have every function
             setattr(Draws, name, made(getattr(module, name)))
 
 

@@ -1,4 +1,4 @@
-"""`reseed`: new seeds for the streams of a graph, by their names."""
+"""`reseed`: gives the streams of a graph new seeds, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .streams import RngStream, RngValue
 __all__ = ["ReseedPolicy", "reseed"]
 
 ReseedPolicy = Callable[[tuple[Any, ...], jax.Array, tuple[int, ...]], jax.Array]
-"""What makes the new keys of a stream: `policy(path, key, shape)`, with one key and the shape that the stream has."""
+"""A function that makes the new keys of a stream: `policy(path, key, shape)`, with one key and the stream's shape."""
 
 
 def reseed(
@@ -28,7 +28,7 @@ def reseed(
 ) -> None:
     """Gives the streams of a graph new seeds, in place, and sets their counts to zero.
 
-    Each stream gets a key that is drawn from the seed of its name, so that several streams of one name differ; the
+    Each stream gets a key that is drawn from the seed of its name, so several streams with one name differ. The
     same seeds give the same keys again. If one stream cannot be reseeded, none is.
 
     Example:
@@ -89,5 +89,5 @@ def _check_scalar(path: tuple[Any, ...], stream: RngStream) -> None:
         raise LiftArgumentError(
             f"reseed of the stream at {path_text(path)}",
             f"the stream has a non-scalar key, of shape {shape}.",
-            'Write `policy="match_shape"` where its keys are all different, or give a function as the policy.',
+            'Write `policy="match_shape"` if its keys should all differ, or give a function as the policy.',
         )

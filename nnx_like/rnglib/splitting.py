@@ -1,4 +1,4 @@
-"""`split_rngs` and `fork_rngs`: streams in a graph get other keys for a while, and are put back after it."""
+"""`split_rngs` and `fork_rngs`: give the streams of a graph other keys for a while, and restore them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 StreamBackup = tuple[RngStream, jax.Array, jax.Array]
-"""A stream, and the key and the count that it had."""
+"""A stream, and its key and count before the change."""
 
 
 class _NotGiven:
-    """What was not given, where None is a value."""
+    """The type of the default for an argument that may be None."""
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -54,7 +54,7 @@ class SplitBackups(Iterable[StreamBackup]):
     """Restores streams: pass it to `restore_rngs`, or use it as a context manager.
 
     Attributes:
-        backups: for each stream that was changed, what it had.
+        backups: for each changed stream, its key and count.
     """
 
     backups: list[StreamBackup]
@@ -74,8 +74,8 @@ def split_rngs(
 ) -> SplitBackups | Callable[..., Any]:
     """Splits the streams of a graph into several keys each, in place, until they are restored.
 
-    Each stream draws one key and splits it; its counts start at zero. Restored, a stream has the key that it had, and
-    the count after that draw, so that no key is drawn twice. If one stream cannot be split, none is.
+    Each stream draws one key and splits it; its counts start at zero. A restored stream has its old key, and the
+    count after that draw, so that no key is drawn twice. If one stream cannot be split, none is.
 
     Example:
         >>> import nnx_like as nnx
@@ -93,7 +93,7 @@ def split_rngs(
 
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
-        splits: the number of keys, or the shape of them.
+        splits: the number of keys, or their shape.
         only: a filter for the streams. It must match both the key and the count of a stream.
         squeeze: whether to remove the new axis; only for `splits=1`.
 
@@ -126,8 +126,8 @@ def fork_rngs(
 ) -> SplitBackups | Callable[..., Any]:
     """Gives the streams of a graph new keys, in place, until they are restored.
 
-    Each stream draws the key that seeds it anew; its count starts at zero. Restored, a stream has the key that it had,
-    and the count after that draw, so that no key is drawn twice. If one stream cannot be forked, none is.
+    Each stream draws the key that seeds it anew; its count starts at zero. A restored stream has its old key, and
+    the count after that draw, so that no key is drawn twice. If one stream cannot be forked, none is.
 
     Example:
         >>> import nnx_like as nnx
@@ -139,9 +139,9 @@ def fork_rngs(
 
     Args:
         node: an object, or a pytree of objects; if it is not given, the result is a decorator.
-        split: the number of keys that the streams hold until then, or the shape of the keys; or a mapping from filters
-            to those, of which the first filter that matches the key and the count of a stream applies. With None a
-            stream is forked and not split; streams that no filter matches stay as they are.
+        split: the number of keys that the streams hold until then, or their shape; or a mapping from filters to these,
+            in which the first filter that matches the key and the count of a stream applies. A stream with None is
+            forked but not split. Streams that no filter matches are not changed.
 
     Returns:
         A context manager that restores the streams; you can also pass it to `restore_rngs`. Without `node`, or with a
@@ -162,7 +162,7 @@ def fork_rngs(
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """Restores streams to what they were before `split_rngs` or `fork_rngs`.
 
-    A stream that is restored already keeps its count, so restoring twice does no harm.
+    A stream that is already restored keeps its count, so restoring twice does no harm.
 
     Example:
         >>> import nnx_like as nnx
@@ -188,14 +188,14 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
 
 
 def decorates(node: Any, change: Callable[[Any], SplitBackups]) -> Any:
-    """Changes the streams of a node; or, if that is a function or not given, those in the arguments of a function."""
+    """Changes the streams of a node; for a function, or without a node, decorates to change those in the arguments."""
     if node is NOT_GIVEN:
         return functools.partial(_decorated, change=change)
     return _decorated(node, change) if is_function(node) else change(node)
 
 
 def is_function(node: Any) -> bool:
-    """Whether something is a function to decorate, and not an object that may be called."""
+    """Returns whether a value is a function to decorate, and not an object that can be called."""
     return callable(node) and not isinstance(node, Pytree | Variable)
 
 
@@ -213,7 +213,7 @@ def _change(
     rules: list[tuple[Predicate, Any]],
     new_key: Callable[[RngStream, Any], jax.Array],
 ) -> SplitBackups:
-    """Gives new keys to the streams that a rule matches: all of them, or where one cannot be changed, none."""
+    """Gives new keys to the streams that a rule matches: to all of them, or to none if one cannot be changed."""
     chosen: list[tuple[RngStream, Any]] = []
     for path, stream in streams_of(node):
         rule = next((rule for rule in rules if _matches(rule[0], path, stream)), None)
@@ -237,7 +237,7 @@ def _matches(predicate: Predicate, path: tuple[Any, ...], stream: RngStream) -> 
 
 
 def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
-    """The streams in a graph with their paths, each once, also where two objects share its variables."""
+    """Returns the streams in a graph with their paths. Streams that share their variables count as one."""
     seen = set()
     for path, value in iter_graph(node):
         if isinstance(value, RngStream) and id(value.key) not in seen:
@@ -246,13 +246,13 @@ def streams_of(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
 
 
 def set_keys(stream: RngStream, keys: jax.Array) -> None:
-    """Gives a stream other keys, from which none is drawn yet."""
+    """Gives a stream other keys, and sets its count to zero."""
     stream.key.set_value(keys)
     stream.count.set_value(jnp.zeros(keys.shape, jnp.uint32))
 
 
 def check_changeable(stream: RngStream) -> None:
-    """Checks that a stream belongs to the trace that is running.
+    """Checks that a stream belongs to the current trace.
 
     Raises:
         TraceContextError: if it does not.
@@ -262,7 +262,7 @@ def check_changeable(stream: RngStream) -> None:
 
 
 def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
-    """Checks that a key can be drawn from a stream here.
+    """Checks that a key can be drawn from a stream in the current trace.
 
     Raises:
         LiftArgumentError: if it holds several keys.
@@ -273,13 +273,13 @@ def check_whole(path: tuple[Any, ...], stream: RngStream) -> None:
     if shape:
         raise LiftArgumentError(
             f"the stream at {path_text(path)}",
-            f"it holds keys of shape {shape}; only a stream of one key can be split, forked or broadcast.",
-            'Leave it out by a filter such as `only=nnx.Not("' + stream.tag + '")`, or split it once, into all axes.',
+            f"it holds keys of shape {shape}; only a stream with a single key can be split, forked or broadcast.",
+            'Leave it out with a filter, such as `only=nnx.Not("' + stream.tag + '")`, or split it once for all axes.',
         )
 
 
 def check_shape(where: str, given: Any) -> tuple[int, ...]:
-    """Checks that something is a number of keys, or one for each axis; returns the shape.
+    """Checks that a value is a number of keys, or one for each axis; returns the shape.
 
     Raises:
         LiftArgumentError: if it is not.

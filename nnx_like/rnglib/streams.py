@@ -1,4 +1,4 @@
-"""`RngStream` and `Rngs`: named streams of keys, each a key and a count of those drawn from it."""
+"""`RngStream` and `Rngs`: named streams of keys. A stream is a key and a count of the keys drawn from it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RngValue = int | jax.Array
 """A seed: an int, a key of `jax.random.key`, or the raw `uint32` data of one."""
 
 Shape = int | tuple[int, ...]
-"""How many keys: an int, or one for each axis."""
+"""The number of keys: an int, or one for each axis."""
 
 
 class RngStream(Draws, Pytree):
-    """A stream of keys: `key` folded with `count`, which each draw raises by one.
+    """A stream of keys. Each draw folds `count` into `key`, and raises `count` by one.
 
-    Both are variables, so a stream crosses transformations as any object does. Both have the `tag` of the stream in
-    their metadata, and a string used as a filter chooses by it.
+    Both are variables, so a stream crosses transformations like any object. Both have the `tag` of the stream in
+    their metadata, so a string selects them as a filter.
 
     Example:
         >>> import jax
@@ -41,7 +41,7 @@ class RngStream(Draws, Pytree):
         1
 
     Args:
-        key: a seed, a key, or an array of keys of any shape; to draw from several keys, map over their axes.
+        key: a seed, a key, or an array of keys of any shape. To draw from an array of keys, map over its axes.
         tag: the name of the stream.
 
     Attributes:
@@ -76,7 +76,7 @@ class RngStream(Draws, Pytree):
         return _draw(self)
 
     def fork(self, *, split: Shape | None = None) -> RngStream:
-        """A new stream, seeded with a key drawn from this one.
+        """Returns a new stream, seeded with a key drawn from this one.
 
         Args:
             split: the number of keys of the new stream; an older form of `split(k)`.
@@ -87,7 +87,7 @@ class RngStream(Draws, Pytree):
         return RngStream(drawn_key(self, split), tag=self.tag)
 
     def split(self, k: Shape) -> RngStream:
-        """A new stream of several keys, split from one drawn here.
+        """Returns a new stream of several keys, split from one key drawn here.
 
         Args:
             k: the shape of the keys.
@@ -98,7 +98,7 @@ class RngStream(Draws, Pytree):
         return self.fork(split=k)
 
     def broadcast(self, k: Shape) -> RngStream:
-        """A new stream that repeats one key, drawn here: all elements draw the same keys.
+        """Returns a new stream that repeats one key, drawn here: all elements draw the same keys.
 
         Args:
             k: the shape of the keys.
@@ -110,11 +110,11 @@ class RngStream(Draws, Pytree):
 
 
 class Rngs(Draws, Pytree):
-    """Streams of keys by name, with a `default` for names that have none.
+    """Streams of keys by name, with a `default` for names without a stream.
 
     Each stream is an attribute and an item. Calling the object, or a method of `jax.random` on it, draws from
-    `default`. A stream of another `Rngs` that is given under its own name is shared, count and all, and no key is
-    drawn from it twice; under another name it is copied, like a seed that is given twice.
+    `default`. If a stream of another `Rngs` is given under its own name, it is shared, including its count, and no key
+    is drawn twice. Under another name it is copied, as if the same seed were given twice.
 
     Example:
         >>> import nnx_like as nnx
@@ -125,7 +125,7 @@ class Rngs(Draws, Pytree):
         (['params', 'default'], 2)
 
     Args:
-        default: a seed or a key for the stream `default`; or a mapping from names to those, or to streams.
+        default: a seed or a key for the stream `default`; or a mapping from names to seeds, keys or streams.
         **rngs: a seed, a key or a stream for each name.
 
     Raises:
@@ -152,7 +152,7 @@ class Rngs(Draws, Pytree):
         return self._get_stream("default")()
 
     def __getattr__(self, name: str) -> RngStream:
-        # Tools ask objects for names with underscores; a stream would be called by them, and a key lost.
+        # Tools ask objects for names with underscores; returning a stream would let them call it and draw a key.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         return self._get_stream(name)
@@ -166,7 +166,7 @@ class Rngs(Draws, Pytree):
         if found is None:
             raise UnknownStreamError(
                 f"the stream {name!r} of Rngs",
-                f"there is no stream of that name, and no stream 'default'; the streams are {_listed(streams)}.",
+                f"there is no stream of that name, and no stream 'default'; available streams: {_listed(streams)}.",
                 f"Add it, as in `Rngs({name}=0)`, or add a default, as in `Rngs(0)`.",
             )
         return found
@@ -181,7 +181,7 @@ class Rngs(Draws, Pytree):
         return isinstance(name, str) and isinstance(vars(self).get(name), RngStream)
 
     def items(self) -> Iterator[tuple[str, RngStream]]:
-        """The streams by name.
+        """Returns the streams by name.
 
         Yields:
             Pairs of a name and its `RngStream`, in the order in which they were set.
@@ -191,7 +191,7 @@ class Rngs(Draws, Pytree):
                 yield name, stream
 
     def fork(self, /, *, split: Mapping[Filter, Shape | None] | Shape | None = None) -> Rngs:
-        """New streams, each seeded with a key drawn from the stream of its name.
+        """Returns new streams, each seeded with a key drawn from the stream of its name.
 
         Example:
             >>> import nnx_like as nnx
@@ -200,8 +200,8 @@ class Rngs(Draws, Pytree):
             Array(True, dtype=bool)
 
         Args:
-            split: how many keys the new streams hold, as `Rngs.split` takes it; streams that no filter matches are
-                forked. An older form of `split(k)`.
+            split: the number of keys of the new streams, in the form that `Rngs.split` takes; streams that no filter
+                matches are forked. An older form of `split(k)`.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -210,7 +210,7 @@ class Rngs(Draws, Pytree):
         return Rngs({name: stream.fork(split=_chosen(rules, stream)) for name, stream in self.items()})
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
-        """New streams of several keys, split from a key drawn from the stream of its name.
+        """Returns new streams of several keys, each split from a key drawn from the stream of its name.
 
         Example:
             >>> import nnx_like as nnx
@@ -220,8 +220,8 @@ class Rngs(Draws, Pytree):
             ((5,), (), (2, 5))
 
         Args:
-            k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
-                stream applies. Streams with None, or that none matches, are shared with this object.
+            k: the shape of the keys; or a mapping from filters to shapes, in which the first filter that matches a
+                stream applies. Streams with None, and those that no filter matches, are shared with this object.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -229,7 +229,7 @@ class Rngs(Draws, Pytree):
         return self._each(k, RngStream.split)
 
     def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
-        """New streams that repeat one key, drawn from the stream of that name: all elements draw the same keys.
+        """Returns new streams that repeat one key, drawn from the stream of that name: all elements draw the same keys.
 
         Example:
             >>> import nnx_like as nnx
@@ -238,8 +238,8 @@ class Rngs(Draws, Pytree):
             ((5,), True)
 
         Args:
-            k: the shape of the keys; or a mapping from filters to shapes, of which the first filter that matches a
-                stream applies. Streams with None, or that none matches, are shared with this object.
+            k: the shape of the keys; or a mapping from filters to shapes, in which the first filter that matches a
+                stream applies. Streams with None, and those that no filter matches, are shared with this object.
 
         Returns:
             Streams with the same names and counts of zero.
@@ -258,39 +258,39 @@ def _draw(stream: RngStream) -> jax.Array:
     if key.shape:
         raise LiftArgumentError(
             f"the stream {stream.tag!r}",
-            f"a key was drawn from {key.shape} keys; a draw takes one.",
-            "Draw inside a transformation that takes these axes away, such as `nnx.vmap` with the stream on axis 0.",
+            f"a key was drawn from a stream that holds keys of shape {key.shape}; a draw needs a single key.",
+            "Draw inside a transformation that maps over these axes, such as `nnx.vmap` with the stream on axis 0.",
         )
     drawn = count.get_value()
-    count.set_value(drawn + 1)  # first, since it raises where the stream belongs to another trace
+    count.set_value(drawn + 1)  # first, since it raises an error if the stream belongs to another trace
     return jax.random.fold_in(key, drawn)
 
 
 def drawn_key(stream: RngStream, split: Shape | None = None) -> jax.Array:
-    """Draws a key from a stream, and splits it into a shape, where that is not None."""
+    """Draws a key from a stream; splits it into a shape, unless that is None."""
     key = stream()
     return key if split is None else jax.random.split(key, shape_of(split))
 
 
 def _same_stream(stream: RngStream) -> RngStream:
-    """Another stream with the same variables: what is drawn from one is counted for both."""
+    """Returns another stream with the same variables: draws from either one count for both."""
     made = RngStream.__new__(RngStream)
     made.tag, made.key, made.count = stream.tag, stream.key, stream.count
     return made
 
 
 def shape_of(k: Shape) -> tuple[int, ...]:
-    """A number of keys, or one for each axis, as a shape."""
+    """Returns a number of keys, or one for each axis, as a shape."""
     return tuple(k) if isinstance(k, (tuple, list)) else (k,)
 
 
 def rules_of(k: Mapping[Filter, Shape | None] | Shape | None) -> list[tuple[Predicate, Shape | None]]:
-    """A mapping from filters to shapes, or one shape for all, as predicates and shapes."""
+    """Converts a mapping from filters to shapes, or one shape for all, to predicates and shapes."""
     return [(to_predicate(one), shape) for one, shape in (k if isinstance(k, Mapping) else {...: k}).items()]
 
 
 def _chosen(rules: list[tuple[Predicate, Shape | None]], stream: RngStream) -> Shape | None:
-    """The shape that the first rule which matches a stream of an `Rngs` has; its path is empty there."""
+    """Returns the shape of the first rule that matches a stream of an `Rngs`; filters see an empty path."""
     return next((shape for matches, shape in rules if matches((), stream)), None)
 
 
@@ -305,7 +305,7 @@ def _stream(value: Any, name: str) -> RngStream:
 
 
 def _keys(value: Any, tag: str) -> jax.Array:
-    """The keys that a seed gives."""
+    """Returns the keys that a seed gives."""
     if isinstance(value, int):
         return jax.random.key(value)
     if isinstance(value, jax.Array):

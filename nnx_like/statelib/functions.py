@@ -1,4 +1,4 @@
-"""Functions over states; each takes plain nested dicts and flat states as well."""
+"""Functions over states; each also accepts plain nested dicts and flat states."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 States = State | FlatState | Mapping[Any, Any]
-"""What the functions take for a state."""
+"""The type of arguments that are states."""
 
 
 def _state(state: Any) -> State:
-    """Whatever has the methods of a state, else a state of the same leaves."""
+    """Returns the value itself if it has the methods of a state, else a state of the same leaves."""
     if isinstance(state, FlatState):
         return state.to_nested_state()
     if not isinstance(state, Mapping) and not hasattr(state, "flat_state"):
         raise LiftArgumentError(
-            "a state", f"expected a `State`, given {shown(state)}.", "Take one: `nnx.state(model)`."
+            "a state", f"expected a `State`, given {shown(state)}.", "Get one with `nnx.state(model)`."
         )
     whole: State = state if hasattr(state, "flat_state") else State(state)
     return whole
@@ -164,7 +164,7 @@ def diff(state: States, other: States) -> State:
 
     Args:
         state: a state.
-        other: a state, of which only the paths matter.
+        other: the other state; only its paths matter.
 
     Returns:
         A new state.
@@ -233,7 +233,7 @@ def replace_by_pure_dict(
 
 
 def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns nested dicts in which decimal strings as keys, as checkpoints have them, are integers again.
+    """Returns nested dicts in which keys that are decimal strings, as in checkpoints, are integers again.
 
     Example:
         >>> restore_int_paths({"layers": {"0": {"bias": 1.0}, "1": {"bias": 2.0}}})

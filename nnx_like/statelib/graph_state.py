@@ -15,7 +15,7 @@ __all__ = ["GraphState"]
 
 
 class GraphState(MutableMapping[Any, Any]):
-    """A definition and its state. It is the mapping and the pytree of the state; the definition is static.
+    """A definition and its state. As a mapping and as a pytree it is the state; the definition is static.
 
     Example:
         >>> pair = GraphState("definition", State({"kernel": 1.0}))
@@ -60,7 +60,7 @@ class GraphState(MutableMapping[Any, Any]):
         same = isinstance(other, GraphState) and self._graphdef == other._graphdef
         return same and self._state == other._state  # type: ignore[attr-defined]
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     def __reduce__(self) -> Any:
         return type(self), (self._graphdef, self._state)

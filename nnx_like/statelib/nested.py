@@ -14,7 +14,7 @@ __all__ = ["joined", "nest", "pairs_of", "sorted_keys", "sorted_pairs"]
 
 
 def sorted_keys(keys: Iterable[Any]) -> list[Any]:
-    """Sorts the keys of one node: numbers among themselves, strings among themselves, numbers first.
+    """Sorts the keys of one node: numbers first, then strings.
 
     Example:
         >>> sorted_keys(["b", 10, "a", 2])
@@ -48,7 +48,7 @@ def sorted_pairs(pairs: Iterable[tuple[PathParts, Any]]) -> list[tuple[PathParts
 
 
 def pairs_of(mapping: Mapping[Any, Any]) -> list[tuple[PathParts, Any]]:
-    """Returns the leaves of nested mappings with their paths, sorted. Mappings with nothing in them appear nowhere.
+    """Returns the leaves of nested mappings with their paths, sorted. Empty mappings are dropped.
 
     Example:
         >>> pairs_of({"b": 1, "a": {"c": 2, "d": {}}})
@@ -75,7 +75,7 @@ def _collect(mapping: Mapping[Any, Any], path: PathParts, pairs: list[tuple[Path
 
 
 def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
-    """Nests pairs of path and leaf: the inverse of `pairs_of`. Of two leaves at one path, the later one stays.
+    """Nests pairs of path and leaf: the inverse of `pairs_of`. If two leaves have one path, the later one wins.
 
     Example:
         >>> nest([(("a", "c"), 2), (("b",), 1)])
@@ -99,18 +99,18 @@ def nest(pairs: Iterable[tuple[PathParts, Any]]) -> dict[Any, Any]:
             for part in parent:
                 node = node.setdefault(part, {})
                 if type(node) is not dict:
-                    what = f"a leaf of type {type(node).__name__} is at a part of this path."
-                    raise LiftArgumentError(f"path {path!r}", what, "Leave one of the two out.")
+                    what = f"a part of this path already holds a leaf of type {type(node).__name__}."
+                    raise LiftArgumentError(f"path {path!r}", what, "Leave out one of the two.")
         if not path:
-            raise LiftArgumentError("path ()", "a leaf needs a path of one key or more.", "Give it one.")
+            raise LiftArgumentError("path ()", "the path of a leaf must have at least one key.", "Add a key.")
         node[path[-1]] = leaf
     return nested
 
 
 def joined(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Returns nested mappings in one; what is given stays as it is. Of two leaves at one path, the later one stays.
+    """Merges nested mappings into a new one. If two leaves have one path, the later one wins.
 
-    Mappings with nothing in them appear nowhere.
+    Empty mappings are dropped.
 
     Example:
         >>> joined([{"a": {"b": 1}}, {"a": {"c": 2}}])

@@ -1,4 +1,4 @@
-"""Values without the variables that hold them: out of states and pytrees, and back into states."""
+"""Values without the variables that hold them: takes them out of states and pytrees, and puts them into states."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_pure(tree: T) -> T:
     """
 
     def value(leaf: Any) -> Any:
-        return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may hold variables too
+        return as_pure(leaf.get_value()) if isinstance(leaf, Variable) else leaf  # a value may contain variables too
 
     result: T = jax.tree.map(value, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
     return result
@@ -53,7 +53,7 @@ def _with_value(leaf: Any, value: Any) -> Any:
 
 
 def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-    """Returns nested dicts of what `extract_fn` makes of each leaf: without it, values instead of variables.
+    """Returns nested dicts of the results of `extract_fn` for each leaf; by default, values instead of variables.
 
     Example:
         >>> pure_dict_of({"b": 1, "a": {"c": 2}}, lambda leaf: -leaf)
@@ -66,7 +66,7 @@ def pure_dict_of(mapping: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | 
 def put_pure_values(
     mapping: Any, values: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Puts values into nested dicts: each leaf becomes what `replace_fn` makes of it and of its value.
+    """Puts values into nested dicts: replaces each leaf by `replace_fn(leaf, value)`.
 
     Example:
         >>> nested = {"layers": {0: 1, 1: 2}}
@@ -78,12 +78,12 @@ def put_pure_values(
         LiftArgumentError: if a path of `values` is not the path of a leaf; then nothing changes.
     """
     replace = _with_value if replace_fn is None else replace_fn
-    for node, key, value in list(_places(mapping, values, ())):  # all are found before one is changed
+    for node, key, value in list(_places(mapping, values, ())):  # find all of them before changing one
         node[key] = replace(node[key], value)
 
 
 def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields the dict, the key and the new value of each leaf that `values` has one for."""
+    """Yields the dict, the key and the new value of each leaf for which `values` has one."""
     for given, value in values.items():
         key = given if given in mapping else _as_int(given)
         here = (*path, given)
@@ -101,8 +101,8 @@ def _places(mapping: Any, values: Mapping[Any, Any], path: PathParts) -> Iterato
 
 
 def _no_leaf(path: PathParts, why: str) -> LiftArgumentError:
-    what = f"no leaf of the state for the value at {path!r}; {why}."
-    return LiftArgumentError("replace_by_pure_dict", what, "Give values at paths that the state has.")
+    what = f"the state has no leaf for the value at {path!r}; {why}."
+    return LiftArgumentError("replace_by_pure_dict", what, "Use the paths of leaves that the state has.")
 
 
 def _as_int(key: Any) -> Any:

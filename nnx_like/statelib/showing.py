@@ -1,4 +1,4 @@
-"""How states are shown: as text, one leaf a line, and by treescope."""
+"""How states are shown: as text, one leaf a line, and in treescope."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _block(left: str, lines: Iterable[str], right: str) -> str:
 
 
 def nested_text(mapping: Mapping[Any, Any]) -> str:
-    r"""Returns nested dicts as a string, each leaf by its own `repr`.
+    r"""Formats nested dicts as a string, each leaf by its own `repr`.
 
     Example:
         >>> print(nested_text({"a": {"b": 1}, "c": {}}))
@@ -35,7 +35,7 @@ def nested_text(mapping: Mapping[Any, Any]) -> str:
 
 
 def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
-    """Returns pairs as a string, one below the other.
+    """Formats pairs as a string, one pair a line.
 
     Example:
         >>> print(flat_text("Pairs", [(("a",), 1)]))
@@ -47,7 +47,7 @@ def flat_text(name: str, pairs: Iterable[tuple[Any, Any]]) -> str:
 
 
 def nested_view(kind: type, mapping: Mapping[Any, Any], path: str | None, subtree_renderer: Any) -> Any:
-    """Returns what `treescope` shows for nested dicts; only treescope calls it."""
+    """Returns the view of nested dicts in `treescope`, which calls this."""
     return importlib.import_module("treescope.repr_lib").render_dictionary_wrapper(
         object_type=kind, wrapped_dict=dict(mapping), path=path, subtree_renderer=subtree_renderer
     )

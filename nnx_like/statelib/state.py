@@ -1,4 +1,4 @@
-"""`State`, nested mappings of leaves, and `FlatState`, the same as a sorted sequence of paths and leaves."""
+"""`State`, nested mappings of leaves, and `FlatState`, a sorted sequence of paths and leaves."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class State(StateTree):
     ) -> None:
         """Writes values into this state: the inverse of `to_pure_dict`, also for a part of its result.
 
-        The state gets new variables with the new values; an object that it was taken from does not change. For an
+        The state gets new variables with the new values; the object that the state came from does not change. For an
         integer key, the values may have the key as a decimal string, as in checkpoints.
 
         Example:
@@ -229,7 +229,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
     @staticmethod
     def from_sorted_keys_values(keys: tuple[PathParts, ...], values: list[Any], /) -> FlatState:
-        """Returns the flat state of paths, sorted already, and of the leaf at each.
+        """Returns the flat state of paths that are already sorted, and of the leaf at each path.
 
         Example:
             >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2]).to_nested_state().b
@@ -272,11 +272,11 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return flat_text(type(self).__name__, self)
 
     def items(self) -> Iterator[tuple[PathParts, Any]]:
-        """Returns an iterator of the pairs, as iteration does."""
+        """Returns an iterator over the pairs, like `iter`."""
         return iter(self)
 
     def flat_state(self) -> FlatState:
-        """Returns itself, so that a flat state can be passed wherever a state is flattened."""
+        """Returns itself, so that a flat state is accepted wherever a state is flattened."""
         return self
 
     def to_nested_state(self) -> State:
@@ -284,7 +284,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return state_over(nest(self))
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        """Splits it as `State.split` does, into flat states.
+        """Splits it like `State.split`, into flat states.
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
@@ -299,7 +299,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
         return _one_or_all([FlatState(part, sort=False) for part in group(self, (first, *filters))])
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        """Selects parts as `State.filter` does, and returns flat states.
+        """Selects parts like `State.filter`, and returns flat states.
 
         Args:
             first: a filter; see `nnx_like.filterlib`.
@@ -331,7 +331,7 @@ class FlatState(Sequence[tuple[PathParts, Any]]):
 
 
 def state_over(mapping: dict[Any, Any]) -> State:
-    """Returns a state over nested dicts as they are, without a copy: for dicts that were made for it.
+    """Returns a state that uses nested dicts directly, without a copy: for dicts that were made for it.
 
     Example:
         >>> raw = {"a": {"b": 1}}

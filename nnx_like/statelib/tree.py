@@ -1,4 +1,4 @@
-"""`StateTree`: nested dicts, read and changed by key or by attribute, as a pytree."""
+"""`StateTree`: nested dicts with access by key and by attribute, as a pytree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StateTree(MutableMapping[Any, Any]):
         if _copy:
             own = dict(mapping._mapping if isinstance(mapping, StateTree) else mapping)
             for key, value in own.items():
-                if isinstance(value, StateTree):  # equal states are to have one structure as pytrees
+                if isinstance(value, StateTree):  # equal states must have the same structure as pytrees
                     own[key] = value._mapping
         object.__setattr__(self, "_mapping", own)
 
@@ -72,7 +72,7 @@ class StateTree(MutableMapping[Any, Any]):
         return len(self._mapping)
 
     def __getattr__(self, name: str) -> Any:
-        mapping = object.__getattribute__(self, "_mapping")  # fails, and does not ask again, where it is not set yet
+        mapping = object.__getattribute__(self, "_mapping")  # raises an error, without recursion, if it is not set yet
         if name not in mapping:
             raise AttributeError(
                 f"{type(self).__name__} has no key {name!r}. It has {list(mapping)}.", name=name, obj=self
@@ -106,7 +106,7 @@ class StateTree(MutableMapping[Any, Any]):
 
 
 def tree_over(cls: type[T], mapping: dict[Any, Any]) -> T:
-    """Returns a tree over nested dicts as they are, without a copy: for dicts that were made for it.
+    """Returns a tree that uses nested dicts directly, without a copy: for dicts that were made for it.
 
     Example:
         >>> raw = {"a": {"b": 1}}

@@ -1,3 +1,3 @@
-"""Tables of what a model is made of: its calls, their inputs and outputs, and its variables with their sizes."""
+"""Tables of a model: its calls, their inputs and outputs, and its variables with their sizes."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""`Apart`: a call of a function on objects, taken apart into types of arrays, and all else; to trace it elsewhere."""
+"""`Apart`: a call of a function on objects, split into types of arrays and everything else, to trace it separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Apart", "types_of"]
 
 
 def types_of(tree: Any) -> Any:
-    """A pytree with types in place of its arrays; objects and other values do not change.
+    """Returns a pytree with types in place of its arrays; objects and other values do not change.
 
     Args:
         tree: any pytree.
@@ -31,7 +31,7 @@ def _type(leaf: Any) -> Any:
 
 
 def _is_traced(leaf: Any) -> bool:
-    """Whether a transformation would trace a leaf: numbers in variables too."""
+    """Returns whether a transformation would trace a leaf; numbers in variables count too."""
     return isinstance(leaf, jax.ShapeDtypeStruct | bool | int | float | complex) or is_array(leaf)
 
 
@@ -39,7 +39,7 @@ class Apart:
     """A call without its arrays.
 
     Attributes:
-        types: of all arrays, those of the objects and those that are arguments, in a list.
+        types: the types of all arrays in a list: those of the objects, and those among the arguments.
     """
 
     _structure: Any
@@ -60,7 +60,7 @@ class Apart:
         """Calls a function with new objects.
 
         Args:
-            values: a list of arrays, or of what is traced, for `types`.
+            values: a list of arrays, or of tracers, one for each of `types`.
             fn: called with the object and the arguments.
         """
         now = iter(values)

@@ -1,4 +1,4 @@
-"""Costs: how many floating-point operations a call takes, by XLA's own count of what it is lowered to."""
+"""Costs: the number of floating-point operations in a call, as XLA counts them in the lowered program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["flops", "vjp_flops"]
 
 
 def flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
-    """The operations of a call; None where it cannot be traced without what is around it.
+    """Returns the number of operations in a call; None if it cannot be traced separately.
 
     Args:
         apart: the call.
@@ -24,7 +24,7 @@ def flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
 
 
 def vjp_flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
-    """The operations of a call and its pullback, to all that can be differentiated.
+    """Returns the number of operations in a call and its pullback, with respect to all floating inputs.
 
     Args:
         apart: the call.
@@ -49,7 +49,7 @@ def vjp_flops(apart: Apart, fn: Callable[..., Any]) -> int | None:
 def _counted(run: Callable[[Any], Any], types: Any) -> int | None:
     try:
         found = jax.jit(run).lower(types).cost_analysis() or {}
-    except Exception:  # whatever it needs from around it, such as the name of an axis
+    except Exception:  # it may need its surroundings, such as the name of an axis
         return None
     return int(found.get("flops", 0))
 

@@ -1,7 +1,7 @@
-"""The calls of objects in one run of a method, with the types of what they are given and return.
+"""Records the calls of objects in one run of a method, with the types of their inputs and outputs.
 
-Nothing is computed: the run is traced, with copies of the objects. These are of subclasses that note each call, and
-know their path by an attribute, so that transformations inside of the model take both along.
+Nothing is computed: the run is traced, with copies of the objects. The copies belong to subclasses that record each
+call. Their paths are attributes, so transformations inside the model carry them along.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RecordedCall:
         method: the name of the method.
         args: the positional arguments, arrays as types.
         kwargs: the keyword arguments.
-        outputs: what it returned.
-        apart: the call, to be traced again without the model around it; None where nobody asked for it.
+        outputs: the result.
+        apart: the call, to be traced again without the model around it; None if it was not kept.
     """
 
     path: tuple[Any, ...]
@@ -69,14 +69,14 @@ _running: dict[int, _Recording] = {}
 
 
 def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], keeps: bool) -> list[RecordedCall]:
-    """The calls in one run of a method, in the order in which they began.
+    """Records the calls in one run of a method, in the order in which they began.
 
     Args:
-        node: the object. It stays as it is.
+        node: the object. It does not change.
         method: the name of the method.
         args: its arguments; arrays may be `jax.ShapeDtypeStruct`.
         kwargs: its keyword arguments.
-        keeps: whether calls are kept apart, to be traced again.
+        keeps: whether to keep each call, to trace it again.
 
     Raises:
         StructureError: if the object has no such method.
@@ -85,9 +85,9 @@ def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         raise StructureError(
             f"tabulate({type(node).__name__})",
             f"it has no method {method!r}.",
-            "Name one that it has: `method=…`.",
+            "Pass the name of one of its methods: `method=…`.",
         )
-    # A number of its own makes each run another structure: what was compiled for the run before is not used.
+    # A new number gives each run another structure, so that nothing compiled for an earlier run is reused.
     number, recording = next(_numbers), _Recording(keeps)
 
     def run(node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def record(node: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _recorder(cls: Any) -> Any:
-    """The subclass of a class that notes calls; there is one for each class."""
+    """Returns the subclass of a class that records calls; there is one for each class."""
     known = vars(cls).get("_recorder")
     if known is None:
         method = inspect.getattr_static(cls, "__call__", None)

@@ -35,7 +35,7 @@ class Table(NamedTuple):
 
 
 def lines_of(value: Any) -> Iterator[str]:
-    """A nested value, a line for each leaf: members of dicts after their keys, others after a dash.
+    """Formats a nested value, with one line for each leaf: dict items after their keys, other items after a dash.
 
     Example:
         >>> list(lines_of(({"a": 1}, 2)))
@@ -61,13 +61,13 @@ def lines_of(value: Any) -> Iterator[str]:
 
 
 def drawn(table: Table, console: Mapping[str, Any], options: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    """A table as a string.
+    """Formats a table as a string.
 
     Args:
         table: the table.
-        console: for `rich.console.Console`.
-        options: for `rich.table.Table`.
-        column: for `rich.table.Table.add_column`.
+        console: options for `rich.console.Console`.
+        options: options for `rich.table.Table`.
+        column: options for `rich.table.Table.add_column`.
     """
     if importlib.util.find_spec("rich") is None:
         return f"\n{_plain(table)}\n"
@@ -78,7 +78,7 @@ def drawn(table: Table, console: Mapping[str, Any], options: Mapping[str, Any], 
     for header, footer in zip(table.header, table.footer, strict=True):
         made.add_column(text(header), footer=text(footer, justify="right" if footer == TOTAL else "left"), **column)
     for row in table.rows:
-        made.add_row(*map(text, row))  # as `Text`, since brackets in a string would be markup
+        made.add_row(*map(text, row))  # as `Text`, since brackets in a string would be read as markup
     file = io.StringIO()
     importlib.import_module("rich.console").Console(**{"force_terminal": True, **console, "file": file}).print(made)
     return f"\n{file.getvalue()}\n"

@@ -1,4 +1,4 @@
-"""`tabulate`: a row for each object that a method calls, as data and as a table."""
+"""`tabulate`: one row for each object that a method calls, as data and as a table."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CallInfo:
         call_order: its number among the calls.
         object_id: the `id` of the object.
         type: its class.
-        path: the names that lead to it; for a method that is not `__call__`, and its name.
-        inputs_repr: its arguments, a line for each.
-        outputs: what it returned, arrays as `jax.ShapeDtypeStruct`.
-        flops: what the call costs; None where that was not asked for, or it cannot be traced alone.
-        vjp_flops: what the call and its pullback cost.
+        path: the names that lead to it, followed by the name of the method if that is not `__call__`.
+        inputs_repr: its arguments, one a line.
+        outputs: the result, with arrays as `jax.ShapeDtypeStruct`.
+        flops: the cost of the call; None if it was not requested, or the call cannot be traced separately.
+        vjp_flops: the cost of the call and its pullback.
     """
 
     call_order: int
@@ -49,7 +49,7 @@ class CallInfo:
 
 
 def filter_rng_streams(row: CallInfo) -> bool:
-    """Whether a row belongs to something other than an RNG stream.
+    """Returns whether a row belongs to something other than an RNG stream.
 
     Args:
         row: the row.
@@ -70,11 +70,11 @@ def tabulate(
     compute_vjp_flops: bool = False,
     **input_kwargs: Any,
 ) -> str:
-    """A table of the objects that a method calls: inputs, outputs, and variables with their sizes.
+    """Returns a table of the objects that a method calls: inputs, outputs, and variables with their sizes.
 
     The method is traced with a copy of the object, so nothing is computed and nothing changes. Each object has one row,
-    that of its first call. A row shows the object's own variables, but its sizes include all objects in it. Objects
-    inside a transformation are shown as it runs them: under `vmap`, with the shapes of one element.
+    for its first call. A row shows the object's own variables, but its sizes include all objects in it. Objects inside
+    a transformation are shown as they run there: under `vmap`, with the shapes of one element.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -91,13 +91,13 @@ def tabulate(
     Args:
         obj: the object.
         *input_args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
-        depth: the maximum depth of paths that are shown; by default all.
+        depth: the maximum depth of paths to show; by default all.
         method: the name of the method.
         row_filter: called with each row; returns whether to show it.
-        table_kwargs: for `rich.table.Table`.
-        column_kwargs: for `rich.table.Table.add_column`.
-        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True}`. If `rich` is not installed,
-            these three arguments have no effect.
+        table_kwargs: options for `rich.table.Table`.
+        column_kwargs: options for `rich.table.Table.add_column`.
+        console_kwargs: options for `rich.console.Console`; by default `{"force_terminal": True}`. If `rich` is not
+            installed, these three arguments have no effect.
         compute_flops: whether to count the floating-point operations of each call. Each call is lowered separately,
             which takes time. The body of a loop counts once. A call that cannot be lowered separately shows a `?`.
         compute_vjp_flops: whether to count the operations of each call together with its pullback.
@@ -171,7 +171,7 @@ def _count(number: int | None) -> str:
 
 
 def _own(node: Any) -> dict[str, list[str]]:
-    """By kind, the variables of an object that are in no other object."""
+    """Returns the variables of an object that are in no other object, by kind."""
     found: dict[str, list[str]] = {}
     for path, variable in sorted(_variables((), node), key=lambda pair: tuple(map(str, pair[0]))):
         name = "/".join(map(str, path))

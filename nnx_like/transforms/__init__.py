@@ -1,1 +1,1 @@
-"""The lifted transformations of liftcore, over objects: one file for each."""
+"""The lifted transformations of liftcore for objects, one in each file."""

@@ -22,7 +22,7 @@ _READ = "read"
 def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, axis: int = 0) -> Any:
     """`jax.lax.associative_scan` for an operator that reads objects.
 
-    It takes the operator only, and returns a function of the elements; JAX's takes both at once.
+    Unlike JAX's, it takes only the operator, and returns a function of the elements.
 
     Example:
         >>> import jax.numpy as jnp
@@ -34,7 +34,7 @@ def associative_scan(f: Callable[..., Any] = MISSING, *, reverse: bool = False, 
 
     Args:
         f: called as `f(*operands, a, b)` with two elements; returns an element. It is traced more than once, and on
-            batches of elements. It may read objects, but not change them. Without it the result is a decorator.
+            batches of elements. It may read objects but not change them. Without `f`, the result is a decorator.
         reverse: whether to start with the last element.
         axis: the axis of the elements.
 
@@ -71,6 +71,6 @@ def _check_unchanged(where: str, result: Any, home: Any, change: Any) -> None:
     if change.definitions is not None or any(new or written for new, written in home.values()):
         raise StructureError(
             where,
-            "the operator changed an object, but it is called in any order and on many elements at once.",
-            "Return the value as a part of the element, and change the object afterwards.",
+            "the operator changed an object, but it runs in any order and on many elements at once.",
+            "Return the value as part of the element, and change the object afterwards.",
         )

@@ -24,7 +24,7 @@ def batched_map(
 ) -> Any:
     """`jax.lax.map` for functions of objects: a `vmap` that runs one element, or one batch, at a time to save memory.
 
-    It takes the function only, and returns a function; `jax.lax.map` takes the elements too.
+    Unlike `jax.lax.map`, it takes only the function, and returns a function of the elements.
 
     Example:
         >>> import jax.numpy as jnp

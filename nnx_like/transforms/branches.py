@@ -96,7 +96,7 @@ def _groups(where: str) -> Groups:
 
 
 _traced: contextvars.ContextVar[list[tuple[str, str, Inside, Change]]] = contextvars.ContextVar("traced")
-"""What the branches of the innermost choice returned and did to the structure of objects, of those traced so far."""
+"""What the branches traced so far in the innermost choice returned, and how they changed the structure of objects."""
 
 
 def _run(lifted: Callable[..., Any], groups: Groups, choice: Any, operands: tuple[Any, ...]) -> Any:
@@ -132,14 +132,14 @@ def _branch(groups: Groups, fun: Callable[..., Any], name: str) -> Callable[...,
 
 
 def _definitions(inside: Inside, change: Change) -> list[tuple[str, Definition]]:
-    """The definitions of the operands, as a branch leaves them, each with its path."""
+    """Returns the definitions of the operands after a branch, each with its path."""
     befores = [ref.definition for ref, _ in inside.given]
     bases = [ref.base.removesuffix(".") for ref, _ in inside.given]
     return list(zip(bases, change.definitions or befores, strict=False))
 
 
 def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
-    """The structure of a result, with a type for each array, and for each object its class or where it came from."""
+    """Describes the structure of a result: a type for each array, and for each object its class or its origin."""
 
     def one(leaf: Any) -> Any:
         if type(leaf) is Ref and leaf.definition[0] == AGAIN:
@@ -153,7 +153,7 @@ def _types(result: Any, known: Sequence[tuple[str, Definition]]) -> str:
 
 
 def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Change) -> None:
-    """Checks that a branch does to the structure of the objects what the first one did."""
+    """Checks that a branch changes the structure of the objects like the first branch."""
     traced = _traced.get([])
     traced.append((name, types, inside, change))
     first, expected, _, other = traced[0]
@@ -161,7 +161,7 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
         raise LiftArgumentError(
             where,
             f"the branches must return the same structure and types; {first} returns {expected}, and {name} {types}.",
-            "Return the same structure, shapes and dtypes from all; objects must be the same ones, or alike.",
+            "Return the same structure, shapes and dtypes from all branches, with the same or similar objects.",
         )
     if change == other:
         return
@@ -170,15 +170,15 @@ def _check_agrees(where: str, name: str, types: str, inside: Inside, change: Cha
     done, now = _difference(before, ones), _difference(before, others)
     said = f"in {first} {done or 'nothing was changed'}, in {name} {now or 'nothing was changed'}"
     if done == now:
-        said = f"from {first} to {name}, {_difference(ones, others) or 'an object is another one'}"
+        said = f"from {first} to {name}, {_difference(ones, others) or 'an object differs'}"
     raise StructureError(
         where,
         f"the branches must leave the objects with the same structure; {said}.",
-        "Do the same to attributes, references and metadata in all branches, or before the choice.",
+        "Change attributes, references and metadata in the same way in all branches, or before the choice.",
     )
 
 
 def _difference(ones: Sequence[tuple[str, Definition]], others: Sequence[tuple[str, Definition]]) -> str | None:
-    """What differs first between definitions of the same objects."""
+    """Describes the first difference between two definitions of the same objects; returns None if they are equal."""
     pairs = zip(ones, others, strict=False)
     return next(filter(None, [difference(one, other, (base,)) for (base, one), (_, other) in pairs]), None)

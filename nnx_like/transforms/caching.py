@@ -1,8 +1,8 @@
-"""For which functions what was traced is kept: those that refer to nothing that may change from call to call.
+"""Decides for which functions a trace is kept: those that refer to nothing that may change from call to call.
 
-A loop or a branch that was traced once is the same program again only where the function reads what it read then. Of a
-function of JAX that is taken for granted; but a function that holds a model by closure reads the variables of that
-model as they are now. What such a function was traced to is not kept, nor is the model, by what is.
+A loop or a branch that was traced once can reuse the trace only if the function would read the same values. JAX assumes
+this of every function. But a function that uses a model by closure reads the model's current variables. For such a
+function no trace is kept, and the cache does not keep the model alive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..graph.walk import is_object
 __all__ = ["another", "is_steady", "kept"]
 
 _KEPT = 64
-"""How many results are kept with one maker, each with what was compiled for it."""
+"""How many results are kept for each function; each holds what was compiled for it."""
 
 _STEADY = (
     bool,
@@ -43,11 +43,11 @@ _STEADY = (
     jax.custom_jvp,
     jax.custom_vjp,
 )
-"""Types whose values stay as they are, or are taken to."""
+"""Types whose values are immutable, or assumed to be."""
 
 
 def kept(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps what a function of functions and options makes, where each of those is steady.
+    """Caches the result of a function of functions and options, if each of them is steady.
 
     Args:
         make: called with functions, tuples of them, and options.
@@ -62,7 +62,7 @@ def kept(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def another(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function as another object, for which nothing is kept.
+    """Returns the same function as a new object, for which nothing is cached.
 
     Args:
         f: the function.
@@ -76,11 +76,11 @@ def another(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_steady(value: Any) -> bool:
-    """Whether nothing that a value refers to may change: of a function, what it closes over and its globals.
+    """Returns whether nothing that a value refers to may change, such as a function's closure and globals.
 
     Args:
-        value: any value, such as a function. Of modules and classes that it uses, the objects in the attributes that
-            it names may change; all else in them, and in libraries, is taken to stay as it is.
+        value: any value, such as a function. In the modules and classes that it uses, only the attributes that it
+            names are checked. Everything else in them, and in libraries, is assumed not to change.
     """
     todo, seen = [value], {id(value)}
     while todo:
@@ -96,16 +96,16 @@ def is_steady(value: Any) -> bool:
 
 
 def _below(value: Any) -> Iterator[Any] | tuple[Any, ...] | None:
-    """What a value refers to; None where it may change in itself."""
+    """Returns the values that a value refers to; None if it may change in place."""
     if isinstance(value, _STEADY):
         return ()
-    if isinstance(value, jax.Array):  # one that is traced belongs to a call that ends
+    if isinstance(value, jax.Array):  # a tracer belongs to a call that ends
         return None if isinstance(value, jax.core.Tracer) else ()
     if isinstance(value, types.FunctionType):
-        inner = getattr(value, "__wrapped__", None)  # such as what is under `remat`
+        inner = getattr(value, "__wrapped__", None)  # such as the function under `remat`
         return (inner,) if inner is not None and _is_ours(value.__globals__["__name__"]) else _referred(value)
     if callable(value) and hasattr(value, "__wrapped__") and _is_ours(type(value).__module__):
-        return ()  # what is under `jit` stays as it was traced
+        return ()  # JAX assumes that a function under `jit` does not change
     if type(value) in (tuple, frozenset):
         return tuple(value)
     if type(value) is functools.partial:
@@ -123,7 +123,7 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # it is assigned later
+        except ValueError:  # the variable is assigned later
             yield []
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
@@ -135,7 +135,7 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _is_of_library(function: types.FunctionType) -> bool:
-    """Whether a function is of an installed package, or of Python: what it refers to is no model of the user's."""
+    """Returns whether a function is part of Python or an installed package, and so refers to no model of the user."""
     module, file = function.__globals__["__name__"], function.__globals__.get("__file__") or ""
     root = module.partition(".")[0]
     return _is_ours(module) or root == "liftcore" or root in sys.stdlib_module_names or "-packages" in file

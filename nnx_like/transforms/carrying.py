@@ -1,4 +1,4 @@
-"""What goes from one iteration of a loop to the next: the same objects, with other values."""
+"""The carry of a loop: the same objects in each iteration, with other values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["carried", "check_same_structure"]
 
 
 def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
-    """The next carry as JAX takes it, with the refs that came in.
+    """Returns the next carry in the form that JAX expects, with the refs that came in.
 
     Args:
-        where: what errors call the loop.
+        where: the name of the loop in errors.
         given: the carry that the body got.
-        encoded: the same with refs.
-        value: the carry that it returned.
+        encoded: the same carry with refs.
+        value: the carry that the body returned.
 
     Raises:
-        StructureError: if an object in it is not the one that came in.
+        StructureError: if it holds an object other than the one that came in.
         CarryTypeError: if it has another structure.
     """
     before = jax.tree.leaves(given, is_leaf=is_object)
@@ -40,8 +40,8 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
     if structure != shape:
         raise CarryTypeError(
             where,
-            f"it took the carry {_outline(given)}, and gave back {_outline(value)}.",
-            "Return a carry of the structure that the function was given.",
+            f"the body got the carry {_outline(given)}, and returned {_outline(value)}.",
+            "Return a carry with the structure of the carry that the body got.",
         )
     objects = [(old, ref) for old, ref in zip(before, refs, strict=True)]
     leaves = []
@@ -54,7 +54,7 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
                 raise StructureError(
                     f"{where}, {place}",
                     f"the carry must hold the objects that came in; expected {expected}, given {given}.",
-                    "Return the object that the function was given, and change its variables: `nnx.update(old, …)`.",
+                    "Return the object that the function got, and change its variables: `nnx.update(old, …)`.",
                 )
             leaf = ref
         leaves.append(leaf)
@@ -62,7 +62,7 @@ def carried(where: str, given: Any, encoded: Any, value: Any) -> Any:
 
 
 def _outline(value: Any) -> str:
-    """The structure of a pytree, with the class of each object."""
+    """Returns the structure of a pytree, with the class of each object."""
     named = jax.tree.map(lambda leaf: Plain(type(leaf).__name__ if is_object(leaf) else "*"), value, is_leaf=is_object)
     return repr(named)
 
@@ -72,28 +72,28 @@ def _shown(value: Any, which: str) -> str:
 
 
 def check_same_structure(where: str, inside: Inside, change: Change, carry: Any) -> None:
-    """Checks that the structure of objects in the carry is as it was.
+    """Checks that the structure of objects in the carry did not change.
 
     Args:
-        where: what errors call the loop.
+        where: the name of the loop in errors.
         inside: the body's side of the call.
-        change: what the body did.
+        change: the changes that the body made.
         carry: the carry with refs.
 
     Raises:
-        StructureError: if attributes, references or metadata are others.
+        StructureError: if attributes, references or metadata changed.
     """
     if change.definitions is None:
         return
     kept = {id(leaf) for leaf in jax.tree.leaves(carry, is_leaf=lambda one: type(one) is Ref) if type(leaf) is Ref}
     for (ref, _), now in zip(inside.given, change.definitions, strict=False):
         if id(ref) in kept:
-            now = renumbered(now, change.was)  # what was added elsewhere moved the numbers
+            now = renumbered(now, change.was)  # additions elsewhere shifted the numbers
             if now == ref.definition:
                 continue
-            found = difference(ref.definition, now) or "an object in it is another one than before"
+            found = difference(ref.definition, now) or "an object in it was replaced"
             raise StructureError(
                 f"{where}, {ref.base.removesuffix('.')}",
                 f"the structure of the carry must not change: {found}.",
-                "Create or delete attributes before or after the loop; only values of variables may change in it.",
+                "Create or delete attributes before or after the loop; the body may only change values of variables.",
             )

@@ -126,7 +126,7 @@ class CustomJvp(RuledFunction):
 
 
 def _tangents(where: str, result: Any, home: Any, change: Any, given: Any) -> Any:
-    """The tangent of all that a body returns, from that of the user's result."""
+    """Returns the tangent of the whole result of a body, from the tangent of the user's result."""
     if given is None:
         given = jax.tree.map(lambda _: None, result, is_leaf=is_ref)
     values, moved = tangents_in(where, result, given, "tangents")

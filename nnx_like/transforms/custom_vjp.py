@@ -26,7 +26,7 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
     """`jax.custom_vjp` for functions of objects: a function with a custom pullback.
 
     If the function changes an object, the caller's object changes; the rule must make the same changes. Values that the
-    function writes are results too: the pullback gets their cotangents beside those of the result.
+    function writes are results too: the pullback also gets their cotangents.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
         fun: the function; without it the result is a decorator. Methods may be decorated.
         nondiff_argnums: the numbers of arguments that are not differentiated. Python values in them stay Python values.
             Despite the name, a `DiffState` here selects the variables of an argument that are differentiated; by
-            default, all floating variables are. No gradient flows through the others.
+            default, all floating variables are. No gradient flows through the other variables.
 
     Returns:
         A `CustomVjp`, to be called as `fun` after `defvjp`.
@@ -64,11 +64,11 @@ def custom_vjp(fun: Callable[..., Any] = MISSING, *, nondiff_argnums: Iterable[i
 
 
 class _Residuals(NamedTuple):
-    """What is kept for the pullback.
+    """The residuals that are kept for the pullback.
 
     Attributes:
-        tree: the arguments that are not differentiated, and what the rule keeps, with refs.
-        values: the values of objects in these.
+        tree: the arguments that are not differentiated, and the rule's residuals, with refs.
+        values: the values of the objects in `tree`.
         args: the outlines of the arguments.
         kinds: the types of the values that came in.
     """
@@ -140,13 +140,13 @@ class CustomVjp(RuledFunction):
     def _given(
         self, bwd: Callable[..., Any], residuals: _Residuals, numbers: Sequence[int], given: Any
     ) -> tuple[Any, list[Any]]:
-        """What a pullback gave, for variables and for each argument."""
+        """Converts the result of a pullback: values for variables, and a cotangent for each argument."""
         where, count = f"{name_of(bwd)}, the rule of {self.where}", len(residuals.args) - len(numbers)
         if not isinstance(given, tuple | list) or len(given) != count:
             what = len(given) if isinstance(given, tuple | list) else type(given).__name__
             raise LiftArgumentError(
                 where,
-                f"expected a tuple of {count}, one for each argument that is differentiated, given {what}.",
+                f"expected a tuple of {count}, one for each differentiated argument, given {what}.",
                 "Write `return (model_cotangent, …)`; None means zero.",
             )
         rest = iter(given)
@@ -164,7 +164,7 @@ class CustomVjp(RuledFunction):
         if others:
             raise LiftArgumentError(
                 where,
-                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` takes.",
+                f"there are cotangents for {', '.join(others)}, which no `DiffState` in `nondiff_argnums` selects.",
                 "Leave them out: `del model_cotangent['name']`.",
             )
 
@@ -175,18 +175,18 @@ def _check_shapes(where: str, variables: Mapping[Any, Any], kinds: Mapping[Any, 
         shape = jax.tree.map(jnp.shape, value)
         if shape != expected:
             raise LiftArgumentError(
-                where, f"the cotangent for {key} has the shape {shape}, not {expected}.", "Give one like the variable."
+                where, f"the cotangent for {key} has shape {shape}, not {expected}.", "Give it the variable's shape."
             )
 
 
 def _kinds(values: Mapping[str, Mapping[Any, Any]]) -> Still:
-    """The types of values by group and key, as a pytree without leaves."""
+    """Returns the types of values by group and key, as a pytree without leaves."""
     pairs = [((group, key), value) for group, some in values.items() for key, value in some.items()]
     return Still(tuple([(place, jax.tree.map(jax.typeof, value)) for place, value in pairs]))
 
 
 def _cotangents(residuals: _Residuals, result: Any, home: Any, change: Any) -> tuple[Any, Any]:
-    """The cotangents of what objects hold afterwards, for each argument, and of the result."""
+    """Returns the cotangents of the values that objects hold after the call, for each argument, and of the result."""
     kinds = dict(residuals.kinds.definition)
 
     def read(group: str, key: Any) -> Any:

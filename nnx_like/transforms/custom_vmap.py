@@ -110,16 +110,16 @@ def _batched(
     values: Mapping[str, Mapping[Any, Any]],
     flags: Mapping[str, Mapping[Any, Any]],
 ) -> Any:
-    """What of all that a body returns is batched, from what the user said of the result.
+    """Returns which values of a body's whole result are batched, from the bools that the user returned.
 
     Args:
         where: the transformation.
         result: the user's result, with refs.
-        home: what goes home beside it.
-        change: what became of the structure.
-        given: what the user said.
+        home: the other values that the body returned.
+        change: the change of the structure.
+        given: the bools from the user.
         values: the values that came in.
-        flags: what of these is batched.
+        flags: which of these are batched.
     """
     new: dict[Any, Any] = {}
 
@@ -133,7 +133,7 @@ def _batched(
         is_batched = jax.tree.map(seen, result, given, is_leaf=is_ref)
     except ValueError as error:
         what = f"the pytree of bools does not have the structure of the result: {error}."
-        raise LiftArgumentError(f"the rule of {where}", what, "Give a bool for each part of it.") from None
+        raise LiftArgumentError(f"the rule of {where}", what, "Give one bool for each part of the result.") from None
 
     def all_alike(value: Any, flag: Any) -> Any:
         return jax.tree.map(lambda _: flag, value)
@@ -149,7 +149,7 @@ def _batched(
 
 
 def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
-    """What of the values of a new object is batched, by group and key."""
+    """Returns which values of a new object are batched, by group and key."""
     found = entries(ref.definition)
     if not isinstance(given, State):
         return {definition[-2:]: bool(given) for _, definition in found}
@@ -158,5 +158,5 @@ def _flags_of(ref: Ref, given: Any) -> dict[Any, Any]:
 
 
 def _is_batched(now: Any, before: Any, flag: Any) -> bool:
-    """Whether a value that was written is batched: it has an axis more than the value of one element had before."""
+    """Returns whether a written value is batched: it has one axis more than the value of one element."""
     return bool(jnp.ndim(now) > jnp.ndim(before) - bool(flag))

@@ -1,4 +1,4 @@
-"""What all transformations share: they decorate functions and methods, with and without options."""
+"""The base of all transformations: they decorate functions and methods, with and without options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-"""The default of the function: a transformation that is called without one is a decorator."""
+"""The default for the function: a transformation without a function is a decorator."""
 
 
 class Plain(str):
@@ -35,14 +35,14 @@ class Plain(str):
 
 
 def title(name: str, f: Any) -> str:
-    """What errors call a transformation of a function, such as `vmap(block)`."""
+    """Returns the name of a transformation of a function in errors, such as `vmap(block)`."""
     while isinstance(f, functools.partial):
         f = f.func
     return f"{name}({getattr(f, '__name__', type(f).__name__)})"
 
 
 def checked(name: str, f: Any) -> str:
-    """Checks a function to transform; returns its title.
+    """Checks that a function can be transformed; returns its name in errors.
 
     Raises:
         LiftArgumentError: if it is not a function, or is a bound method.
@@ -54,14 +54,14 @@ def checked(name: str, f: Any) -> str:
         method = "__call__" if f is owner else f.__name__
         raise LiftArgumentError(
             title(name, f),
-            f"it is a method of one {kind}, and holds that object by closure.",
+            f"it is a method bound to one {kind}, so it uses that object by closure.",
             f"Give the object as an argument: `{name}({kind}.{method})(instance, …)`, or decorate the method.",
         )
     return title(name, f)
 
 
 def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of the body that runs a function: liftcore and profiles call it by the name of that."""
+    """Returns a decorator that names a body after the user's function, for liftcore and profiles."""
 
     def rename(body: Callable[..., Any]) -> Callable[..., Any]:
         body.__name__ = body.__qualname__ = title("", f)[1:-1]
@@ -71,16 +71,16 @@ def named(f: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments by position: keyword arguments at their place in the signature, defaults before them filled in.
+    """Returns all arguments by position: moves keyword arguments to their position, and fills in defaults before them.
 
     Args:
-        name: what errors call the transformation.
-        f: whose arguments they are.
-        args: those that are given by position.
-        kwargs: those that are given by name.
+        name: the name of the transformation in errors.
+        f: the function that gets the arguments.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
 
     Raises:
-        LiftArgumentError: if one has no position.
+        LiftArgumentError: if an argument has no position.
     """
     if not kwargs:
         return args
@@ -89,19 +89,19 @@ def positional(name: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     if bound.kwargs:
         names = ", ".join(bound.kwargs)
         raise LiftArgumentError(
-            title(name, f), f"{names} can only be given by name.", "Bind it before: `functools.partial`."
+            title(name, f), f"{names} can only be passed by name.", "Bind it first: `functools.partial`."
         )
     last = max([number for number, name in enumerate(bound.arguments) if name in kwargs], default=0)
     return bound.args[: max(len(args), last + 1)]
 
 
 def numbered(where: str, f: Callable[..., Any], numbers: Any, names: Any) -> tuple[set[int], set[str]]:
-    """Arguments that are named by number and by name: each of them in both ways.
+    """Completes arguments that are named by number and by name: each of them in both ways.
 
     Args:
-        where: what errors call the option, such as `jit(f), static_argnums`.
-        f: whose arguments they are.
-        numbers: one or more numbers, negative ones from the end.
+        where: the name of the option in errors, such as `jit(f), static_argnums`.
+        f: the function that gets the arguments.
+        numbers: one or more numbers; negative numbers count from the end.
         names: one or more names.
 
     Raises:
@@ -131,25 +131,25 @@ def _check_there(where: str, missing: Collection[Any], names: Sequence[str]) -> 
         raise LiftArgumentError(
             where,
             f"there is no argument {unknown}; the function takes ({', '.join(names)}).",
-            "Count from 0, or give a name of these.",
+            "Count from 0, or use one of these names.",
         )
 
 
 def check_axes(where: str, specs: Mapping[str, Any], also: Any = None) -> None:
-    """Checks that what should be axes are.
+    """Checks that values are axes.
 
     Args:
-        where: what errors call the transformation.
+        where: the name of the transformation in errors.
         specs: the axes, by group.
-        also: what else is accepted in place of an axis.
+        also: other values that are accepted in place of an axis.
 
     Raises:
-        LiftArgumentError: if one is something else.
+        LiftArgumentError: if a value is not an axis.
     """
     for axis in specs.values():
         if type(axis) is not int and axis is not None and (also is None or axis is not also):
             raise LiftArgumentError(
                 where,
-                f"{axis!r} is where an axis belongs, in `in_axes` or `out_axes`.",
+                f"{axis!r} in `in_axes` or `out_axes` is not an axis.",
                 "Give an int, or None for the same value in all elements.",
             )

@@ -1,4 +1,4 @@
-"""What derivatives share: which variables are differentiated, and the crossing of those with `argnums`.
+"""The base of derivatives: which variables are differentiated, and how they cross with `argnums`.
 
 Variables cross in two groups: those that are differentiated, and the rest.
 """
@@ -73,10 +73,10 @@ class DiffState:
 
 
 class _Differentiated:
-    """A predicate of the variables that are differentiated: of those that it is asked for, the floating ones.
+    """A predicate for the variables that are differentiated: the floating ones among those that were selected.
 
     Args:
-        wanted: a predicate of the variables that are asked for.
+        wanted: a predicate for the variables that were selected.
         alone: whether a variable that is not an attribute always matches.
         allow_int: whether integers are differentiated too.
     """
@@ -102,7 +102,7 @@ class _Differentiated:
 
 
 def moves(raw: Any, allow_int: bool = False) -> bool:
-    """Whether a raw value has numbers in it, and all of them are floating.
+    """Returns whether a raw value contains numbers, and all of them are floating.
 
     Args:
         raw: an array, a number, or a pytree.
@@ -123,7 +123,7 @@ def _is_moving_type(dtype: Any, allow_int: bool) -> bool:
 
 
 def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False) -> Choose:
-    """The prefix of an argument that is differentiated with respect to.
+    """Returns the prefix for an argument that is differentiated.
 
     Args:
         filter: a filter of the variables.
@@ -136,27 +136,27 @@ def group_by_filter(filter: Filter, alone: bool = False, allow_int: bool = False
 
 
 EVERYTHING = group_by_filter(...)
-"""The prefix where all that is floating is differentiated."""
+"""The prefix that differentiates every floating variable."""
 
 
 def in_two_groups(name: str, f: Any) -> Groups:
-    """The groups of a derivative of a function, which is checked."""
+    """Returns the groups of a derivative, after checking its function."""
     groups = Groups(checked(name, f), "group")
     groups.specs.update({DIFFERENTIATED: None, REST: None})
     return groups
 
 
 class ChosenArguments:
-    """Which arguments are differentiated, and which of their variables.
+    """The arguments that are differentiated, and which of their variables.
 
     Args:
-        where: what errors call the transformation.
+        where: the name of the transformation in errors.
         argnums: a number or a `DiffState`, or several.
         allow_int: whether integers are differentiated too.
 
     Attributes:
-        single: whether one argument is given instead of a sequence; then the derivative is not a tuple.
-        numbers: the numbers, as they were given.
+        single: whether one argument was given instead of a sequence; then the derivative is not a tuple.
+        numbers: the numbers, as the user gave them.
     """
 
     def __init__(self, where: str, argnums: Any, allow_int: bool = False) -> None:
@@ -174,23 +174,23 @@ class ChosenArguments:
                 numbers.append(self._number(one))
         self.numbers = tuple(numbers)
         if not given:
-            raise self._error("no argument is named.", "Name one: `argnums=0`.")
+            raise self._error("no argument is selected.", "Select one: `argnums=0`.")
 
     def prefix(self, count: int) -> tuple[Any, ...]:
-        """The groups of what is in each argument.
+        """Returns the groups of each argument.
 
         Args:
-            count: how many arguments there are.
+            count: the number of positional arguments.
 
         Raises:
-            LiftArgumentError: if one is not there, or is named twice.
+            LiftArgumentError: if one does not exist, or is named twice.
         """
         prefix: list[Any] = [REST] * count
         for number, group in zip(self.numbers, self._groups, strict=True):
             if not -count <= number < count:
                 raise self._error(
-                    f"there is no argument {number}; {count} are given by position.",
-                    "Count from 0. Arguments that can be given by name only cannot be chosen.",
+                    f"there is no argument {number}; the call has {count} positional arguments.",
+                    "Count from 0. Keyword-only arguments cannot be selected.",
                 )
             if prefix[number] is not REST:
                 raise self._error(
@@ -212,18 +212,18 @@ class ChosenArguments:
 
 
 def bound(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The arguments, by position where the signature has one, and all others by name."""
+    """Returns the arguments: positional ones if the signature has a position for them, all others by name."""
     if not kwargs:
         return args, {}
     try:
         found = inspect.signature(f).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # the call itself says what is wrong
+    except (TypeError, ValueError):  # the call itself will raise a better error
         return args, kwargs
     return found.args, found.kwargs
 
 
 def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
-    """What is differentiated of a result, and what else there is.
+    """Splits a result into the part that is differentiated and the rest.
 
     Raises:
         LiftArgumentError: if the result is not a pair, or its first part holds objects.
@@ -239,14 +239,14 @@ def plain_result(where: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     if objects:
         raise LiftArgumentError(
             where,
-            f"the result that is differentiated holds a {objects[0]}.",
-            "Return its value, such as `variable[...]`; return objects beside it, with `has_aux=True`.",
+            f"the differentiated result contains a {objects[0]}.",
+            "Return its value, such as `variable[...]`; return objects as the second part, with `has_aux=True`.",
         )
     return result, aux
 
 
 def veiled(tree: Any) -> Any:
-    """A pytree with leaves that JAX accepts: a leaf that is not an object, array or number becomes static.
+    """Makes all leaves of a pytree acceptable to JAX: a leaf that is not an object, array or number becomes static.
 
     Args:
         tree: a pytree that may hold objects.
@@ -259,7 +259,7 @@ def veiled(tree: Any) -> Any:
 
 
 def unveiled(tree: Any) -> Any:
-    """The inverse of `veiled`."""
+    """Returns the inverse of `veiled`."""
 
     def plain(leaf: Any) -> Any:
         return static_value(leaf.definition) if type(leaf) is Still else leaf
@@ -268,7 +268,7 @@ def unveiled(tree: Any) -> Any:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a leaf of a pytree is an array or a number of Python's."""
+    """Returns whether a leaf of a pytree is an array or a Python number."""
     return is_array(leaf) or isinstance(leaf, complex | float | int)
 
 
@@ -280,18 +280,19 @@ def differentiated(
     lift: Callable[..., Any],
     finish: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """A function that differentiates another one, with objects in any argument.
+    """Returns the derivative of a function, with objects in any argument.
 
     Args:
-        name: what errors call the transformation.
+        name: the name of the transformation in errors.
         f: the function.
         arguments: which arguments are differentiated.
         has_aux: whether the function returns a pair, of which only the first is differentiated.
-        lift: `lift(body, argnums)`, where the body returns a result and what else there is, gives a function that
-            returns a result or None, what else there is, and the derivatives for `argnums`.
-        finish: `finish(args, like, result, derivatives)` gives what is returned: `args` are those that are
-            differentiated, with refs in them, and `like` is a pytree with the structure of the result. The first of the
-            derivatives is that with respect to variables, unless none is differentiated.
+        lift: called as `lift(body, argnums)`, where the body returns a result and the rest; returns a function that
+            returns a result or None, the rest, and the derivatives for `argnums`.
+        finish: called as `finish(args, like, result, derivatives)`; returns the final result. `args` are the
+            differentiated
+            arguments with refs, and `like` is a pytree with the structure of the result. The first of the
+            derivatives is with respect to variables, unless none is differentiated.
     """
     groups = in_two_groups(name, f)
 

@@ -43,14 +43,14 @@ def grad(
         1
 
     Args:
-        f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
+        f: the function; it returns a number, or with `has_aux` a number and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
             In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
             Variables that are not floating have no derivative.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
         holomorphic: whether the function is holomorphic; complex inputs require True.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        allow_int: whether to allow integer arguments; their gradient has dtype `float0`.
         reduce_axes: no longer used; leave it empty.
 
     Returns:
@@ -101,19 +101,19 @@ def value_and_grad(
         (9.0, 6.0)
 
     Args:
-        f: the function; it returns a number, or with `has_aux` that and something else. Without it the result is a
+        f: the function; it returns a number, or with `has_aux` a number and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
             In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
             Variables that are not floating have no derivative.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
         holomorphic: whether the function is holomorphic; complex inputs require True.
-        allow_int: whether integers may be differentiated with respect to; their gradient has the dtype `float0`.
+        allow_int: whether to allow integer arguments; their gradient has dtype `float0`.
         reduce_axes: no longer used; leave it empty.
 
     Returns:
-        A function of the same arguments that returns the value, with `has_aux` the pair of it and the rest, and the
-        gradient, as `grad` gives it.
+        A function of the same arguments. It returns the value and the gradient, which `grad` describes; with `has_aux`,
+        a pair of the value and the rest takes the place of the value.
 
     Raises:
         LiftArgumentError: if `f` is a bound method, or `argnums` does not fit.
@@ -140,10 +140,10 @@ def _gradient(
     allow_int: bool,
     reduce_axes: Sequence[Any],
 ) -> Callable[..., Any]:
-    """`value_and_grad` under the name that errors call it."""
+    """Implements `grad` and `value_and_grad`, under the name that errors use."""
     where = checked(name, f)
     if reduce_axes:
-        raise LiftArgumentError(where, "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
+        raise LiftArgumentError(where, "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
     arguments = ChosenArguments(where, argnums, allow_int)
 
     def lift(body: Callable[..., Any], numbers: Sequence[int]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ def jacfwd(
         (2, 3, 2)
 
     Args:
-        fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+        fun: the function; it returns arrays, or with `has_aux` arrays and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
             In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
@@ -48,7 +48,7 @@ def jacfwd(
         holomorphic: whether the function is holomorphic; complex inputs require True.
 
     Returns:
-        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. The Jacobian
+        A function of the same arguments that returns the Jacobian, or with `has_aux` the Jacobian and the rest. It
         has the structure of the result. In place of each array it has the structure of the argument, with a `State` in
         place of each object: variables of the same kinds, without metadata.
 
@@ -78,17 +78,17 @@ def jacrev(
         ((2, 3, 2), (2, 3))
 
     Args:
-        fun: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
+        fun: the function; it returns arrays, or with `has_aux` arrays and something else. Without it the result is a
             decorator. Methods may be decorated.
         argnums: the number of the argument to differentiate with respect to, or several. Arrays in it must be floating.
             In objects, the `Param`s are differentiated; to select other variables, give `DiffState(number, filter)`.
             Variables that are not floating have no derivative.
         has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may hold objects.
         holomorphic: whether the function is holomorphic; complex inputs require True.
-        allow_int: whether integers may be differentiated with respect to; their derivative has the dtype `float0`.
+        allow_int: whether to allow integer arguments; their derivative has dtype `float0`.
 
     Returns:
-        A function of the same arguments that returns the Jacobian, or with `has_aux` that and the rest. The Jacobian
+        A function of the same arguments that returns the Jacobian, or with `has_aux` the Jacobian and the rest. It
         has the structure of the result. In place of each array it has the structure of the argument, with a `State` in
         place of each object: variables of the same kinds, without metadata.
 
@@ -141,7 +141,7 @@ def hessian(
 
 
 def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool, **options: Any) -> Any:
-    """A derivative of liftcore for functions of objects; without a function, a decorator."""
+    """Applies a derivative of liftcore to functions of objects; without a function, returns a decorator."""
     if fun is MISSING:
         return functools.partial(_jacobian, lift_of, argnums=argnums, has_aux=has_aux, **options)
     name = lift_of.__name__
@@ -167,7 +167,7 @@ def _jacobian(lift_of: Any, fun: Callable[..., Any], argnums: Any, has_aux: bool
 
 
 def _of_kind(definition: Definition, value: Any) -> Any:
-    """A variable of the same kind; metadata speaks of its axes, and a Jacobian has others."""
+    """Returns a variable of the same kind without metadata, which describes axes that a Jacobian does not have."""
     return definition[1].made(value, {}, liftcore.trace_state()) if definition[0] == VARIABLE else value
 
 
@@ -182,13 +182,13 @@ def _by_argument(
     convert: Callable[[Any], Any] = lambda value: value,
     make: Callable[[Definition, Any], Any] = _of_kind,
 ) -> Any:
-    """The derivatives of one array, as the user sees them.
+    """Returns the derivatives of one array, as the user sees them.
 
     Args:
         args: the arguments that are differentiated, with refs in them.
-        single: whether there is one, which is not in a sequence.
-        parts: what JAX gave for variables, if there are any, and for each argument.
-        convert: what is done to each array.
+        single: whether there is one argument that is not in a sequence.
+        parts: JAX's derivatives: one for all variables, if there are any, and one for each argument.
+        convert: applied to each array.
         make: see `state_of`.
     """
 

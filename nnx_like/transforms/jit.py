@@ -24,7 +24,7 @@ __all__ = ["CompiledFunction", "JitFunction", "LoweredFunction", "StateSharding"
 
 
 class StateSharding(ByFilter):
-    """The shardings of an object's variables by filter. Use it in place of a single sharding or spec.
+    """The shardings of an object's variables, chosen by filter. Use it in place of a single sharding or spec.
 
     Example:
         >>> import jax
@@ -85,15 +85,15 @@ def jit(
         in_shardings: the sharding of each argument; a pytree prefix of the tuple of arguments that are not static. For
             an object, give one sharding for all its variables, or a `StateSharding`. With None, JAX decides.
         out_shardings: the same for the result.
-        static_argnums: the numbers of arguments that are compile-time constants, such as flags: any Python values,
-            compared by type and value.
+        static_argnums: the numbers of arguments that are compile-time constants, such as flags. They can be any Python
+            values, and are compared by type and value.
         static_argnames: the same, by name.
         donate_argnums: the numbers of arguments whose memory the results may reuse. For an object, the memory of all
             its variables may be reused; afterwards they hold new arrays.
         donate_argnames: the same, by name.
         keep_unused: whether the compiled function also receives arguments that it does not use.
-        device: the device to run on; by default that of the arguments.
-        backend: the platform to run on, such as `"cpu"`; by default that of the arguments.
+        device: the device to run on; by default the device of the arguments.
+        backend: the platform to run on, such as `"cpu"`; by default the platform of the arguments.
         inline: whether the body is inlined into the surrounding program.
 
     Returns:
@@ -142,7 +142,7 @@ class _Donated:
 
 
 def _phrase(kept: str, spec: Any) -> str:
-    """What errors say of a variable with some sharding."""
+    """Returns the words that errors use for a variable with some sharding."""
     if type(spec) is _Donated:
         return repr(spec)
     return kept if spec is None else f"with sharding {spec}"
@@ -173,7 +173,7 @@ class JitFunction:
         self._fun, self._static, self._donated, self._options = fun, static, donated, options
         kept = "not donated" if any(donated) else "without a sharding"
         self._groups = Groups(checked("jit", fun), "sharding", functools.partial(_phrase, kept))
-        Groups(self._groups.where, "sharding").encode(in_shardings)  # what is wrong with them is said at once
+        Groups(self._groups.where, "sharding").encode(in_shardings)  # raises errors in them early
         self._in_shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
         self._out_shardings = out_shardings
         self._out_prefix = self._groups.encode(out_shardings)
@@ -186,11 +186,11 @@ class JitFunction:
         return id(self)
 
     def __reduce__(self) -> str:
-        """It is pickled by its name, as functions are."""
+        """Pickles the function by its name, like a plain function."""
         return str(self.__qualname__)  # type: ignore[attr-defined]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """The method of an object."""
+        """Binds the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -205,7 +205,7 @@ class JitFunction:
             raise
 
     def _check_traceable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises the error that says which argument JAX cannot trace, if one is so."""
+        """Raises an error that names the argument that JAX cannot trace, if there is one."""
         numbers, names = self._static
         dynamic = [(number, arg) for number, arg in enumerate(args) if number not in numbers]
         for name, arg in [*dynamic, *((name, arg) for name, arg in kwargs.items() if name not in names)]:
@@ -214,22 +214,22 @@ class JitFunction:
                     raise LiftArgumentError(
                         self._groups.where,
                         f"argument {name!r}{jax.tree_util.keystr(path)} is {shown(leaf)}, which JAX cannot trace.",
-                        f"Say that it is static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
+                        f"Make it static: `static_argn{'ums' if isinstance(name, int) else 'ames'}={name!r}`.",
                     ) from None
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
-        """The program for arguments like these, without running it: `lower(…).compile()`, as in `jax.jit`.
+        """Lowers the function for some arguments, without running it: `lower(…).compile()`, as in `jax.jit`.
 
         Args:
             args: the arguments of a call; arrays, in variables too, may be `jax.ShapeDtypeStruct`.
-            kwargs: likewise.
+            kwargs: the keyword arguments, in the same form.
         """
         form, outside = self._crossed(args, kwargs)
         with outside.scope(form.donated) as scope:
             return LoweredFunction(self, form.lifted.lower(scope, *outside.args))
 
     def _crossed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Form, Outside]:
-        """How the function is lifted for a call, and the crossing of that."""
+        """Returns the lifted function for a call, and the crossing of its arguments."""
         numbers, names = self._static
         if numbers:
             args = tuple([self._still(arg, number) if number in numbers else arg for number, arg in enumerate(args)])
@@ -246,16 +246,16 @@ class JitFunction:
 
 
 class _Form:
-    """A function under `jit`, for calls with some number of arguments and some keyword arguments.
+    """A function under `jit`, for one number of positional arguments and some keyword arguments.
 
-    The body gets the scope and then each argument by position, those that were given by name last.
+    The body gets the scope and then each argument by position; keyword arguments come last.
 
     Attributes:
         lifted: called as `lifted(scope, *arguments)`.
-        prefix: the groups of what is in the arguments.
-        place: what errors call a part of an argument.
-        donated: a filter of the groups of donated variables, which have to be mutable.
-        placed: by group, the shardings of other variables, which they must also have afterwards.
+        prefix: the groups of the arguments.
+        place: names a part of an argument in errors.
+        donated: a filter for the groups of donated variables, which must be mutable.
+        placed: for each group, the shardings of other variables, which the result must also have.
     """
 
     def __init__(self, jitted: JitFunction, count: int, names: list[str]) -> None:
@@ -298,12 +298,12 @@ class _Form:
         )
 
     def _stays(self, known: str, group: str) -> bool:
-        """Whether a variable that is returned is placed as it came in: it is, where nothing else is asked for."""
+        """Returns whether a returned variable keeps the sharding that it came in with."""
         return self._specs[group] is None or alike(self._specs[known], self._specs[group])
 
 
 def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> inspect.Signature:
-    """The signature of a body, with the argument names of the function; `liftcore.retraces` reports these names."""
+    """Returns the signature of a body, with the function's argument names, which `liftcore.retraces` reports."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
@@ -319,20 +319,20 @@ def _signature(fun: Callable[..., Any], count: int, names: Collection[str]) -> i
 
 
 def _concrete(specs: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
-    """Shardings on devices: existing ones, and specs on the current mesh, if JAX gives it."""
+    """Converts shardings to shardings on devices: a spec becomes one on the current mesh, if JAX gives it."""
     found = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.Sharding)}
     partitions = {name: spec for name, spec in specs.items() if isinstance(spec, jax.sharding.PartitionSpec)}
     if partitions and not jax.sharding.get_abstract_mesh().empty:
         try:
             mesh = jax.sharding.get_mesh()
-        except (AttributeError, ValueError):  # older versions of JAX, and inside a trace
+        except (AttributeError, ValueError):  # in older versions of JAX, and inside a trace
             return found
         found.update({name: jax.sharding.NamedSharding(mesh, spec) for name, spec in partitions.items()})
     return found
 
 
 def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
-    """The sharding of each argument; static ones have none, and are not counted."""
+    """Returns the sharding of each argument that is not static."""
     given, numbers = jitted._in_shardings, jitted._static[0]
     if type(given) is not tuple:
         return (given,) * count
@@ -340,7 +340,7 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
     if len(dynamic) != len(given):
         raise LiftArgumentError(
             jitted._groups.where,
-            f"`in_shardings` is for {len(given)} arguments, and the call has {len(dynamic)} that are not static.",
+            f"`in_shardings` is for {len(given)} arguments, but {len(dynamic)} arguments are not static.",
             "Give one sharding for each argument.",
         )
     found = dict(zip(dynamic, given, strict=True))
@@ -348,10 +348,10 @@ def _shardings(jitted: JitFunction, count: int) -> tuple[Any, ...]:
 
 
 class LoweredFunction:
-    """One call of a function under `jit`, lowered.
+    """A lowered call of a function under `jit`.
 
     Attributes:
-        stage: JAX's own, a `jax.stages.Lowered`.
+        stage: the `jax.stages.Lowered` of JAX.
     """
 
     def __init__(self, jitted: JitFunction, lowered: liftcore.LoweredJit) -> None:
@@ -359,16 +359,16 @@ class LoweredFunction:
         self.stage = lowered.stage
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The program as a string.
+        """Returns the program as a string.
 
         Args:
-            dialect: the dialect, such as `"stablehlo"`; by default the one that JAX chooses.
+            dialect: the dialect, such as `"stablehlo"`; by default JAX chooses one.
             debug_info: whether to include locations in the source code.
         """
         return self._lowered.as_text(dialect, debug_info=debug_info)
 
     def cost_analysis(self) -> Any:
-        """The estimated cost of the program, such as its number of operations; None if the backend gives none."""
+        """Returns the estimated cost, such as the number of operations; None if the backend gives none."""
         return self._lowered.cost_analysis()
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledFunction:
@@ -381,14 +381,14 @@ class LoweredFunction:
 
 
 class CompiledFunction:
-    """One call of a function under `jit`, compiled: called as the function, with arguments of the same types.
+    """A compiled call of a function under `jit`. Call it like the function, with arguments of the same types.
 
     Attributes:
-        stage: JAX's own, a `jax.stages.Compiled`.
+        stage: the `jax.stages.Compiled` of JAX.
 
     Raises:
-        LiftArgumentError: when called, if types, static arguments or the structure of objects differ from those that
-            were lowered.
+        LiftArgumentError: when called, if types, static arguments or the structure of objects differ from the lowered
+            call.
     """
 
     def __init__(self, jitted: JitFunction, compiled: liftcore.CompiledJit) -> None:
@@ -401,13 +401,13 @@ class CompiledFunction:
         return outside.call(self._compiled, *outside.args, mutable=form.donated)
 
     def as_text(self) -> str:
-        """The compiled program as a string."""
+        """Returns the compiled program as a string."""
         return self._compiled.as_text()
 
     def cost_analysis(self) -> Any:
-        """The estimated cost of the program, such as its number of operations; None if the backend gives none."""
+        """Returns the estimated cost, such as the number of operations; None if the backend gives none."""
         return self._compiled.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """The memory that the program needs, in bytes; None if the backend gives none."""
+        """Returns the memory that the program needs, in bytes; None if the backend gives none."""
         return self._compiled.memory_analysis()

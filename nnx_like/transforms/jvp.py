@@ -42,15 +42,15 @@ def jvp(
         (5.0, 7.0)
 
     Args:
-        f: the function; it returns arrays, or with `has_aux` these and something else. Without it the result is a
-            decorator, of functions of `primals` and `tangents`. Methods may be decorated.
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it the result is a
+            decorator for functions of `primals` and `tangents`. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind.
-        tangents: one tangent for each argument. For an object, give a `State` with tangents of its floating variables,
-            in which a missing one is zero; or an object of the same structure; or None for zero.
+        tangents: one tangent for each argument. For an object, give a `State` with tangents of its floating variables
+            (a missing tangent is zero), an object of the same structure, or None for zero.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
 
     Returns:
-        The result and its tangent, with `has_aux` the rest too.
+        The result and its tangent; with `has_aux`, the rest too.
 
     Raises:
         LiftArgumentError: if `f` is a bound method, tangents do not fit, or a differentiated result holds an object.
@@ -87,15 +87,15 @@ def linearize(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = Fa
         7.0
 
     Args:
-        f: the function; it returns arrays, or with `has_aux` these and something else. Without it and `primals`, the
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it and `primals`, the
             result is a decorator. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
 
     Returns:
-        The result and a function of tangents, with `has_aux` the rest too. It takes one tangent for each argument. For
-        an object, give a `State` with tangents of its floating variables, in which a missing one is zero; or an object
-        of the same structure; or None for zero.
+        The result and a function of tangents; with `has_aux`, the rest too. The function takes one tangent for each
+        argument. For an object, give a `State` with tangents of its floating variables (a missing tangent is zero), an
+        object of the same structure, or None for zero.
 
     Raises:
         LiftArgumentError: if `f` is a bound method, or a differentiated result holds an object.
@@ -121,9 +121,9 @@ def _moved_along(where: str, given: Any, linear: Callable[..., Any], *tangents: 
 
 
 def _along(where: str, given: Any, tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The tangents of variables, and those of arrays, of which each has one."""
+    """Splits tangents into those of variables and those of arrays, which all need one."""
     variables, moved = tangents_in(where, given, tangents, "tangents")
     places: Any = jax.tree.structure(given, is_leaf=is_ref)
     if any(one is None for one in places.flatten_up_to(moved)):
-        raise LiftArgumentError(where, "None is the tangent of an array.", "Give zeros; None stands for an object's.")
+        raise LiftArgumentError(where, "the tangent of an array is None.", "Give zeros; only an object can have None.")
     return {DIFFERENTIATED: variables.get(DIFFERENTIATED, {})}, moved

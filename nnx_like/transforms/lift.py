@@ -1,4 +1,4 @@
-"""`lift`: any lifted transformation of liftcore, one of your own too, for functions of objects."""
+"""`lift`: applies any lifted transformation of liftcore, or your own, to functions of objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["lift"]
 
 
 class _ByCollection(Choose):
-    """The prefix of a walk that puts each variable into the collection of its kind."""
+    """A prefix that puts each variable into the collection of its kind."""
 
     __slots__ = ()
 
@@ -65,9 +65,10 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
     Args:
         transformation: one of `liftcore`, or your own, made with `liftcore.pack` or `liftcore.transformation`; called
             as `transformation(*fns, **options)`.
-        *fns: the functions, called with the arguments; objects may be anywhere in these. Most transformations take one
-            function; `liftcore.switch` takes a list. A result may only hold objects that were arguments.
-        **options: those of the transformation.
+        *fns: the functions, called with the arguments, which may contain objects anywhere. Most transformations take
+            one
+            function; `liftcore.switch` takes a list. A result may only contain objects that were arguments.
+        **options: the options of the transformation.
 
     Returns:
         The transformed function. Call it as the transformation defines, without the scope.
@@ -100,7 +101,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
 
 def _each(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """The functions, also those in lists."""
+    """Yields the functions, including those in lists."""
     if not fns:
         raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
     for one in fns:
@@ -124,12 +125,12 @@ def _body(groups: Groups, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read(scope: liftcore.Scope, values: Any, group: str, key: str) -> Any:
     if group not in values or key not in values[group]:
-        scope.has_variable(group, key)  # raises, and says how the lift would take it
+        scope.has_variable(group, key)  # raises an error that says how to lift the collection
     return values[group][key]
 
 
 def _result(where: str, inside: Inside, result: Any) -> Any:
-    """The result, with references in place of objects."""
+    """Returns the result with references in place of objects."""
     refs = {id(made): ref for ref, made in inside.given}
 
     def one(leaf: Any) -> Any:
@@ -138,7 +139,7 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
         if id(leaf) not in refs:
             raise StructureError(
                 where,
-                f"the result holds a {type(leaf).__name__} that was not passed as an argument.",
+                f"the result contains a {type(leaf).__name__} that was not an argument.",
                 "Return values, or write into an object that is an argument.",
             )
         return refs[id(leaf)]
@@ -148,9 +149,9 @@ def _result(where: str, inside: Inside, result: Any) -> Any:
 
 def _restructured(where: str, inside: Inside, now: Sequence[Any]) -> StructureError:
     found = [difference(ref.definition, after) for (ref, _), after in zip(inside.given, now, strict=True)]
-    said = next(filter(None, found), "an object in it is another one than before")
+    said = next(filter(None, found), "an object in it was replaced")
     return StructureError(
         where,
         f"under `lift`, the structure of objects must not change: {said}.",
-        "Create or delete attributes before or after the call; only values of variables may change in it.",
+        "Create or delete attributes before or after the call; inside, only change values of variables.",
     )

@@ -66,7 +66,7 @@ def fori_loop(
 
     Args:
         lower: the first number.
-        upper: the number after the last.
+        upper: the number after the last one.
         body_fun: called with the iteration number and the value; returns the next value, which holds the same objects.
         init_val: the initial value: a pytree of arrays and objects.
         unroll: the number of iterations in one step of the compiled loop, if the bounds are known; True unrolls all of

@@ -43,8 +43,8 @@ def pmap(
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
         in_axes: the axis to map over, or None for a value that all devices share; a pytree prefix of the arguments. For
             an object, give one axis for all its variables, or a `StateAxes`.
-        out_axes: the axis that values of the result gain; a pytree prefix of the result.
-        static_broadcasted_argnums: the numbers of arguments that are part of what is compiled.
+        out_axes: the axis that results gain; a pytree prefix of the result.
+        static_broadcasted_argnums: the numbers of arguments that are compile-time constants.
         devices: the devices to run on; by default all.
         backend: the platform to run on, such as `"cpu"`.
         axis_size: the number of elements; required only if no argument is mapped.

@@ -23,10 +23,10 @@ def remat_scan(
     policy: Callable[..., bool] | None = None,
     transform_metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Nested `scan`s, one for each of `lengths`, with a `remat` around each inner one.
+    """Runs nested `scan`s, one for each of `lengths`, with a `remat` around each inner one.
 
-    For the backward pass a plain scan over `a * b` layers keeps what each of them saves; `lengths=(a, b)` keeps `a`
-    carries and, at any one time, what `b` layers save.
+    For the backward pass, a plain scan over `a * b` layers keeps what each layer saves. With `lengths=(a, b)`, it keeps
+    `a` carries and, at any one time, what `b` layers save.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,16 +41,16 @@ def remat_scan(
         f: called as `f(layer, x)`; returns the next `x`. Without it the result is a decorator.
         lengths: the number of iterations of each loop, the outermost first. Variables have one leading axis for each
             loop.
-        in_axes: for each argument the axis that each of the loops slices, None for the whole of it, or `Carry`; what
-            `scan` takes.
-        policy: which intermediate values are saved: one of `jax.checkpoint_policies`; by default none.
+        in_axes: for each argument, the axis that each loop slices, None to pass it whole, or `Carry`; as in
+            `scan`.
+        policy: which intermediate values to save: one of `jax.checkpoint_policies`; by default none.
         transform_metadata: the name of each axis in sharding metadata.
 
     Returns:
-        The function; it returns the last `x`.
+        A function that returns the last `x`.
 
     Raises:
-        LiftArgumentError: if there are no lengths.
+        LiftArgumentError: if `lengths` is empty.
     """
     if f is MISSING:
         return functools.partial(
@@ -61,6 +61,6 @@ def remat_scan(
         raise LiftArgumentError(where, "`lengths` is empty.", "Give the length of each loop: `lengths=(4, 5)`.")
     options = {"in_axes": in_axes, "out_axes": Carry, "transform_metadata": transform_metadata}
     f = scan(f, length=lengths[-1], **options)
-    for length in reversed(lengths[:-1]):  # `prevent_cse` is not needed in a loop, which compiles its body alone
+    for length in reversed(lengths[:-1]):  # a loop compiles its body separately, so `prevent_cse` is not needed
         f = scan(remat(f, prevent_cse=False, policy=policy), length=length, **options)
     return f

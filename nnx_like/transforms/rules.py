@@ -1,4 +1,4 @@
-"""What `custom_vjp`, `custom_jvp` and `custom_vmap` share: functions of objects with a rule of their own."""
+"""The base of `custom_vjp`, `custom_jvp` and `custom_vmap`: functions of objects with a custom rule."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["RuledFunction", "by_value", "checked_pair", "from_values", "held", "
 
 
 class RuledFunction:
-    """A function of objects with a custom rule: called like the function, also as a method.
+    """A function of objects with a custom rule. Call it like the function, also as a method.
 
     Args:
         name: what errors call the transformation.
         fun: the function.
         nondiff_argnums: numbers of arguments that are not differentiated; a `DiffState` says which variables are.
-        lift: makes the lifted function of a body.
-        missing: how to define the rule, for the error where there is none.
+        lift: makes the lifted function for a body.
+        missing: the line that defines the rule, for the error if there is none.
     """
 
     _defined = False
@@ -65,24 +65,24 @@ class RuledFunction:
         def body(scope: liftcore.Scope, *args: Any) -> Any:
             inside = Inside(scope, groups)
             home = inside.encode(fun(*inside.decode(args)), REST, stays=stay)
-            _called.get()[-1].append(home)  # it is traced while the function is called
+            _called.get()[-1].append(home)  # the body is traced during the call
             return home
 
         self._lifted = lift(body)
 
     @property
     def where(self) -> str:
-        """What errors call it."""
+        """The name of the function in errors."""
         return self._groups.where
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """The method of an object."""
+        """Binds the function to an object, like a method."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function."""
         if not self._defined:
-            raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one before: `{self._missing}`.")
+            raise LiftArgumentError(self.where, "it has no rule yet.", f"Define one first: `{self._missing}`.")
         args = _positional(self.where, self._fun, args, kwargs, self._held)
         numbers = self.held_numbers(len(args))
         args = tuple([held(arg) if number in numbers else arg for number, arg in enumerate(args)])
@@ -99,33 +99,33 @@ class RuledFunction:
             _called.reset(before)
 
     def expected(self) -> Any:
-        """What goes home from the function, for a rule that begins, to be given to `check_alike`."""
+        """Returns what the function's body returned, for a rule that starts, to pass to `check_alike`."""
         return _called.get()[-1][0]
 
     def check_alike(self, rule: Callable[..., Any], expected: Any, given: Any) -> None:
-        """Checks that a rule does to objects what the function does, and returns alike.
+        """Checks that a rule changes objects like the function, and returns the same structure.
 
         Args:
             rule: the rule.
-            expected: what goes home from the function.
-            given: what goes home from the rule.
+            expected: what the function's body returned.
+            given: what the rule's body returned.
         """
         structures: list[Any] = [jax.tree.structure(each) for each in (given, expected)]
         if structures[0] == structures[1]:
             return
         does, did = [sorted(_at_home(each[1])) for each in (given, expected)]
-        what = f"it writes {does} where the function writes {did}."
+        what = f"it writes {does}, but the function writes {did}."
         if does == did:
-            what = "it returns something of another structure than the function, or leaves objects otherwise."
+            what = "it returns another structure than the function, or changes objects differently."
         raise LiftArgumentError(
             f"{name_of(rule)}, the rule of {self.where}", what, "Call the function in the rule, or do the same there."
         )
 
     def held_numbers(self, count: int) -> tuple[int, ...]:
-        """The numbers of arguments that are not differentiated, in order.
+        """Returns the numbers of arguments that are not differentiated, in order.
 
         Args:
-            count: how many arguments there are.
+            count: the number of arguments.
         """
         return self._numbers(self._held, count)
 
@@ -133,24 +133,24 @@ class RuledFunction:
         wrong = [number for number in given if not -count <= number < count]
         if wrong:
             raise LiftArgumentError(
-                f"{self.where}, nondiff_argnums", f"there is no argument {wrong[0]}, of {count}.", "Count from 0."
+                f"{self.where}, nondiff_argnums", f"no argument {wrong[0]}; it takes {count}.", "Count from 0."
             )
         return tuple(sorted({number % count for number in given}))
 
 
 _called: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVar("calls", default=())
-"""For each call of a function with a rule, the innermost last, what went home from its body."""
+"""For each running call of a function with a rule, the innermost last: what its body returned."""
 
 
 def _at_home(home: Any) -> list[str]:
-    """The values that a body wrote, and how many are new."""
+    """Returns the values that a body wrote, and the number of new values."""
     written = [key for _, some in home.values() for key in some]
     new = sum(len(fresh) for fresh, _ in home.values())
     return [*written, f"{new} new values"] if new else written
 
 
 def held(arg: Any) -> Any:
-    """An argument that is not differentiated: arrays and objects as they are, all else for Python alone to see."""
+    """Prepares an argument that is not differentiated: arrays and objects are kept, other values become static."""
 
     def still(leaf: Any) -> Any:
         return leaf if is_object(leaf) or is_array(leaf) else Still(static(leaf, ()))
@@ -161,7 +161,7 @@ def held(arg: Any) -> Any:
 def _positional(
     where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], held: Sequence[int]
 ) -> tuple[Any, ...]:
-    """All arguments by position, with defaults, as a rule is given them; defaults that JAX cannot take are left out."""
+    """Returns all arguments by position, with defaults, for a rule; defaults that JAX cannot trace are left out."""
     try:
         found = inspect.signature(fun).bind(*args, **kwargs)
     except (TypeError, ValueError):
@@ -190,13 +190,13 @@ def _is_by_name(fun: Callable[..., Any], name: str) -> bool:
 
 
 def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str) -> tuple[Any, Any]:
-    """What a rule returned, which has to be a pair.
+    """Returns the result of a rule, after checking that it is a pair.
 
     Args:
         where: the transformation.
         rule: the rule.
-        given: what it returned.
-        expected: what it has to return, in the words of a `return` statement.
+        given: the result.
+        expected: what the rule has to return, as in a `return` statement.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise LiftArgumentError(
@@ -208,7 +208,7 @@ def checked_pair(where: str, rule: Callable[..., Any], given: Any, expected: str
 
 
 def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
-    """A pytree with objects as arrays and what is static, to be built anew at another time.
+    """Replaces the objects in a pytree by their arrays and static parts, to rebuild them later.
 
     Args:
         groups: says where in errors.
@@ -222,7 +222,7 @@ def by_value(groups: Groups, tree: Any) -> tuple[Any, Any]:
 
 
 def from_values(tree: Any, values: Any) -> Any:
-    """The inverse of `by_value`."""
+    """Returns the inverse of `by_value`."""
     builder = Builder(lambda group, key: values[group][key])
 
     def decoded(leaf: Any) -> Any:
@@ -234,7 +234,7 @@ def from_values(tree: Any, values: Any) -> Any:
 
 
 def zero(kind: Any) -> Any:
-    """The tangent of a value that does not move.
+    """Returns the zero tangent of a value.
 
     Args:
         kind: the type of the value, as `jax.typeof` gives it.

@@ -28,14 +28,14 @@ __all__ = ["Carry", "scan"]
 
 
 class _Name(type):
-    """The class of `Carry`, which is used as a value."""
+    """The class of `Carry`, which is a single value."""
 
     def __repr__(cls) -> str:
         return cls.__name__
 
 
 class Carry(metaclass=_Name):
-    """Marks the carry of `scan` in `in_axes` and `out_axes`: the value that goes from one iteration to the next.
+    """Marks the carry of `scan` in `in_axes` and `out_axes`: the value that is passed from iteration to iteration.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,9 +59,9 @@ def scan(
 ) -> Any:
     """`jax.lax.scan` for functions of objects.
 
-    An object can be the carry: each iteration gets the values that the iteration before wrote, and afterwards its
-    variables hold the last values. Or it can be scanned: each iteration gets its slice of the variables. To mix both in
-    one object, use `StateAxes`.
+    An object can be the carry: each iteration gets the values that the previous iteration wrote, and afterwards its
+    variables hold the last values. Or it can be scanned: each iteration gets its slice of the variables. To do both
+    with one object, use `StateAxes`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -153,10 +153,10 @@ def scan(
 
 
 def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
-    """The prefix with another group for RNG streams that all iterations share, and the name of that group.
+    """Puts the RNG streams that all iterations share into their own group; returns the prefix and the group's name.
 
-    All iterations draw the same keys of such a stream, so its count goes on as in one of them; each iteration reads
-    what it was before the loop. Another variable that is read and then written has to be carried.
+    All iterations draw the same keys from such a stream, so its count advances as in one iteration; each iteration
+    reads the count from before the loop. Any other variable that is read and then written has to be carried.
     """
     streams = "on no axis, as RNG streams are"
     groups.specs[streams] = None
@@ -166,7 +166,7 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
         if all(groups.specs[name] is not None for _, name in rules):
             return group
         found = []
-        for one, name in rules:  # before its own rule, and after those that come first
+        for one, name in rules:  # before the rule of the variable's own filter, but after earlier rules
             found += [(All(one, RngState), streams)] * (groups.specs[name] is None) + [(one, name)]
         return Choose(tuple(found), many=not isinstance(group, Choose) or group.many)
 
@@ -174,7 +174,7 @@ def _streams_apart(groups: Groups, prefix: Any) -> tuple[Any, str]:
 
 
 def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """The scan of the core, with the groups by what happens to them: sliced, shared or carried."""
+    """Returns the core's scan, with the groups by treatment: sliced, shared or carried."""
     return functools.partial(
         liftcore.scan,
         in_axes=in_axes,
@@ -187,19 +187,19 @@ def _lift(groups: Groups, in_axes: Any, out_axes: Any, options: dict[str, Any]) 
 
 
 def _places_of_carry(where: str, in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
-    """The numbers of the carry among the arguments and the results."""
+    """Returns the positions of the carry among the arguments and the results."""
     taken, given_back = _place(where, "in_axes", in_axes), _place(where, "out_axes", out_axes)
     if (taken is None) != (given_back is None):
         raise LiftArgumentError(
             where,
-            f"`Carry` must be in both of in_axes={in_axes} and out_axes={out_axes}, or in neither.",
-            "Give `Carry` in both, in the places of the carry.",
+            f"`Carry` must be in both in_axes={in_axes} and out_axes={out_axes}, or in neither.",
+            "Put `Carry` in both, at the positions of the carry.",
         )
     return taken, given_back
 
 
 def _place(where: str, what: str, axes: Any) -> int | None:
-    """The index of the carry in a tuple of axes; 0 if the carry is the only value; None if there is no carry."""
+    """Returns the index of the carry in a tuple of axes; 0 if the carry is the only value; None without a carry."""
     if axes is Carry:
         return 0
     if not isinstance(axes, (tuple, list)):
@@ -213,14 +213,14 @@ def _place(where: str, what: str, axes: Any) -> int | None:
 
 
 def _places(out_axes: Any, carry: int | None) -> Name:
-    """What errors call the parts of the result, without the carry."""
+    """Names the parts of the result, without the carry, for errors."""
     if carry is None or out_axes is Carry:
         return "result"
     return PositionNames([f"result[{number}]" for number in range(len(out_axes)) if number != carry])
 
 
 def _without(axes: Any, place: int | None) -> Any:
-    """The axes of what is not carried."""
+    """Returns the axes without the carry."""
     if axes is Carry:
         return ()
     return axes if place is None else tuple([axis for number, axis in enumerate(axes) if number != place])
@@ -231,7 +231,7 @@ def _with(xs: tuple[Any, ...], place: int | None, carry: Any) -> tuple[Any, ...]
 
 
 def _whole(axes: Any) -> Any:
-    """Axes as liftcore's scan has them: `broadcast` for what has none."""
+    """Converts axes for the core's scan: None becomes `broadcast`."""
     return jax.tree.map(
         lambda axis: liftcore.broadcast if axis is None or axis is Carry else axis,
         axes,
@@ -240,7 +240,7 @@ def _whole(axes: Any) -> Any:
 
 
 def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[Any, Any]:
-    """The next carry, and what is stacked."""
+    """Splits a result into the next carry and the values to stack."""
     if out_axes is Carry:
         return result, ()
     if place is None:
@@ -248,8 +248,8 @@ def _parted(where: str, result: Any, out_axes: Any, place: int | None) -> tuple[
     if not isinstance(result, (tuple, list)) or len(result) != len(out_axes):
         raise LiftArgumentError(
             where,
-            f"out_axes={out_axes} is for {len(out_axes)} results; given a {type(result).__name__}.",
-            "Return a tuple with one for each of `out_axes`.",
+            f"out_axes={out_axes} is for {len(out_axes)} results; the body returned a {type(result).__name__}.",
+            "Return a tuple with one value for each of `out_axes`.",
         )
     return result[place], tuple([one for number, one in enumerate(result) if number != place])
 
@@ -261,7 +261,7 @@ def _joined(carry: Any, ys: Any, out_axes: Any, place: int | None) -> Any:
 
 
 def _check_no_new(where: str, groups: Groups, home: Mapping[str, Any]) -> None:
-    """Checks that nothing new is to be carried: the first iteration would have nothing to begin from."""
+    """Checks that nothing new is carried: the first iteration would have no value to begin with."""
     for group, (new, _) in home.items():
         if new and groups.specs.get(group) is Carry:
             raise StructureError(

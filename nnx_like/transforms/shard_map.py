@@ -101,7 +101,7 @@ def shard_map(
 
 
 def _everywhere(specs: Any) -> Any:
-    """The specs, with `P()` where one is None; for a single array, JAX does the same."""
+    """Replaces None by `P()` in specs, as JAX does for a single array."""
     if isinstance(specs, ByFilter):
         return type(specs)([(one, _EVERYWHERE if spec is None else spec) for one, spec in specs.items()])
     if specs is None:
@@ -116,5 +116,5 @@ def _check_specs(where: str, what: str, specs: Any) -> None:
                 raise LiftArgumentError(
                     where,
                     f"expected a `PartitionSpec` for each part of `{what}`, given {shown(one)}.",
-                    "Write `P()` for the same value on all devices, `P('data')` for the first axis in parts.",
+                    "Write `P()` for the same value on all devices, or `P('data')` to split the first axis.",
                 )

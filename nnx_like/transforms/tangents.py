@@ -1,7 +1,7 @@
-"""Gradients and tangents as states, at the paths of the variables that they are of.
+"""Gradients and tangents as states, at the paths of their variables.
 
-An object among the arguments is a `Ref` inside of JAX, which has no leaves. So gradients and tangents of arrays have
-the structure of the arguments already, and only need states in the places of refs, or refs in the places of states.
+In JAX, an object among the arguments is a `Ref`, which has no leaves. So gradients and tangents of arrays already have
+the structure of the arguments; only refs have to be replaced by states, or states by refs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["outline", "state_of", "tangents_in", "variable_of", "with_states"]
 
 
 def variable_of(definition: Definition, value: Any) -> Any:
-    """A variable of a definition with another value; of an array, the value."""
+    """Returns a variable that a definition describes, with another value; for an array, the value itself."""
     if definition[0] != VARIABLE:
         return value
     return definition[1].made(value, metadata_of(definition[3]), liftcore.trace_state())
@@ -41,14 +41,14 @@ def state_of(
     convert: Callable[[Any], Any] = lambda value: value,
     only: str | None = DIFFERENTIATED,
 ) -> Any:
-    """The state of an object: values once, each at its first path. For a variable, what `make` makes of it.
+    """Returns the state of an object, with each value once, at its first path. `make` makes its leaves.
 
     Args:
         ref: the reference to the object.
-        read: what is traced of the value that has a group and a key.
+        read: returns the traced value of a group and a key.
         make: the leaf of the state for a definition and a value.
-        convert: what is done to each array before.
-        only: the group whose values are in the state; None for all of them.
+        convert: applied to each array first.
+        only: the group whose values are in the state; None for all groups.
     """
     pairs = []
     for path, one in entries(ref.definition):
@@ -57,18 +57,18 @@ def state_of(
             value, form = read(group, key), one[4] if one[0] == VARIABLE else None
             value = convert(value) if form is None else value_of([convert(part) for part in value], form)
             pairs.append((path, make(one, value)))
-    if pairs and not pairs[0][0]:  # a variable that is no attribute
+    if pairs and not pairs[0][0]:  # a variable that is not an attribute
         return pairs[0][1]
     return State.from_flat_path(pairs)
 
 
 def with_states(tree: Any, read: Callable[[str, Any], Any], **options: Any) -> Any:
-    """A pytree with the state of an object in place of its `Ref`.
+    """Returns a pytree with a state in place of each `Ref`.
 
     Args:
         tree: the pytree.
         read: see `state_of`.
-        options: likewise.
+        options: the other arguments of `state_of`.
     """
     return jax.tree.map(
         lambda leaf: state_of(leaf, read, **options) if type(leaf) is Ref else leaf, tree, is_leaf=is_ref
@@ -79,22 +79,22 @@ _PLACE = Still(())
 
 
 def outline(tree: Any) -> Any:
-    """A pytree with its refs, and something leafless in the places of leaves."""
+    """Returns a pytree with its refs, and with leafless placeholders in place of leaves."""
     return jax.tree.map(lambda leaf: leaf if type(leaf) is Ref else _PLACE, tree, is_leaf=is_ref)
 
 
 def tangents_in(where: str, tree: Any, given: Any, what: str) -> tuple[dict[str, dict[Any, Any]], Any]:
-    """The inverse of `with_states`: what is given for variables, and for all else.
+    """Splits tangents into values for variables and the rest: the inverse of `with_states`.
 
     Args:
-        where: the transformation, for errors.
+        where: the name of the transformation, for errors.
         tree: a pytree with refs, or its outline.
-        given: the same pytree with what is given in the places of leaves: for a ref a state, an object of the same
-            structure, for one variable a variable or a value, or None for zero.
-        what: what errors call that which is given.
+        given: the same pytree with tangents in place of leaves. For a ref: a state, an object of the same
+            structure, a variable or value (if it refers to one variable), or None for zero.
+        what: the name of the tangents in errors.
 
     Returns:
-        Values by group and key, of those that are floating; and the pytree with refs.
+        The floating values by group and key; and the pytree with refs.
 
     Raises:
         LiftArgumentError: if the structures differ.
@@ -122,11 +122,11 @@ def _values_in(where: str, ref: Ref, given: Any, what: str) -> Iterator[tuple[st
     pairs = _pairs_in(where, ref, given, what)
     known = dict(entries(ref.definition))
     unknown = [path_text(path) for path in pairs if path not in known]
-    if unknown and not isinstance(given, Pytree):  # in a copy of an object, shared variables may be two
+    if unknown and not isinstance(given, Pytree):  # in a copy of an object, a shared variable may be two
         raise LiftArgumentError(
             where,
-            f"the {what} have unknown paths, {', '.join(unknown)}: {ref!r} has no such variables.",
-            "Use the paths of its variables; of a shared variable, the first.",
+            f"the {what} have unknown paths, {', '.join(unknown)}; {ref!r} has no such variables.",
+            "Use the paths of its variables; for a shared variable, the first path.",
         )
     for path, definition in known.items():
         value = pairs.get(path)

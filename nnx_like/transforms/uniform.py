@@ -1,4 +1,4 @@
-"""Lifts that treat all variables alike: `remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr`."""
+"""Lifts that treat all variables in the same way: `remat`, `checkify`, `named_call`, `eval_shape`, `make_jaxpr`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALL = "all"
 
 
 class _Uniform:
-    """A function whose objects are in one group.
+    """A function whose objects are all in one group.
 
     Args:
         name: what errors call the transformation.
@@ -44,7 +44,7 @@ class _Uniform:
         self.body = body
 
     def outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outside:
-        """The crossing of a call; its arguments are a pair of `args` and `kwargs`."""
+        """Crosses the arguments of a call, a pair of `args` and `kwargs`."""
         numbers, names = self.static
         if numbers:
             args = tuple([still(arg, self.groups.where) if i in numbers else arg for i, arg in enumerate(args)])
@@ -53,7 +53,7 @@ class _Uniform:
         return Outside(self.groups, (args, kwargs), self.prefix, cached=False, name=in_call)
 
     def lifted(self, lifted: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of objects for a lifted body."""
+        """Returns the function of objects for a lifted body."""
 
         @functools.wraps(f)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -87,10 +87,11 @@ def remat(
 
     Args:
         f: the function; without it the result is a decorator. Methods may be decorated.
-        prevent_cse: whether the compiler is kept from undoing the rematerialization by merging equal operations; inside
-            a `scan` False is enough, and faster.
+        prevent_cse: whether to prevent the compiler from undoing the rematerialization by merging equal operations.
+            Inside
+            a `scan`, False is enough, and faster.
         static_argnums: the numbers of arguments that stay Python values, such as flags.
-        policy: which intermediate values are saved: one of `jax.checkpoint_policies`; by default none.
+        policy: which intermediate values to save: one of `jax.checkpoint_policies`; by default none.
 
     Returns:
         The function.
@@ -122,10 +123,10 @@ def checkify(
 
     Args:
         f: the function.
-        errors: which checks are made; by default those that the function makes with `checkify.check`.
+        errors: the checks to make; by default those that the function makes with `checkify.check`.
 
     Returns:
-        The function, which returns an error that may be thrown, and the result.
+        A function that returns an error, which can be thrown, and the result.
     """
     uniform = _Uniform("checkify", f)
     lifted = liftcore.checkify(uniform.body, errors)
@@ -165,7 +166,7 @@ def named_call(f: Callable[..., Any] = MISSING, *, name: str | None = None) -> A
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`jax.eval_shape` for functions of objects: what they return, with shapes in place of arrays.
+    """`jax.eval_shape` for functions of objects: returns the result with shapes in place of arrays.
 
     Nothing is computed, and the objects passed in do not change.
 
@@ -178,7 +179,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Args:
         f: the function.
         *args: its arguments; arrays, in variables too, may be `jax.ShapeDtypeStruct`.
-        **kwargs: likewise.
+        **kwargs: the keyword arguments, in the same form.
 
     Returns:
         The result. All objects in it are new, even if the function returns an argument.
@@ -191,7 +192,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def make_jaxpr(f: Callable[..., Any] = MISSING, *, static_argnums: int | Iterable[int] = ()) -> Any:
-    """`jax.make_jaxpr` for functions of objects: what is computed, as JAX's own program.
+    """`jax.make_jaxpr` for functions of objects: returns the program as a jaxpr.
 
     Example:
         >>> import jax.numpy as jnp

@@ -36,14 +36,14 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
         (Array([2., 3.], dtype=float32), Array([1., 1.], dtype=float32))
 
     Args:
-        f: the function; it returns arrays, or with `has_aux` these and something else. Without it and `primals`, the
+        f: the function; it returns arrays, or with `has_aux` arrays and something else. Without it and `primals`, the
             result is a decorator. Methods may be decorated.
         primals: the arguments; arrays, and objects of any kind. Without them the result is a function of them.
         has_aux: whether `f` returns a pair, of which only the first is differentiated; the second may hold objects.
         reduce_axes: no longer used; leave it empty.
 
     Returns:
-        The result and the pullback, with `has_aux` the rest too. The pullback takes a cotangent of the result and
+        The result and the pullback; with `has_aux`, the rest too. The pullback takes a cotangent of the result and
         returns a cotangent for each argument, with a `State` in place of each object. The variables of this state have
         the same kinds and metadata, and hold the cotangents. The pullback may be returned from a `jit`.
 
@@ -52,7 +52,7 @@ def vjp(f: Callable[..., Any] = MISSING, *primals: Any, has_aux: bool = False, r
         TraceContextError: if the function returns or changes an object that is not an argument.
     """
     if reduce_axes:
-        raise LiftArgumentError("vjp", "`reduce_axes` is no longer a part of JAX.", "Reduce by `jax.lax.psum`.")
+        raise LiftArgumentError("vjp", "JAX no longer supports `reduce_axes`.", "Reduce with `jax.lax.psum`.")
     if f is MISSING:
         return functools.partial(vjp, has_aux=has_aux)
     start = differentiable("vjp", liftcore.vjp, f, has_aux)
@@ -74,18 +74,18 @@ def _pulled_back(back: Callable[..., Any], cotangent: Any) -> Any:
 def differentiable(
     name: str, lift: Callable[..., Any], f: Callable[..., Any], has_aux: bool
 ) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """A function of objects under a derivative with respect to all that is floating.
+    """Returns a function of objects under a derivative with respect to all floating values.
 
     Args:
         name: what errors call the transformation.
-        lift: `liftcore.vjp` or a lift like it: it returns a result, something else, and what else there is.
+        lift: `liftcore.vjp` or a similar lift: it returns a result, its derivative, and the rest.
         f: the function.
-        has_aux: whether it returns a pair, of which only the first is differentiated.
+        has_aux: whether the function returns a pair, of which only the first is differentiated.
 
     Returns:
-        `start(*primals)`, which returns the primals with refs in them, the result, what the lift gave for its
-        derivative, and what else the function returned. More arguments of the lifted function are made by its option
-        `more`, of the primals.
+        `start(*primals)`, which returns the primals with refs, the result, the lift's derivative, and the rest of the
+        function's result. More arguments of the lifted function come from its option `more`, which is called with the
+        primals.
     """
     groups = in_two_groups(name, f)
 

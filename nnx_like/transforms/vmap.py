@@ -1,4 +1,4 @@
-"""`vmap` over objects, and the prefix that says the axis of each variable."""
+"""`vmap` over objects, and `StateAxes`, which gives each variable an axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["StateAxes", "differing", "mapped", "vmap"]
 
 
 class StateAxes(ByFilter):
-    """The axes of an object's variables by filter. Use it in place of a single axis.
+    """The axes of an object's variables, chosen by filter. Use it in place of a single axis.
 
     Example:
         >>> import nnx_like as nnx
@@ -73,14 +73,14 @@ def vmap(
         f: the function; without it the result is a decorator. Methods may be decorated.
         in_axes: the axis to map over, or None for a value that all elements share; a pytree prefix of the arguments.
             For an object, give one axis for all its variables, or a `StateAxes`.
-        out_axes: the axis that values of the result gain; a pytree prefix of the result.
+        out_axes: the axis that results gain; a pytree prefix of the result.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
         axis_size: the number of elements; required only if no argument is mapped.
         spmd_axis_name: the mesh axes over which the mapped axis is sharded.
         transform_metadata: the name of the axis in sharding metadata, `{nnx.PARTITION_NAME: "layers"}`.
 
     Returns:
-        The function, which takes keyword arguments too, mapped as if they were given by position.
+        The mapped function. It also takes keyword arguments, mapped as if they were positional.
 
     Raises:
         LiftArgumentError: if `f` is a bound method, or axes do not fit the arguments.
@@ -107,7 +107,7 @@ def mapped(
     options: Mapping[str, Any],
     static: Collection[int] = (),
 ) -> Callable[..., Any]:
-    """A function of objects under a lift that maps over axes of variables.
+    """Returns a function of objects under a lift that maps over axes of variables.
 
     Args:
         name: what errors call the transformation.
@@ -157,13 +157,13 @@ def mapped(
 def differing(
     groups: Groups, out_axes: Any, parts: Iterable[tuple[str, Any, Any]], among: str = "elements"
 ) -> LoopInvarianceError:
-    """The error about something new that has no axis, and differs between elements.
+    """Returns the error for a new value without an axis that differs between elements.
 
     Args:
-        groups: those of the lift.
-        out_axes: its option.
-        parts: the arguments, as `parts_of` gives them.
-        among: what errors call the parts of the axis.
+        groups: the groups of the lift.
+        out_axes: the option of the lift.
+        parts: the arguments, from `parts_of`.
+        among: the name of the mapped elements in errors.
     """
     specs = [each for spec in jax.tree.leaves(out_axes, is_leaf=is_spec) for each in _each(spec)]
     objects = [
@@ -175,7 +175,7 @@ def differing(
     return LoopInvarianceError(
         groups.where,
         f"{' or '.join(found)} differs between {among}.",
-        "Give it an axis there, such as 0.",
+        "Give it an axis, such as 0.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`ByReference`: what objects and variables have in common."""
+"""`ByReference`: the common base of objects and variables."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ _MISSING: Any = object()
 
 
 class Described:
-    """What has metadata, and belongs to a JAX trace.
+    """The base of variables: static metadata, and the JAX trace that it belongs to.
 
-    The dict of the metadata is never changed in place: a change replaces it, so whoever keeps one has it as it was.
+    The dict of metadata is never changed in place. A change replaces it, so a reference to the old dict stays valid.
     """
 
     __slots__ = ("__weakref__", "_metadata", "_trace")
@@ -37,12 +37,12 @@ class Described:
             kind = type(self).__name__
             raise TraceContextError(
                 f"a {kind}",
-                "it is changed under another JAX trace than it was made in, and would keep a traced value.",
+                "it is changed under another JAX trace than the one it was created in, and would keep a traced value.",
                 f"Pass the {kind}, or the object that holds it, as an argument of the transformed function.",
             )
 
     def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
-        """All metadata as a new dict, or that of one name.
+        """Returns all metadata as a new dict, or the metadata of one name.
 
         Args:
             name: the name, or None for all.
@@ -58,7 +58,7 @@ class Described:
         return self._metadata.get(_kept(name), default)
 
     def set_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it by a dict.
+        """Sets metadata: `set_metadata(name, value)`, `set_metadata(name=value, …)`, or all of it from a dict.
 
         Example:
             >>> from nnx_like.variablelib.kinds import Param
@@ -93,7 +93,7 @@ class Described:
         put_metadata(self, metadata)
 
     def has_metadata(self, name: str) -> bool:
-        """Whether there is metadata of this name.
+        """Returns whether there is metadata with this name.
 
         Args:
             name: the name.
@@ -121,7 +121,7 @@ class Described:
         return self._metadata.get("out_sharding")
 
     def get_value(self) -> Any:
-        """The value."""
+        """Returns the value."""
         raise NotImplementedError
 
     @property
@@ -154,11 +154,11 @@ class Described:
             hook(self, axis_index, axis_name)
 
 
-# Subclasses refuse to set attributes, so slots are written by their descriptors; it is also the fastest way.
+# Subclasses reject attributes, so slots are written through their descriptors, which is also the fastest way.
 put_metadata = Described.__dict__["_metadata"].__set__
 put_trace = Described.__dict__["_trace"].__set__
 
 
 def _kept(name: str) -> str:
-    """The name that metadata is kept by."""
+    """Returns the name under which metadata is stored."""
     return "out_sharding" if name in ("sharding", "sharding_names") else name

@@ -1,4 +1,4 @@
-"""A value in which an item is another one: nothing is changed in place, so that a write is seen."""
+"""Copies of a value with one item replaced or deleted; nothing is changed in place, so that writes are noticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["with_item", "without_item"]
 
 
 def with_item(value: Any, index: Any, item: Any) -> Any:
-    """A value in which an item is another one.
+    """Returns a copy of a value with another item.
 
     Example:
         >>> with_item({"a": 1}, "b", 2), with_item(3, ..., 4)
@@ -25,7 +25,7 @@ def with_item(value: Any, index: Any, item: Any) -> Any:
         item: the new item. An array is broadcast and cast to the type of the value.
 
     Returns:
-        A new value. If the item replaces the whole value, and is an array of the same type, it is returned itself.
+        A new value. If the item replaces the whole value and is an array of the same type, the item itself.
     """
     if isinstance(value, jax.Array):
         if index is ... and isinstance(item, jax.Array) and jax.typeof(item) == jax.typeof(value):
@@ -44,7 +44,7 @@ def with_item(value: Any, index: Any, item: Any) -> Any:
 
 
 def without_item(value: Any, index: Any) -> Any:
-    """A value from which an item is deleted.
+    """Returns a copy of a value without an item.
 
     Args:
         value: the value: a list, a dict.

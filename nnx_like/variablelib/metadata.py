@@ -28,13 +28,13 @@ _SHARDINGS = ("sharding", "sharding_names")
 
 
 def named(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Metadata under the names that it is kept by: `sharding` and `sharding_names` are `out_sharding`.
+    """Renames metadata to the names that it is stored under: `sharding` and `sharding_names` become `out_sharding`.
 
     Args:
-        metadata: as the user gave it. It is not changed.
+        metadata: the metadata from the user. It is not changed.
 
     Returns:
-        The dict itself where all names are kept as they are, else another one.
+        The dict itself if no name changes, else a new one.
     """
     if not metadata or not any(name in metadata for name in _SHARDINGS):
         return metadata
@@ -46,39 +46,39 @@ def named(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 _MODELS = {
-    "hijax": "Use the variable as it is: it is changed by reference in every transformation.",
-    "ref": "Use the variable as it is: it is changed by reference in every transformation.",
-    "eager_sharding": "Place the value by `jax.device_put`, or make the object in a `jit` with `out_shardings`.",
+    "hijax": "Remove it: every transformation already changes variables by reference.",
+    "ref": "Remove it: every transformation already changes variables by reference.",
+    "eager_sharding": "Place the value with `jax.device_put`, or make the object in a `jit` with `out_shardings`.",
 }
-"""Options of other models of state, each with what to do here."""
+"""Options of flax's other state models, each with what to do here."""
 
 
 def without_models(kind: type[Any], metadata: dict[str, Any]) -> dict[str, Any]:
-    """Metadata without the options that choose another model of state, which have to be off.
+    """Returns metadata without the options that choose another state model, which must be off.
 
     Args:
         kind: the kind of the variable, for errors.
-        metadata: as the user gave it. It is not changed.
+        metadata: the metadata from the user. It is not changed.
 
     Raises:
-        LiftArgumentError: if one is on.
+        LiftArgumentError: if one of them is on.
     """
     chosen = _MODELS.keys() & metadata.keys()
     for name in chosen:
         if metadata[name]:
             raise LiftArgumentError(
-                f"{kind.__name__}({name}={metadata[name]!r})", "there is no such option.", _MODELS[name]
+                f"{kind.__name__}({name}={metadata[name]!r})", "this option is not supported.", _MODELS[name]
             )
     return {name: value for name, value in metadata.items() if name not in chosen} if chosen else metadata
 
 
 def called(hooks: Any, variable: Any, value: Any) -> Any:
-    """What hooks make of a value.
+    """Applies hooks to a value.
 
     Args:
         hooks: a hook `(variable, value) -> value`, or a sequence of them, called in order.
         variable: the variable.
-        value: its value, read or to be written.
+        value: the value that is read or written.
     """
     if callable(hooks):
         return hooks(variable, value)
@@ -101,8 +101,8 @@ class VariableMetadata:
         on_set_value: hooks `(variable, value) -> value` for each assigned value.
         on_get_value: hooks `(variable, value) -> value` for each reading.
         on_create_value: hooks `(variable, value) -> value` for the first value.
-        on_add_axis: hooks `(variable, axis index, axis name)` for where a lift adds an axis.
-        on_remove_axis: hooks `(variable, axis index, axis name)` for where a lift removes one.
+        on_add_axis: hooks `(variable, axis index, axis name)`, called when a lift adds an axis.
+        on_remove_axis: hooks `(variable, axis index, axis name)`, called when a lift removes an axis.
         metadata: all other metadata.
     """
 
@@ -116,11 +116,12 @@ class VariableMetadata:
 
 
 def merged(value: VariableMetadata, metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The value of what an initializer returned, and the metadata of a variable that is made of it.
+    """Returns the value that an initializer returned, and the metadata of the variable made from it.
 
     Args:
-        value: what the initializer returned. An initializer may be wrapped more than once; the outermost one wins.
-        metadata: what the constructor of the variable got. Its hooks win; else the initializer does.
+        value: the result of the initializer. If initializers are wrapped more than once, the outermost wins.
+        metadata: the metadata from the constructor of the variable. Its hooks win; otherwise the initializer's metadata
+            does.
     """
     metadata, own = dict(metadata), dict(metadata)
     told: list[VariableMetadata] = []
@@ -145,7 +146,7 @@ def with_metadata(
     on_remove_axis: _Hooks = (),
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """An initializer that also gives metadata for the variable that will hold its value.
+    """Wraps an initializer to also give metadata to the variable that will hold its value.
 
     Example:
         >>> import jax
@@ -160,12 +161,12 @@ def with_metadata(
         on_set_value: one hook or several, `(variable, value) -> value`, for each assigned value.
         on_get_value: one hook or several, `(variable, value) -> value`, for each reading.
         on_create_value: one hook or several, `(variable, value) -> value`, for the first value.
-        on_add_axis: one hook or several, `(variable, axis index, axis name)`, for where a lift adds an axis.
-        on_remove_axis: one hook or several, `(variable, axis index, axis name)`, for where a lift removes one.
+        on_add_axis: one hook or several, `(variable, axis index, axis name)`, called when a lift adds an axis.
+        on_remove_axis: one hook or several, `(variable, axis index, axis name)`, called when a lift removes an axis.
         **metadata: all other metadata.
 
     Returns:
-        A function with the arguments of the initializer that gives a `VariableMetadata`.
+        A function with the arguments of the initializer that returns a `VariableMetadata`.
     """
     hooks = {
         "on_set_value": _several(on_set_value),
@@ -192,7 +193,7 @@ def with_partitioning(
     mesh: Any = None,
     **metadata: Any,
 ) -> Callable[..., Any]:
-    """An initializer that also names the mesh axes of its value.
+    """Wraps an initializer to also name the mesh axes of its value.
 
     Example:
         >>> import jax
@@ -208,7 +209,7 @@ def with_partitioning(
         **metadata: all other metadata, including hooks.
 
     Returns:
-        A function with the arguments of the initializer that gives a `VariableMetadata`.
+        A function with the arguments of the initializer that returns a `VariableMetadata`.
     """
     if mesh is not None:
         metadata["mesh"] = mesh

@@ -1,4 +1,4 @@
-"""The operators of a variable: each one is that of its value."""
+"""The operators of variables: each applies the operator to the value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Operators"]
 
 
 def _plain(value: Any) -> Any:
-    """The value of a variable; all else as it is."""
+    """Returns the value of a variable; other values are returned unchanged."""
     return value.get_value() if isinstance(value, Operators) else value
 
 
@@ -37,7 +37,7 @@ def _unary(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An operator that assigns: never `operator.iadd`, which would change a NumPy array that others hold."""
+    """Makes an in-place operator. It never uses `operator.iadd`, which would change a NumPy array that others hold."""
 
     def method(self: Operators, other: Any) -> Any:
         self.set_value(operation(self.get_value(), _plain(other)))
@@ -47,19 +47,19 @@ def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 class Operators:
-    """What has a value, and all operators of that value.
+    """A mixin for objects with a value: all operators apply to the value.
 
-    A binary operator gives what it gives for the values: an array, not a variable. An in-place operator assigns the
-    result to the variable, and gives back that variable.
+    A binary operator returns the result for the values: an array, not a variable. An in-place operator assigns the
+    result to the variable, and returns the variable.
     """
 
     __slots__ = ()
 
-    # NumPy arrays leave their operators to what has a higher priority, so `numpy.ones(3) + variable` is ours.
+    # NumPy arrays defer to operands with a higher priority, so `numpy.ones(3) + variable` is computed here.
     __array_priority__ = 100
 
     def get_value(self) -> Any:
-        """The value."""
+        """Returns the value."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
@@ -89,7 +89,7 @@ class Operators:
     __lt__, __le__ = _binary(operator.lt), _binary(operator.le)
     __gt__, __ge__ = _binary(operator.gt), _binary(operator.ge)
     __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
-    __hash__ = None  # type: ignore[assignment]  # equal values may change, so nothing can be found by them
+    __hash__ = None  # type: ignore[assignment]  # values can change, so equal hashes would not last
 
     __neg__, __pos__ = _unary(operator.neg), _unary(operator.pos)
     __abs__, __invert__ = _unary(operator.abs), _unary(operator.invert)

@@ -1,4 +1,4 @@
-"""How a variable is shown: its kind, its size, its value and its metadata, one a line."""
+"""How a variable is printed: its kind, its size, its value and its metadata, one a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["block", "size_of", "size_text"]
 
 
 def size_of(value: Any) -> tuple[int, int]:
-    """The number of elements in the arrays of a pytree, and their bytes.
+    """Counts the elements in the arrays of a pytree, and their bytes.
 
     Args:
         value: any pytree; `jax.ShapeDtypeStruct` counts as an array of its shape and dtype.
@@ -30,7 +30,7 @@ def size_of(value: Any) -> tuple[int, int]:
 
 
 def size_text(elements: int, size: int) -> str:
-    """Elements and bytes in words.
+    """Formats a number of elements and bytes.
 
     Example:
         >>> size_text(10_000, 40_000), size_text(0, 0)
@@ -45,7 +45,7 @@ def size_text(elements: int, size: int) -> str:
 
 
 def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
-    """The parts of something by name, one a line.
+    """Formats named parts, one a line.
 
     Example:
         >>> print(block("Param", "2 (8 B)", {"value": 3, "tag": "x"}))
@@ -55,9 +55,9 @@ def block(name: str, comment: str, parts: Mapping[str, Any] | Iterable[tuple[str
         )
 
     Args:
-        name: what it is.
-        comment: what to say of it, or an empty string.
-        parts: names and values.
+        name: the name of the whole.
+        comment: the comment after the name, or an empty string.
+        parts: the names and values of the parts.
     """
     items = parts.items() if isinstance(parts, Mapping) else parts
     lines = ",\n".join(textwrap.indent(f"{key}={value!r}", "  ") for key, value in items)

@@ -1,4 +1,4 @@
-"""Names of kinds, and kinds by name: a collection in a plain dict is named after the kind of its variables."""
+"""Registered names of kinds: a collection in a plain dict has the name of its variables' kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: 
 @overload
 def register_variable_name(name: str, typ: None = None, *, overwrite: bool = False) -> Callable[[K], K]: ...
 def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = False) -> Any:
-    """Names a kind of variables. It is also a decorator of the class.
+    """Registers a name for a kind of variables. It can be used as a class decorator.
 
     Example:
         >>> @register_variable_name("statistics")
@@ -32,7 +32,7 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
     Args:
         name: the name.
         typ: the kind. Without it, the result is a decorator.
-        overwrite: whether to allow a name that another kind has.
+        overwrite: whether to allow a name that belongs to another kind.
 
     Returns:
         The kind.
@@ -55,7 +55,7 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
 def variable_type_from_name(
     name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
 ) -> type[Variable[Any]]:
-    """The kind of a name.
+    """Returns the kind that is registered under a name.
 
     Example:
         >>> import nnx_like.variablelib.kinds
@@ -82,7 +82,7 @@ def variable_type_from_name(
 
 
 def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
-    """The name of a kind.
+    """Returns the registered name of a kind.
 
     Example:
         >>> import nnx_like as nnx
@@ -91,10 +91,10 @@ def variable_name_from_type(typ: type[Variable[Any]], /, *, allow_register: bool
 
     Args:
         typ: the kind.
-        allow_register: whether to register the name of the class if the kind has no name.
+        allow_register: whether to register the class name if the kind has no name.
 
     Raises:
-        LiftArgumentError: if the kind has no name and `allow_register` is False, or the name of its class is taken.
+        LiftArgumentError: if the kind has no name and `allow_register` is False, or the class name is taken.
     """
     for name, kind in _kinds.items():
         if kind is typ:

@@ -11,7 +11,7 @@ __all__ = ["StaticMetadata", "metadata_key", "static_key"]
 
 
 def static_key(value: Any) -> Any:
-    """A hashable key of a static value, which differs for different types.
+    """Returns a hashable key for a static value; keys of different types differ.
 
     Example:
         >>> static_key(1) == static_key(True), static_key([1, {"a": 2}]) == static_key([1, {"a": 2}])
@@ -20,8 +20,9 @@ def static_key(value: Any) -> Any:
         True
 
     Args:
-        value: any value. Lists, dicts and sets count by what they hold now; what else cannot be hashed is compared
-            by value, and hashed by type.
+        value: any value. Lists, dicts and sets are compared by their current contents. Other values that cannot be
+            hashed
+            are compared by value, and hashed by type.
     """
     kind = type(value)
     if kind is str:
@@ -40,7 +41,7 @@ def static_key(value: Any) -> Any:
 
 
 def metadata_key(metadata: Mapping[str, Any]) -> Any:
-    """A hashable key of the metadata of a variable; the order of names does not matter.
+    """Returns a hashable key for the metadata of a variable; the order of names does not matter.
 
     Args:
         metadata: names and values.
@@ -72,20 +73,20 @@ class _Unhashable:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two values of one type are equal; what cannot say so in one word (an array) is asked bit by bit."""
+    """Returns whether two values of one type are equal; arrays are compared element by element."""
     if isinstance(first, np.ndarray):
         return first.dtype == second.dtype and np.array_equal(first, second)
     try:
         return bool(first == second)
-    except Exception:  # such as an array, or a tracer: only identity is known
+    except Exception:  # such as for a tracer: compare by identity only
         return False
 
 
 class StaticMetadata:
-    """What of a variable is static, as JAX keeps it beside the tree definition.
+    """The static part of a variable, which JAX stores in the tree definition.
 
     Args:
-        metadata: the metadata of the variable, which nobody changes in place.
+        metadata: the metadata of the variable, which is never changed in place.
     """
 
     __slots__ = ("key", "metadata")

@@ -1,4 +1,4 @@
-"""A variable: a value that is changed in place, with a kind – its class – and metadata."""
+"""A variable: a value that is changed in place, with a kind (its class) and metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 
 class _Missing:
-    """What was not given, where None is a value."""
+    """The type of the default for an argument that may be None."""
 
 
 _MISSING: Any = _Missing()
@@ -88,11 +88,11 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     @classmethod
     def made(cls, value: Any, metadata: dict[str, Any], trace: Any) -> Self:
-        """A variable of this kind without hooks or checks, for code that builds objects.
+        """Returns a variable of this kind without hooks or checks, for code that builds objects.
 
         Args:
             value: the raw value.
-            metadata: the metadata, under the names that it is kept by. It is not copied; nobody changes it.
+            metadata: the metadata, under the names that it is stored by. It is not copied, and must not be changed.
             trace: the trace state that the variable belongs to.
         """
         made = _new(cls)
@@ -103,18 +103,18 @@ class Variable(Operators, Described, ByReference, Generic[A]):
 
     @classmethod
     def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Self:
-        """A variable of this kind with a raw value and metadata; hooks are not called.
+        """Returns a variable of this kind with a raw value and metadata; hooks are not called.
 
         Args:
             value: the raw value.
-            attributes: the metadata, such as `get_metadata()` gives it.
+            attributes: the metadata, as returned by `get_metadata()`.
         """
         return cls.made(value, named(dict(attributes)), trace_state())
 
     # --- the value
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
-        """The value, after the hook `on_get_value`.
+        """Returns the value, after the hook `on_get_value`.
 
         Args:
             index: the index of an item to read instead, if given.
@@ -152,14 +152,14 @@ class Variable(Operators, Described, ByReference, Generic[A]):
     )
 
     def get_raw_value(self) -> Any:
-        """The value; hooks are not called."""
+        """Returns the value; hooks are not called."""
         return self._value
 
     def set_raw_value(self, value: Any) -> None:
         """Assigns the value; hooks are not called.
 
         Args:
-            value: the new value, kept as it is.
+            value: the new value, stored without hooks.
 
         Raises:
             TraceContextError: if the variable was created under another JAX trace.
@@ -195,7 +195,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return type(self)
 
     def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """A copy: a new variable of the same kind, raw value and metadata.
+        """Returns a copy: a new variable of the same kind, raw value and metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value. Containers are copied, arrays are not.
@@ -209,7 +209,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return self.made(value, metadata, trace_state())
 
     def replace(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """A new variable of the same kind with another raw value or other metadata.
+        """Returns a new variable of the same kind with another raw value or other metadata.
 
         Args:
             value: another raw value, if given; for a variable, its value.
@@ -218,7 +218,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return self.copy(value, **updates)
 
     def to_state(self, value: Any = _MISSING, **updates: Any) -> Self:
-        """A copy of the variable, for a state.
+        """Returns a copy of the variable, for a state.
 
         Args:
             value: another raw value, if given.
@@ -239,7 +239,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         if type(other) is not type(self):
             raise LiftArgumentError(
                 f"copy_from of {type(self).__name__}",
-                f"a variable of the same kind is expected, not {type(other).__name__}.",
+                f"expected a variable of the same kind, given a {type(other).__name__}.",
                 "Write `variable.value = other.value`, or `variable.update_from_state(other)`.",
             )
         self.update_from_state(other)
@@ -278,7 +278,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return shape
 
     def __getattr__(self, name: str) -> Any:
-        # Protocols of Python and JAX look for methods of the variable, not of the value; a slot may not be filled yet.
+        # Python's and JAX's protocols look for methods of the variable, not of the value; a slot may be unset at first.
         if name[:2] == "__" or name in ("_metadata", "_value", "_trace"):
             raise AttributeError(name)
         metadata = self._metadata
@@ -308,7 +308,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         value = self.get_value()
         return block(type(self).__name__, size_text(*size_of(value)), {"value": value, **self._metadata})
 
-    # Late in the class, since after it `type` in an annotation would be this.
+    # At the end of the class, since `type` in later annotations would refer to this property.
     type = property(lambda self: self.var_type, doc="The kind: the class of the variable.")
 
     def __treescope_repr__(self, path: str, subtree_renderer: Any) -> Any:
@@ -316,7 +316,7 @@ class Variable(Operators, Described, ByReference, Generic[A]):
         return render(type(self), {"value": self.get_value(), **self._metadata}, path, subtree_renderer)
 
 
-# `__setattr__` refuses all but the value, so slots are written by their descriptors; it is also the fastest way.
+# `__setattr__` rejects everything but the value, so slots are written through descriptors, which is also fastest.
 _new = object.__new__
 _put_value = Variable.__dict__["_value"].__set__
 
@@ -344,7 +344,7 @@ _VALUE_KEY = jax.tree_util.GetAttrKey("value")
 
 
 def _register(kind: type[Variable[Any]]) -> None:
-    """Makes a kind a pytree: the value is its child, all else is static."""
+    """Registers a kind as a pytree: the value is its child, everything else is static."""
 
     def unflatten(static: StaticMetadata, children: Iterable[Any]) -> Variable[Any]:
         return kind.made(next(iter(children)), static.metadata, trace_state())

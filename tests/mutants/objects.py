@@ -23,7 +23,7 @@ OF_OBJECTS = (
     ),
     _of(
         "graph/walk.py",
-        """        while key in values:  # names may hold dots, and numbers may be names
+        """        while key in values:  # names may contain dots, and digits may be names
             key += "'"
 """,
         "",
@@ -42,7 +42,7 @@ OF_OBJECTS = (
     ),
     _of(
         "graph/build.py",
-        "        self.table[index] = made  # before its attributes, since one of them may be the object itself\n"
+        "        self.table[index] = made  # before its attributes, since the object may contain itself\n"
         "        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}\n",
         "        attributes = {str(name): self.build(part, (made, name)) for name, part in parts}\n"
         "        self.table[index] = made\n",
@@ -142,7 +142,7 @@ OF_OBJECTS = (
     ),
     _of(
         "crossing/groups.py",
-        "        while name in self.specs and not alike(self.specs[name], spec):  # unlike things may look alike\n"
+        "        while name in self.specs and not alike(self.specs[name], spec):  # different specs may print alike\n"
         '            name += "\'"\n',
         "",
         "two shardings that look alike in texts are one group",

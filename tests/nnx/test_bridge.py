@@ -374,7 +374,7 @@ def test_methods_submodules_fields_and_variables_are_reached_by_name(auto: Any) 
     assert jnp.array_equal(auto(X, method=Auto.encode), hidden)
     assert not hasattr(auto, "other")
     assert not hasattr(auto, "apply")
-    with pytest.raises(LiftArgumentError, match="only in a method"):
+    with pytest.raises(LiftArgumentError, match="only a method does"):
         auto.decoder.Dense_0(hidden)
 
 

@@ -349,17 +349,17 @@ def ruled(fwd: Any = None, bwd: Any = lambda residuals, ct: (None, None), **opti
     [
         (lambda: nnx.custom_vjp(layer)(model(), X), r"custom_vjp\(layer\): it has no rule yet"),
         (lambda: nnx.custom_jvp(layer)(model(), X), r"custom_jvp\(layer\): it has no rule yet"),
-        (lambda: nnx.custom_vmap(layer)(model(), X), "Define one before: `@f.def_vmap`"),
-        (lambda: nnx.custom_vjp(nnx.Linear(2, 3, rngs=nnx.Rngs(0)).__call__), "it is a method of one Linear"),
+        (lambda: nnx.custom_vmap(layer)(model(), X), "Define one first: `@f.def_vmap`"),
+        (lambda: nnx.custom_vjp(nnx.Linear(2, 3, rngs=nnx.Rngs(0)).__call__), "it is a method bound to one Linear"),
         (ruled(lambda model, x: x), "expected a pair"),
-        (ruled(lambda model, x: (model.w * x, None)), r"it writes \[\] where the function writes"),
-        (ruled(lambda model, x: ((layer(model, x), x), None)), "of another structure"),
+        (ruled(lambda model, x: (model.w * x, None)), r"it writes \[\], but the function writes"),
+        (ruled(lambda model, x: ((layer(model, x), x), None)), "another structure than the function"),
         (ruled(bwd=lambda residuals, ct: (None,)), "expected a tuple of 2"),
         (ruled(bwd=lambda residuals, ct: None), "given NoneType"),
         (ruled(bwd=lambda residuals, ct: (X, None)), "cotangents of Dict are of type"),
         (ruled(bwd=lambda residuals, ct: ({"v": X}, None)), "the cotangents have unknown paths, v"),
-        (ruled(bwd=lambda residuals, ct: ({"w": XS}, None)), r"has the shape \(5, 2\), not \(2,\)"),
-        (ruled(nondiff_argnums=(2,)), "there is no argument 2, of 2"),
+        (ruled(bwd=lambda residuals, ct: ({"w": XS}, None)), r"has shape \(5, 2\), not \(2,\)"),
+        (ruled(nondiff_argnums=(2,)), "no argument 2; it takes 2"),
     ],
 )
 def test_errors_say_what_to_do(call: Any, text: str) -> None:

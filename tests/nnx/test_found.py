@@ -83,7 +83,7 @@ def test_axes_and_shardings_may_be_a_state():
     axes = nnx.StateAxes(axes)
     assert [axes.map_prefix((name,), None) for name in "wn"] == [0, None]
     nnx.vmap(lambda model: None, in_axes=(axes,))(model)
-    with pytest.raises(UnmatchedFilterError, match="no filter takes it"):
+    with pytest.raises(UnmatchedFilterError, match="no filter matches it"):
         axes.map_prefix(("other",), None)
     assert nnx.StateSharding(nnx.State({"a": {"b": P("x")}})).map_prefix(("a", "b"), None) == P("x")
 

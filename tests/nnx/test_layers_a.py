@@ -58,12 +58,12 @@ def test_layer_is_split_copied_pickled_and_traced_as_itself(name: str) -> None:
         (lambda: nnx.Linear(3, 4, rngs=0), "Linear(rngs=...): expected an Rngs"),  # type: ignore[arg-type]
         (lambda: nnx.Linear(3, 4, rngs=nnx.Rngs(dropout=0)), "stream 'params'"),
         (lambda: nnx.LinearGeneral((2, 3), 4, rngs=rngs()), "given (2, 3) and (-1,)"),
-        (lambda: nnx.LinearGeneral((2, 2), 4, axis=(1, 1), rngs=rngs()), "is there twice"),
+        (lambda: nnx.LinearGeneral((2, 2), 4, axis=(1, 1), rngs=rngs()), "is given twice"),
         (lambda: nnx.LinearGeneral(3, 4, batch_axis={1: 2}, rngs=rngs()), "consecutive leading dimensions"),
         (lambda: nnx.Einsum("ab->a", (3, 4), rngs=rngs()), "exactly two operands"),
         (lambda: nnx.Einsum("ab,bc", (3, 4), rngs=rngs()), "explicit"),
         (lambda: nnx.Conv(3, 4, 2, feature_group_count=2, rngs=rngs()), "in_features is 3, which does not divide"),
-        (lambda: nnx.Conv(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "the kernel that it is multiplied with (2, 3, 4)"),
+        (lambda: nnx.Conv(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "but the kernel has shape (2, 3, 4)"),
         (lambda: nnx.ConvTranspose(3, 4, 2, mask=jnp.ones(3), rngs=rngs()), "the mask has shape (3,)"),
         (lambda: nnx.LoRA(3, 0, 4, rngs=rngs()), "lora_rank of 1 or more, given 0"),
         (lambda: nnx.LoRA(3, 2, 4, base_module=5, rngs=rngs()), "base_module must be callable"),  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.LinearGeneral(3, 2, axis=1, batch_axis={0: 4}, rngs=r)(X), "kernel of shape (2, 3, …)"),
         (lambda r: nnx.Einsum("ab,bc->ac", (4, 2), rngs=r)(X), '"b" is 3 and 4 long'),
         (lambda r: nnx.Einsum("ab,bc->ac", (3, 2), (3,), rngs=r)(X), "a bias that can be shaped into (1, 2)"),
-        (lambda r: nnx.Einsum(None, (3, 2), rngs=r)(X), "neither the layer nor the call says the equation"),
+        (lambda r: nnx.Einsum(None, (3, 2), rngs=r)(X), "neither the layer nor the call gives the equation"),
         (lambda r: nnx.Embed(3, 2, rngs=r)(X), "expected indices of an integer dtype"),
         (lambda r: nnx.Embed(3, 2, rngs=r).attend(X), "expected a query of shape (..., 2)"),
         (lambda r: nnx.Conv(3, 4, 2, rngs=r)(IMAGE), "the inputs have 2 features, and the kernel is for 3"),

@@ -76,9 +76,9 @@ LINEAR = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
     ("make", "message"),
     [
         (lambda: nnx.LayerNorm(4, rngs=0), "LayerNorm(rngs=...): expected an Rngs"),  # type: ignore[arg-type]
-        (lambda: nnx.GroupNorm(4, rngs=rngs()), "num_features is 4, which does not divide by num_groups=32"),
+        (lambda: nnx.GroupNorm(4, rngs=rngs()), "num_features is 4, which cannot be divided by num_groups=32"),
         (lambda: nnx.GroupNorm(4, 2, 2, rngs=rngs()), "expected num_groups or group_size"),
-        (lambda: nnx.GroupNorm(4, None, 3, rngs=rngs()), "does not divide by group_size=3"),
+        (lambda: nnx.GroupNorm(4, None, 3, rngs=rngs()), "cannot be divided by group_size=3"),
         (lambda: nnx.SpectralNorm(jnp.tanh, rngs=rngs()), "expected a module as layer_instance"),  # type: ignore[arg-type]
         (
             lambda: nnx.SpectralNorm(nnx.LinearGeneral(4, (2, 3), rngs=rngs()), error_on_non_matrix=True, rngs=rngs()),
@@ -103,22 +103,22 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
     ("call", "message"),
     [
         (lambda r: nnx.BatchNorm(4, use_running_average=None, rngs=r)(X), "`use_running_average` is None"),
-        (lambda r: nnx.BatchNorm(1, rngs=r)(X), "num_features is 1, and the inputs, of shape (2, 3, 4), have 4"),
+        (lambda r: nnx.BatchNorm(1, rngs=r)(X), "num_features is 1, but the inputs, of shape (2, 3, 4), have 4"),
         (lambda r: nnx.BatchNorm(4, rngs=r)(X[:0]), "nothing to average over"),
         (lambda r: nnx.BatchNorm(4, rngs=r)(X, mask=X[:1, :2] > 0), "mask has shape (1, 2, 4)"),
         (lambda r: nnx.LayerNorm(3, rngs=r)(X), "num_features is 3"),
         (lambda r: nnx.LayerNorm(4, reduction_axes=3, rngs=r)(X), "reduction_axes is (3,)"),
         (lambda r: nnx.RMSNorm(4, rngs=r)(X, X[:, :2] > 0), "RMSNorm: the mask has shape (2, 2, 4)"),
-        (lambda r: nnx.GroupNorm(4, 2, reduction_axes=1, rngs=r)(X), "lack the last axis"),
+        (lambda r: nnx.GroupNorm(4, 2, reduction_axes=1, rngs=r)(X), "the last axis, the features, is missing"),
         (lambda r: nnx.GroupNorm(6, 2, rngs=r)(X), "num_features is 6"),
-        (lambda r: nnx.InstanceNorm(2, feature_axes=0, rngs=r)(X), "the first axis is that of the batch"),
+        (lambda r: nnx.InstanceNorm(2, feature_axes=0, rngs=r)(X), "the first axis is the batch"),
         (lambda r: nnx.MultiHeadAttention(2, 4, rngs=r)(X), "`decode` is None"),
         (lambda r: attention()(X, inputs_v=X), "`inputs_v` was given without `inputs_k`"),
         (lambda r: attention()(X, X[:1]), "given (2, 3, 4), (1, 3, 4) and (1, 3, 4)"),
         (lambda r: attention(in_kv_features=3)(X), "need a kernel of shape (4, …)"),
         (lambda r: attention()(X, mask=X > 0), "mask"),
         (lambda r: attention(dropout_rate=0.5)(X), "`deterministic` is None"),
-        (lambda r: attention(dropout_rate=0.5, deterministic=False, keep_rngs=False)(X), "has no stream"),
+        (lambda r: attention(dropout_rate=0.5, deterministic=False, keep_rngs=False)(X), "has no dropout stream"),
         (lambda r: attention(decode=True)(X), "Call `init_cache(input_shape)` first"),
         (lambda r: decoding(3)(X[:1]), "a key of shape (2, positions, 2, 2)"),
         (lambda r: decoding(2)(X), "room for 2 positions, and this would be number 3"),
@@ -126,15 +126,15 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: attention()(X, lengths=jnp.array([1, 2])), "the layer does not decode"),
         (lambda r: [layer := decoding(1), layer(X[:, :1]), layer(X[:, :1])], "call `init_cache` with a shape of the"),
         (lambda r: nnx.view(attention(), decode=True, batch_size=2), "a cache needs both"),
-        (lambda r: cell().initialize_carry((2, 4)), "no stream to draw the first carry with"),
-        (lambda r: cell().initialize_carry((2, 4), 3), "expected Rngs or one of their streams, given 3"),
+        (lambda r: cell().initialize_carry((2, 4)), "no stream to draw a key for the first carry from"),
+        (lambda r: cell().initialize_carry((2, 4), 3), "expected Rngs or an RNG stream, given 3"),
         (lambda r: cell().initialize_carry((), r), "of shape (*batch, in_features), given a scalar"),
         (lambda r: cell()(jnp.ones((1, 3)), X[:, 0]), "expected a carry of shape (2, 3)"),
         (lambda r: nnx.LSTMCell(4, 3, rngs=r)(jnp.ones((2, 3)), X[:, 0]), "expected a carry of shape ((2, 3), (2, 3))"),
         (lambda r: nnx.RNN(cell())(X[0, 0]), "shape (*batch, time, features), given shape (4,)"),
         (lambda r: nnx.RNN(cell())(X, seq_lengths=[4, 1]), "seq_lengths has 4"),
-        (lambda r: nnx.RNN(cell(), rngs=False)(X), "no stream to draw the first carry with"),
-        (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, reverse=True), "in both directions already"),
+        (lambda r: nnx.RNN(cell(), rngs=False)(X), "no stream to draw a key for the first carry from"),
+        (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, reverse=True), "already runs in both directions"),
         (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, initial_carry=X), "expected a pair as"),
     ],
 )
@@ -200,7 +200,7 @@ def test_scales_of_weight_norm_may_be_random_and_draw_nothing() -> None:
 def test_a_parameter_that_comes_later_is_named(wrapper: Any) -> None:
     layer = wrapper(nnx.Linear(4, 3, rngs=rngs()), rngs=rngs())
     layer.layer_instance.more = nnx.Dict(kernel=nnx.Param(jnp.ones((2, 2))))
-    with pytest.raises(StructureError, match=r'a parameter "more.kernel", which it had not'):
+    with pytest.raises(StructureError, match=r'a new parameter "more.kernel", which it did not have'):
         layer(X)
 
 

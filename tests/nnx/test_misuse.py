@@ -48,27 +48,27 @@ MISUSES: dict[str, tuple[Any, str]] = {
         lambda: nnx.vmap(lambda layer: (1, 2), out_axes=(0, 0, 0))(Layer()),
         r"`out_axes` is \(0, 0, 0\) where the pytree is \(int, int\)",
     ),
-    "an axis that is a text": (lambda: nnx.vmap(nothing, in_axes="0"), r"vmap\(nothing\): '0' is where an axis"),
-    "an axis that is a number": (lambda: nnx.scan(nothing, in_axes=(nnx.Carry, 0.5)), "0.5 is where an axis belongs"),
+    "an axis that is a text": (lambda: nnx.vmap(nothing, in_axes="0"), r"vmap\(nothing\): '0' in `in_axes` or `out_axes` is not an axis"),
+    "an axis that is a number": (lambda: nnx.scan(nothing, in_axes=(nnx.Carry, 0.5)), "0.5 in `in_axes` or `out_axes` is not an axis"),
     "filters where an array is": (
         lambda: nnx.vmap(nothing, in_axes=(0, AXES))(Layer(), jnp.ones(2)),
-        r"`in_axes` has filters of variables where there is no object, but an array\. Give one axis",
+        r"`in_axes` has filters of variables here, but expects an object for them; given an array\. Give one axis",
     ),
     "filters where an array comes out": (
         lambda: nnx.vmap(lambda layer: layer.mean + 1, out_axes=AXES)(Layer()),
-        "`out_axes` has filters of variables where there is no object",
+        "`out_axes` has filters of variables here, but expects an object",
     ),
     "filters where several objects are": (
         lambda: nnx.vmap(nothing, in_axes=AXES)(Layer(), Layer()),
-        "a tuple of objects is; they speak of one object",
+        "a tuple of objects; they apply to one object",
     ),
     "a filter that misses": (
         lambda: nnx.vmap(nothing, in_axes=(nnx.StateAxes({nnx.Param: 0}),))(Layer()),
-        r"the BatchStat at .*mean: no filter takes it .*Add one for the rest, `\.\.\.`",
+        r"the BatchStat at .*mean: no filter matches it .*Add one for the remaining variables: `\.\.\.`",
     ),
     "a filter after the last": (
         lambda: nnx.vmap(nothing, in_axes=nnx.StateAxes({...: 0, nnx.Param: None})),
-        r"Param comes after \.\.\., which takes all",
+        r"Param comes after \.\.\., which matches everything",
     ),
     "a static argument that is not there": (
         lambda: nnx.jit(lambda layer: 1, static_argnames="train"),
@@ -81,13 +81,13 @@ MISUSES: dict[str, tuple[Any, str]] = {
     "a static argument of remat": (lambda: nnx.remat(lambda x: x, static_argnums=-2), "there is no argument -2"),
     "a variable in a list of another class": (
         lambda: nnx.jit(nothing)(nnx.Dict(x=type("Items", (list,), {})([nnx.Param(1.0)]))),
-        r"x\[0\]: a Param is where only static values can be\. Keep it in an attribute",
+        r"x\[0\]: a Param is in a place where only static values are allowed\. Keep it in an attribute",
     ),
     "a dict whose keys have no order": (
         lambda: nnx.jit(nothing)(nnx.Dict(x={1: nnx.Param(1.0), "a": 2})),
         r"x: JAX cannot flatten this.*Use keys of one type",
     ),
-    "objects in objects in objects": (lambda: nnx.jit(nothing)(deep()), "objects are nested deeper than Python calls"),
+    "objects in objects in objects": (lambda: nnx.jit(nothing)(deep()), "objects are nested deeper than Python's recursion limit"),
     "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
 }
 
@@ -128,7 +128,7 @@ def test_an_object_may_pass_on_what_is_asked_of_it() -> None:
 
 
 def test_a_class_with_slots_is_refused() -> None:
-    with pytest.raises(LiftError, match="w would be lost: the attributes of an object are what `vars` returns"):
+    with pytest.raises(LiftError, match="w would be lost: only attributes in the `__dict__` of an object are found"):
         type("Slotted", (nnx.Module,), {"__slots__": ("w",)})
 
 

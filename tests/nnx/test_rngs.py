@@ -73,7 +73,7 @@ def test_names_without_a_stream_are_those_of_the_default_one() -> None:
 
 def test_where_there_is_no_default_stream_the_error_names_those_there_are() -> None:
     for read in (lambda rngs: rngs.noise, lambda rngs: rngs["noise"], lambda rngs: rngs()):
-        with pytest.raises((AttributeError, KeyError), match=r"the streams are 'params', 'dropout'. Add it"):
+        with pytest.raises((AttributeError, KeyError), match=r"available streams: 'params', 'dropout'. Add it"):
             read(two())
 
 
@@ -160,7 +160,7 @@ def test_older_split_of_fork() -> None:
 
 
 def test_draws_need_one_key() -> None:
-    with pytest.raises(LiftArgumentError, match=r"from \(2,\) keys"):
+    with pytest.raises(LiftArgumentError, match=r"keys of shape \(2,\)"):
         two().params.split(2)()
 
 

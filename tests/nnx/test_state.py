@@ -161,9 +161,9 @@ def test_flat_states_nest_again():
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        ([((), 1)], r"path \(\).*Give it one"),
-        ([(("a",), 1), (("a", "b"), 2)], r"\('a', 'b'\).*int is at a part of this path"),
-        ([(("a",), jnp.ones(2)), (("a", "b", "c"), 2)], r"\('a', 'b', 'c'\).*is at a part of this path"),
+        ([((), 1)], r"path \(\).*Add a key"),
+        ([(("a",), 1), (("a", "b"), 2)], r"\('a', 'b'\).*a part of this path already holds a leaf of type int"),
+        ([(("a",), jnp.ones(2)), (("a", "b", "c"), 2)], r"\('a', 'b', 'c'\).*a part of this path already holds a leaf"),
     ],
 )
 def test_paths_that_cannot_be_nested_are_errors(pairs, words):
@@ -213,7 +213,7 @@ def test_a_value_may_be_a_dict():
 @pytest.mark.parametrize("values", [{"bias": 1, "q": 2}, {"bias": 1, "encoder": 2}, {"bias": 1, "n": {"a": 2}}])
 def test_a_value_for_no_leaf_changes_nothing(values):
     state = made() | {"n": 0}
-    with pytest.raises(LiftArgumentError, match=r"no leaf of the state.*\('(q|encoder|n)',"):
+    with pytest.raises(LiftArgumentError, match=r"the state has no leaf.*\('(q|encoder|n)',"):
         state.replace_by_pure_dict(values)
     assert state.bias.value == 3
 

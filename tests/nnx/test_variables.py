@@ -414,7 +414,7 @@ def test_replace_and_update_take_value_and_metadata():
     assert (variable.value, variable.get_metadata()) == (3, {"z": 1})
     variable.copy_from(Param(4))
     assert (variable.value, variable.get_metadata()) == (4, {})
-    with pytest.raises(LiftArgumentError, match="same kind is expected, not BatchStat"):
+    with pytest.raises(LiftArgumentError, match="expected a variable of the same kind, given a BatchStat"):
         variable.copy_from(BatchStat(1))
 
 
@@ -587,5 +587,5 @@ def test_treescope_shows_a_variable():
 @pytest.mark.parametrize("option", ["hijax", "ref", "eager_sharding"])
 def test_options_of_other_models_of_state_have_to_be_off(option: str) -> None:
     assert Param(1, **{option: False}).get_metadata() == {}
-    with pytest.raises(LiftArgumentError, match=rf"Param\({option}=True\): there is no such option"):
+    with pytest.raises(LiftArgumentError, match=rf"Param\({option}=True\): this option is not supported"):
         Param(1, **{option: True})
