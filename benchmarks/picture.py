@@ -50,6 +50,6 @@ def draw(rows: Sequence[Row], path: str) -> None:
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
     axes.set_yticks(range(len(shown)), [row.what for row in shown])
-    axes.set_xlabel("time over that of pure JAX; a stroke is a target")
+    axes.set_xlabel("time relative to pure JAX; a stroke marks a target")
     figure.legend(loc="outside upper center", ncols=len(sides))
     figure.savefig(path, dpi=120)

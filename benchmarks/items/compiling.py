@@ -67,7 +67,7 @@ def ways(nn: Any) -> dict[str, Callable[[Any, Any], Any]]:
     jitted, held = nn.jit(cell), cell()
     return {
         "a new equal instance of nn.jit(Net)": lambda variables, x: jitted().apply(variables, x),
-        "nn.jit(Net) applied anew": lambda variables, x: nn.jit(cell)().apply(variables, x),
+        "nn.jit(Net) applied again": lambda variables, x: nn.jit(cell)().apply(variables, x),
         "jax.jit(net.apply) of the same instance": lambda variables, x: jax.jit(held.apply)(variables, x),
     }
 

@@ -34,7 +34,7 @@ def filtering(settings: Settings) -> Iterator[Row]:
         # Under another name than that of a peer: both run in the same rounds, in turns.
         found = seconds({_OURS: ours[what], "by Equinox": others[what]}, settings.rounds)
         ratio = found[_OURS] / found["by Equinox"]
-        yield Row("filtered", f"{what}, over Equinox", "x", {_OURS: ratio}, {_OURS: target})
+        yield Row("filtered", f"{what}, relative to Equinox", "x", {_OURS: ratio}, {_OURS: target})
 
 
 def ways(eqx: Any) -> dict[str, Callable[[], Any]]:

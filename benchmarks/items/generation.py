@@ -42,7 +42,7 @@ def generation(settings: Settings) -> Iterator[Row]:
             name: functools.partial(lambda way, given: jax.block_until_ready(way(*given)), way, given)
             for name, (way, *given) in ways(length).items()
         }
-        what = f"a prompt of {length} tokens with a cache, over one pass without"
+        what = f"a prompt of {length} tokens with a cache, relative to one pass without"
         yield Row("generation", what, "s", seconds(sides, max(3, settings.rounds // 4)), {"linen_like": 1.5})
 
 

@@ -34,7 +34,7 @@ def importing(settings: Settings) -> Iterator[Row]:
         statements = {PURE: "import jax", **{name: code[name] for name in sides}}
         times = import_seconds(list(statements.values()), settings.rounds)
         values = {name: statistics.median(times[statement]) for name, statement in statements.items()}
-        yield Row("import", f"{what}, over that of JAX", "s", values, {"core": 1.05, "linen_like": 1.08})
+        yield Row("import", f"{what}, relative to the import of JAX", "s", values, {"core": 1.05, "linen_like": 1.08})
         counts = {name: float(len(new_modules(code[name]))) for name in sides}
         targets = {"core": 40.0, "linen_like": 40.0}
-        yield Row("import", f"modules that {what} brings", "modules", counts, targets, is_count=True)
+        yield Row("import", f"modules loaded by {what}", "modules", counts, targets, is_count=True)

@@ -62,7 +62,7 @@ def levels(settings: Settings) -> Iterator[Row]:
     target = round(1.05 * values[PURE], 2)  # what pure JAX grows by itself, and a twentieth
     yield Row(
         "levels",
-        "a level of nested vmaps at depth 8 to 32, over one at 2 to 8",
+        "a level of nested vmaps at depths 8 to 32, relative to depths 2 to 8",
         "times",
         values,
         {"core": target, "linen_like": target},

@@ -40,7 +40,7 @@ def stepped(settings: Settings) -> Iterator[Row]:
     for what, target in _STEPS.items():
         makers = {name: functools.partial(traced, name, what) for name in _names(settings)}
         found = first_seconds(makers, settings.rounds)
-        title = f"trace of a step of training, transformer of {_LAYERS} blocks"
+        title = f"trace of a training step, transformer of {_LAYERS} blocks"
         targets = {} if target is None else {_OURS: target}
         yield Row("steps", title if what == "plain" else f"{title}, {what}", "s", found, targets)
 

@@ -34,7 +34,7 @@ def saving(settings: Settings) -> Iterator[Row]:
         del tree, sides
         made = functools.partial(leaves, size, count)
         peaks = {name: peak_ratio(made, write, size) for name, write in writers.items()}
-        yield Row("save", f"memory of to_bytes over that of the data, {what}", "times", peaks, {"core": 1.05})
+        yield Row("save", f"memory of to_bytes, relative to the data, {what}", "times", peaks, {"core": 1.05})
 
 
 def restoring(settings: Settings) -> Iterator[Row]:
@@ -49,7 +49,7 @@ def restoring(settings: Settings) -> Iterator[Row]:
         del data, sides
         given = functools.partial(_written, size, count)
         peaks = {name: 1 + peak_ratio(given, functools.partial(_read, read), size) for name, read in readers.items()}
-        title = f"memory of the bytes and what is restored, over that of the data, {what}"
+        title = f"memory of the bytes and the restored data, relative to the data, {what}"
         yield Row("restore", title, "times", peaks, {"core": 2.05, "core, copy=False": 1.05})
 
 

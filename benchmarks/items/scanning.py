@@ -30,7 +30,7 @@ def scanned(settings: Settings) -> Iterator[Row]:
     for what, remat, gradient in _PROGRAMS:
         values = {name: float(count) for name, count in differing(names, remat, gradient).items()}
         targets = {"core": 0.0, "linen_like": 0.0}
-        title = f"operations unlike those of pure JAX, scan of {_LAYERS} blocks, {what}"
+        title = f"operations that differ from pure JAX, scan of {_LAYERS} blocks, {what}"
         yield Row("scan", title, "operations", values, targets, is_count=True)
     key, x = jax.random.key(0), jnp.ones((8, pure.WIDTH))
     counts = {name: float(equations(init, key, x)) for name, (init, _) in stacks(names, False).items()}
