@@ -11,6 +11,7 @@ from ..errors import LiftArgumentError, shown
 from ..typing import ArrayLike, Key
 from .caches import all_counts
 from .loop import Generated, empty_cache, run
+from .models import Model
 from .options import make_options
 from .prompts import Prompts, make_prompts
 
@@ -58,8 +59,9 @@ def generate(
 
     Args:
         module: an unbound module, or another object with a method `apply` as a module has, whose layers decode; or a
-            function of a scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. It is
-            compiled for, so it has a hash.
+            function of a scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. To fix
+            other arguments of it, pass `functools.partial(module, train=False)`. Models that are equal by value, such
+            as two modules with the same fields, share one program.
         variables: those of the module; a `cache` among them is not used, since an empty one is made.
         prompt: integers of shape `(batch, length)`, or a list of sequences of integers, perhaps of different lengths.
         max_new_tokens: how many tokens are added at most; `(batch,)`, or one number for all.
@@ -86,6 +88,7 @@ def generate(
     """
     where = "generate"
     _check_model(where, module, variables)
+    model = Model.of(where, module)
     prompts = make_prompts(where, prompt, lengths, bucket, max_length)
     batch, padded = prompts.tokens.shape
     options = make_options(
@@ -102,8 +105,8 @@ def generate(
     size = int(options.limits.max())
     room = _room(where, int(prompts.lengths.max()), padded, size, max_length)
     variables = {name: collection for name, collection in variables.items() if name != "cache"}
-    _check_cache(where, empty_cache.eval_shape(module, variables, batch, room), prompts)  # type: ignore[no-untyped-call]
-    return run(module, variables, prompts, options, room, size)  # type: ignore[no-any-return]
+    _check_cache(where, empty_cache.eval_shape(model, variables, batch, room), prompts)  # type: ignore[no-untyped-call]
+    return run(model, variables, prompts, options, room, size)  # type: ignore[no-any-return]
 
 
 def _room(where: str, longest: int, bucket: int, size: int, max_length: int | None) -> int:
@@ -135,7 +138,6 @@ def _check_model(where: str, module: Any, variables: Any) -> None:
             f"expected a module, an object with `apply`, or a function of a scope, given {shown(module)}.",
             "Pass the module first, then its variables, then the prompts.",
         )
-    hash(module)  # says which field has none, before JAX says that something has none
 
 
 def _check_cache(where: str, cache: Any, prompts: Prompts) -> None:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..entry import apply
 from ..errors import LiftArgumentError, shown
 from ..typing import Array
 from .caches import recounted
+from .models import Model
 from .options import Options
 from .prompts import Prompts
 from .sampling import sample_tokens
@@ -46,28 +46,28 @@ class _State(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def empty_cache(model: Any, variables: Any, batch: int, room: int) -> Any:
+def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
     """The collection `cache` that a model makes of inputs of the greatest length, with no position in it.
 
     Args:
-        model: as in `generate`.
+        model: the model.
         variables: without a cache.
         batch: how many examples it is for.
         room: how many positions.
     """
-    cache = _applied(model, variables, jnp.zeros((batch, room), jnp.int32))[1].get("cache", {})
+    cache = model(variables, jnp.zeros((batch, room), jnp.int32))[1].get("cache", {})
     return recounted(cache, (batch,), lambda index, _: jnp.zeros_like(index))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def run(model: Any, variables: Any, prompts: Prompts, options: Options, room: int, size: int) -> Generated:
+def run(model: Model, variables: Any, prompts: Prompts, options: Options, room: int, size: int) -> Generated:
     """Generates; see `generate`.
 
     The prompts go through the model only for what the cache keeps of them, so XLA computes no logits of them. Then the
     last token of each goes through it again, as the first step, and all steps are alike.
 
     Args:
-        model: as there.
+        model: the model.
         variables: without a cache.
         prompts: padded.
         options: checked.
@@ -76,7 +76,7 @@ def run(model: Any, variables: Any, prompts: Prompts, options: Options, room: in
     """
     batch, bucket = prompts.tokens.shape
     cache = empty_cache(model, variables, batch, room)
-    _, written = _applied(model, {**variables, "cache": cache}, prompts.tokens)
+    _, written = model({**variables, "cache": cache}, prompts.tokens)
     back = bucket + 1 - prompts.lengths  # the padding, and the last token
     cache = recounted(written["cache"], (batch,), lambda index, is_ragged: index - (back if is_ragged else back[0]))
     last = jnp.take_along_axis(prompts.tokens, prompts.lengths[:, None] - 1, 1)[:, 0]
@@ -93,10 +93,10 @@ def run(model: Any, variables: Any, prompts: Prompts, options: Options, room: in
     return lax.while_loop(lambda state: (state.step < size) & ~state.ended.all(), step, state).found
 
 
-def _step(model: Any, variables: Any, keys: Array, options: Options, state: _State) -> _State:
+def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:
     """One more token for each example that has not ended."""
     step, last, cache, ended, (tokens, lengths, log_probs) = state
-    logits, written = _applied(model, {**variables, "cache": cache}, last[:, None])
+    logits, written = model({**variables, "cache": cache}, last[:, None])
     logits = _of_last(logits, len(last)).astype(jnp.float32)
     now = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
     token = sample_tokens(logits, now, options.temperature, options.top_k, options.top_p)
@@ -109,13 +109,6 @@ def _step(model: Any, variables: Any, keys: Array, options: Options, state: _Sta
     last = jnp.where(ended, last, token)  # and not the padding, which may be no token
     ended = ended | (token[:, None] == options.stops).any(-1) | (step + 1 >= options.limits)
     return _State(step + 1, last, written["cache"], ended, found)
-
-
-def _applied(model: Any, variables: Any, tokens: Any) -> Any:
-    """The outputs of a model, and what it wrote."""
-    if hasattr(model, "apply"):
-        return model.apply(variables, tokens, mutable=["cache"])
-    return apply(model, mutable=["cache"])(variables, tokens)
 
 
 def _of_last(logits: Any, batch: int) -> Array:

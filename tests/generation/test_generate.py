@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -160,6 +161,64 @@ def test_one_program_serves_all_prompts_of_a_bucket(variables: Any) -> None:
     assert run._cache_size() == programs + 1
     equal = LanguageModel(decode=True)  # another module, and equal
     assert compiled(lambda: generate(equal, variables, [[1]] * 4, max_new_tokens=3, bucket=8)) == 0
+
+
+@pytest.mark.parametrize("kind", ["list", "partial"])
+def test_models_that_are_equal_by_value_share_a_program(variables: Any, kind: str) -> None:
+    class WithSwitch(LanguageModel):
+        def __call__(self, tokens: Any, train: bool) -> Any:
+            assert train is False
+            return super().__call__(tokens)
+
+    def model() -> Any:
+        return nn.Sequential([MODEL]) if kind == "list" else functools.partial(WithSwitch(decode=True), train=False)
+
+    given = {"params": {"layers_0": variables["params"]}} if kind == "list" else variables
+    found = generate(model(), given, PROMPTS, max_new_tokens=3, bucket=8)
+    same(found, generate(MODEL, variables, PROMPTS, max_new_tokens=3, bucket=8))
+    assert compiled(lambda: generate(model(), given, PROMPTS, max_new_tokens=3, bucket=8)) == 0
+
+
+class Needy(nn.Module):
+    def __call__(self, tokens: Any, mask: Any, *, train: bool) -> Any:
+        raise AssertionError
+
+
+def needy(scope: Any, tokens: Any, train: bool) -> Any:
+    raise AssertionError
+
+
+WITH_MORE = {
+    "by name": (
+        functools.partial(Needy(), mask=None),
+        r"`train` of Needy has no default\. Give it a default, or fix it: "
+        r"`generate\(functools.partial\(model, train=…\), variables, …\)`",
+    ),
+    "two": (Needy(), r"`mask` and `train` of Needy have no defaults\. Give them .*\(model, mask=…, train=…\)"),
+    "function": (needy, r"`train` of needy has no default"),
+    "by position": (functools.partial(Needy(), None, train=False), r"Needy has positional arguments, .* by name"),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_MORE)
+def test_a_model_that_needs_more_than_tokens_is_refused(kind: str) -> None:
+    model, message = WITH_MORE[kind]
+    with pytest.raises(LiftArgumentError, match=message):
+        generate(model, {}, PROMPTS, max_new_tokens=3)
+
+
+class Holding(nn.Module):
+    arrays: Any
+
+    def __call__(self, tokens: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_model_without_a_hash_that_may_change_is_refused(variables: Any) -> None:
+    with pytest.raises(nn.errors.UnhashableModuleError, match='field "arrays" cannot be hashed'):
+        generate(Holding([jnp.ones(2)]), variables, PROMPTS, max_new_tokens=3)
+    with pytest.raises(nn.errors.UnhashableModuleError, match="bound to variables"):
+        generate(MODEL.bind(variables), variables, PROMPTS, max_new_tokens=3)
 
 
 def test_a_default_bucket_is_a_power_of_two_and_the_model_is_traced_once_for_it(variables: Any) -> None:
