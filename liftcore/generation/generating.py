@@ -58,10 +58,9 @@ def generate(
         ((2, 5), Array([5, 5], dtype=int32))
 
     Args:
-        module: an unbound module, or another object with a method `apply` as a module has, whose layers decode; or a
-            function of a scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. To fix
-            other arguments of it, pass `functools.partial(module, train=False)`. Models that are equal by value, such
-            as two modules with the same fields, share one program.
+        module: an unbound module whose layers decode, or another object with such a method `apply`; or a function of a
+            scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. To fix other arguments,
+            pass `functools.partial(module, train=False)`. Models that are equal by value share one program.
         variables: those of the module; a `cache` among them is not used, since an empty one is made.
         prompt: integers of shape `(batch, length)`, or a list of sequences of integers, perhaps of different lengths.
         max_new_tokens: how many tokens are added at most; `(batch,)`, or one number for all.
