@@ -157,7 +157,7 @@ def dot_product_attention(
 
 
 def _precisely(precision: Any) -> contextlib.AbstractContextManager[Any] | None:
-    """Sets the default precision for fused attention, which takes none; returns None if one setting is not enough."""
+    """Returns a context that sets the precision of fused attention; None if a single setting is not enough."""
     if precision is None:
         return contextlib.nullcontext()
     if isinstance(precision, tuple) and len(precision) == 2 and precision[0] == precision[1]:

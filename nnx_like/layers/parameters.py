@@ -40,7 +40,7 @@ def new_param(
         layer: the layer, for errors.
         rngs: gives one key from its stream `params`.
         init_fn: called as `init_fn(key, shape, dtype)`; returns an array or a `VariableMetadata`.
-        shape: the shape of the value. If it has no elements, zeros are used, since an initializer may divide by fan-in.
+        shape: the shape of the value. Without elements, zeros are used if the initializer divides by fan-in.
         dtype: the dtype of the value.
         metadata: the metadata of the variable; metadata of the initializer is added.
         kind: the type of the variable.

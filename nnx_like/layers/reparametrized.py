@@ -223,7 +223,7 @@ class WeightNorm(Module):
 
 
 def _key_beside(stream: RngStream, number: int) -> Array:
-    """Returns a key that no draw gives, without advancing the stream, so that later draws are unaffected."""
+    """Returns a key that no draw returns, without advancing the stream, so that later draws are unaffected."""
     upcoming = jax.random.fold_in(stream.key[...], stream.count[...])
     return jax.random.fold_in(jax.random.fold_in(upcoming, 0x5CA1E5), number)
 

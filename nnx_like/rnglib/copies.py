@@ -57,8 +57,8 @@ def with_rngs(
         decorated function, which is called with graphs like its arguments.
 
     Raises:
-        LiftArgumentError: if the filters of two arguments match a stream (`...`, or one shape for all streams, has the
-            lowest precedence: first `split`, then `broadcast`), or a stream is split already.
+        LiftArgumentError: if a stream is split already, or the filters of two arguments match it. `...`, or one shape
+            for all streams, may overlap with another filter: `split` takes precedence, then `broadcast`.
         TraceContextError: if a stream belongs to another trace.
     """
     rules = [
