@@ -32,37 +32,37 @@ COUNTERPARTS = {
 
 INSTEAD = {
     "flax": {
-        "config": "nothing: there are no global options",
-        "configurations": "nothing: there are no global options",
+        "config": "not needed: there are no global options",
+        "configurations": "not needed: there are no global options",
         "core": "`liftcore`, see below",
-        "experimental": "nothing",
-        "ids": "nothing",
+        "experimental": "left out",
+        "ids": "left out",
         "io": "`pathlib`, or `etils.epath`, which orbax uses",
         "jax_utils": "JAX itself, see below",
         "linen": "`linen_like`, see below",
         "metrics": "see below",
         "nnx": "`nnx_like`, see [Coming from NNX](from-nnx.md)",
-        "testing": "nothing",
-        "traceback_util": "nothing: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
+        "testing": "left out",
+        "traceback_util": "not needed: JAX filters tracebacks by itself, see `JAX_TRACEBACK_FILTERING`",
         "version": '`importlib.metadata.version("liftcore")`',
     },
     "flax.core": {
         "axes_scan": "`liftcore.scan`; its `broadcast` is `liftcore.broadcast`",
-        "check_trace_level": "nothing: a scope that is used under a raw transformation raises an error",
-        "current_trace": "nothing: a scope that is used under a raw transformation raises an error",
+        "check_trace_level": "not needed: a scope that is used under a raw transformation raises an error",
+        "current_trace": "not needed: a scope that is used under a raw transformation raises an error",
         "lift": "`liftcore`",
         "map_axis_meta": "`jax.tree.map(fn, tree, is_leaf=liftcore.meta.is_box)`, with a test of `is_box` in `fn`",
         "partial_eval": "`liftcore.lazy_init`, or `jax.eval_shape`",
         "scope": "`liftcore`; for `union_filters` and others, `union` and others in `liftcore.filters`",
         "spmd": "`linen_like.spmd`",
-        "tracers": "nothing: a scope that is used under a raw transformation raises an error",
+        "tracers": "not needed: a scope that is used under a raw transformation raises an error",
         "variables": "`liftcore.Variable`",
     },
     "flax.linen": {
         "set_logical_axis_rules": "`with nn.logical_axis_rules(rules):`",
     },
     "flax.serialization": {
-        "is_serializable": "nothing: `to_state_dict` accepts every pytree that JAX knows",
+        "is_serializable": "not needed: `to_state_dict` accepts every pytree that JAX knows",
     },
     "flax.training": {
         "checkpoints": "`liftcore.checkpoints`; for sharded arrays and background saves, its `OrbaxCheckpoints`",
@@ -84,7 +84,7 @@ INSTEAD = {
         "prefetch_to_device": "a loader that calls `jax.device_put` early; the call returns at once",
         "replicate": "`jax.device_put(tree, sharding)` with `jax.sharding.PartitionSpec()`",
         "scan_in_dim": "`liftcore.scan` or `jax.lax.scan`, after `jnp.moveaxis` to the front",
-        "unreplicate": "nothing: read replicated arrays directly",
+        "unreplicate": "not needed: read replicated arrays directly",
     },
 }
 """What to use instead of the names that are not here."""
