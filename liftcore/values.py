@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-
-from .frozen_dict import FrozenDict
 
 __all__ = ["Whole", "cast", "copied", "only", "overlaid", "rewrapped", "shapes", "unwrapped", "wrapped"]
 
@@ -59,7 +57,7 @@ def rewrapped(tree: Any, like: Any) -> Any:
         return tree
     below = {name: rewrapped(below, like.get(name)) for name, below in tree.items()}
     # A frozen mapping that a user gave may be a module or a value; as a value it must keep its type.
-    return FrozenDict(below) if isinstance(like, FrozenDict) else below
+    return below if isinstance(like, MutableMapping) else type(like)(below)  # type: ignore[call-arg]
 
 
 def only(tree: Any, kinds: Any) -> Any:

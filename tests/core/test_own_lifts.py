@@ -218,7 +218,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
         lambda: liftcore.transformation(no_keywords, [True], [True], [True], name="mine")(layer),
         (X,),
         {"more": X},
-        r"mine\(layer\) at /: .*called as `no_keywords\(body, variable_groups, rng_groups, a float32.* array, more=a float32.*"
+        r"mine\(layer\) at /: .*called as `no_keywords\(body, variable_groups, rng_groups, a float32.* array, "
+        r"more=a float32.*"
         r"rng_groups, \*args, \*\*kwargs\)`, .*: `body\(variable_groups, rng_groups, \*args, \*\*kwargs\)`",
     ),
     "no arguments": (

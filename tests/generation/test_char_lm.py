@@ -70,7 +70,7 @@ def test_a_run_that_is_broken_off_ends_with_the_bytes_of_an_unbroken_one(
         interrupted(example, monkeypatch, whole)
         with pytest.raises(KeyboardInterrupt):
             interrupted(example, monkeypatch, broken, 2 * SAVE_EVERY + 1)
-        with pytest.raises(SystemExit, match="holds a run, up to step 8: pass --resume to go on"):
+        with pytest.raises(SystemExit, match="contains a run up to step 8: pass --resume to continue it"):
             interrupted(example, monkeypatch, broken)
         interrupted(example, monkeypatch, broken, None, "--resume")
         assert "going on from step 8" in capsys.readouterr().out

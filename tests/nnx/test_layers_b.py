@@ -134,7 +134,10 @@ def test_layer_that_cannot_be_made_says_why(make: Callable[[], Any], message: st
         (lambda r: nnx.RNN(cell())(X[0, 0]), "shape (*batch, time, features), given shape (4,)"),
         (lambda r: nnx.RNN(cell())(X, seq_lengths=[4, 1]), "seq_lengths has 4"),
         (lambda r: nnx.RNN(cell(), rngs=False)(X), "no stream to draw a key for the first carry from"),
-        (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, reverse=True), "already runs in both directions"),
+        (
+            lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, reverse=True),
+            "already runs in both directions",
+        ),
         (lambda r: nnx.Bidirectional(nnx.RNN(cell()), nnx.RNN(cell()))(X, initial_carry=X), "expected a pair as"),
     ],
 )

@@ -48,8 +48,14 @@ MISUSES: dict[str, tuple[Any, str]] = {
         lambda: nnx.vmap(lambda layer: (1, 2), out_axes=(0, 0, 0))(Layer()),
         r"`out_axes` is \(0, 0, 0\) where the pytree is \(int, int\)",
     ),
-    "an axis that is a text": (lambda: nnx.vmap(nothing, in_axes="0"), r"vmap\(nothing\): '0' in `in_axes` or `out_axes` is not an axis"),
-    "an axis that is a number": (lambda: nnx.scan(nothing, in_axes=(nnx.Carry, 0.5)), "0.5 in `in_axes` or `out_axes` is not an axis"),
+    "an axis that is a text": (
+        lambda: nnx.vmap(nothing, in_axes="0"),
+        r"vmap\(nothing\): '0' in `in_axes` or `out_axes` is not an axis",
+    ),
+    "an axis that is a number": (
+        lambda: nnx.scan(nothing, in_axes=(nnx.Carry, 0.5)),
+        "0.5 in `in_axes` or `out_axes` is not an axis",
+    ),
     "filters where an array is": (
         lambda: nnx.vmap(nothing, in_axes=(0, AXES))(Layer(), jnp.ones(2)),
         r"`in_axes` has filters of variables here, but expects an object for them; given an array\. Give one axis",
@@ -87,7 +93,10 @@ MISUSES: dict[str, tuple[Any, str]] = {
         lambda: nnx.jit(nothing)(nnx.Dict(x={1: nnx.Param(1.0), "a": 2})),
         r"x: JAX cannot flatten this.*Use keys of one type",
     ),
-    "objects in objects in objects": (lambda: nnx.jit(nothing)(deep()), "objects are nested deeper than Python's recursion limit"),
+    "objects in objects in objects": (
+        lambda: nnx.jit(nothing)(deep()),
+        "objects are nested deeper than Python's recursion limit",
+    ),
     "no branches": (lambda: nnx.switch(0, [], Layer()), "switch: there is no branch. Give at least one function"),
 }
 
