@@ -9,7 +9,22 @@ import jax.numpy as jnp
 from ..errors import LiftArgumentError
 from ..typing import ArrayLike, Dtype
 
-__all__ = ["PromoteDtypeFn", "canonicalize_dtype", "promote_dtype"]
+__all__ = ["PromoteDtypeFn", "accumulation_dtype", "canonicalize_dtype", "promote_dtype"]
+
+
+def accumulation_dtype(dtype: Dtype) -> Dtype:
+    """The dtype to compute sums and averages of a dtype in: at least float32, whose error a long sum can bear.
+
+    Example:
+        >>> accumulation_dtype(jnp.bfloat16), accumulation_dtype(jnp.int8), accumulation_dtype(jnp.complex64)
+        (dtype('float32'), dtype('float32'), dtype('complex64'))
+
+    Args:
+        dtype: the dtype of the terms. Integers become float32, as they do where JAX promotes them with it.
+    """
+    found = jnp.dtype(dtype)
+    is_wide = jnp.issubdtype(found, jnp.inexact) and found.itemsize >= 4
+    return found if is_wide else jnp.dtype(jnp.float32)
 
 
 class PromoteDtypeFn(Protocol):
@@ -40,7 +55,7 @@ def canonicalize_dtype(*args: ArrayLike | None, dtype: Dtype | None = None, inex
     """
     if dtype is None:
         found = jnp.result_type(*[jnp.asarray(x) for x in args if x is not None])
-        return found if not inexact or jnp.issubdtype(found, jnp.inexact) else jnp.promote_types(jnp.float32, found)
+        return accumulation_dtype(found) if inexact and not jnp.issubdtype(found, jnp.inexact) else found
     if inexact and not jnp.issubdtype(dtype, jnp.inexact):
         raise LiftArgumentError(
             f"dtype={jnp.dtype(dtype).name}",

@@ -6,6 +6,7 @@ from .labelling import labels, mask
 from .microbatches import accumulate_gradients
 from .sizes import count, size_bytes
 from .train_state import TrainState
+from .updates import apply_updates, update_average
 
 __all__ = [
     "DynamicScale",
@@ -14,9 +15,11 @@ __all__ = [
     "ExponentialMovingAverage",
     "TrainState",
     "accumulate_gradients",
+    "apply_updates",
     "count",
     "labels",
     "mask",
     "per_example_gradients",
     "size_bytes",
+    "update_average",
 ]

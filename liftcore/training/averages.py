@@ -9,10 +9,12 @@ import jax.numpy as jnp
 
 from ..errors import LiftArgumentError, shown
 from ..filters import leaves_of, to_predicate
+from ..nn.dtypes import accumulation_dtype
 from ..struct import PyTreeNode, field
 from ..texts import path_text
 from ..typing import Filter, PyTree, Variables
 from .parts import check_names, inserted, taken
+from .updates import update_average
 
 __all__ = ["ExponentialMovingAverage"]
 
@@ -86,8 +88,7 @@ class ExponentialMovingAverage(PyTreeNode):
         check_names("ExponentialMovingAverage.update", part, self.averages, "Give the variables that it was made for.")
 
         def moved(average: Any, value: Any) -> Any:
-            value = jnp.asarray(value, average.dtype)  # first of all: the product would be rounded to its own dtype
-            return (kept * average + (1 - kept) * value).astype(average.dtype)
+            return update_average(average, value, kept)
 
         weight = None if self.weight is None else moved(self.weight, 1.0)
         return self.replace(averages=jax.tree.map(moved, self.averages, part), weight=weight)
@@ -103,14 +104,15 @@ class ExponentialMovingAverage(PyTreeNode):
 
         def average(value: Any, average: Any) -> Any:
             if self.weight is not None:
-                average = jnp.where(self.weight > 0, average / jnp.where(self.weight > 0, self.weight, 1), value)
+                wide = jnp.asarray(value, average.dtype)
+                average = jnp.where(self.weight > 0, average / jnp.where(self.weight > 0, self.weight, 1), wide)
             return average.astype(jnp.asarray(value).dtype)
 
         return inserted(variables, jax.tree.map(average, part, self.averages))
 
 
 def _wide(value: Any) -> Any:
-    return jnp.promote_types(jnp.asarray(value).dtype, jnp.float32)
+    return accumulation_dtype(jnp.asarray(value).dtype)
 
 
 def _check_floating(where: str, value: PyTree) -> None:

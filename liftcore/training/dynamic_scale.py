@@ -87,7 +87,8 @@ class DynamicScale(PyTreeNode):
         @functools.wraps(fun)
         def scaled(*args: Any, **kwargs: Any) -> Any:
             out = fun(*args, **kwargs)
-            return (self.scale * out[0], out[1]) if has_aux else self.scale * out
+            with jax.numpy_dtype_promotion("standard"):  # the scale is float32, the loss may be less
+                return (self.scale * out[0], out[1]) if has_aux else self.scale * out
 
         differentiated = jax.value_and_grad(scaled, argnums, has_aux)
 

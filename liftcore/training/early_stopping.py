@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
+import jax
+
 from ..struct import PyTreeNode
 
 __all__ = ["EarlyStopping"]
@@ -48,7 +50,9 @@ class EarlyStopping(PyTreeNode):
         Args:
             metric: a number, not a tracer.
         """
-        if math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta:
+        with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
+            improved = math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta
+        if improved:
             return self.replace(best_metric=metric, patience_count=0, has_improved=True)
         stop = self.should_stop or self.patience_count >= self.patience
         return self.replace(patience_count=self.patience_count + 1, should_stop=stop, has_improved=False)

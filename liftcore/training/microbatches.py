@@ -15,6 +15,7 @@ from ..filters import DenyList, to_predicate
 from ..lift.eval_shape import eval_shape
 from ..lift.grad import value_and_grad
 from ..lift.scan import scan
+from ..nn.dtypes import accumulation_dtype
 from ..runners.axes import Out, broadcast, flatten_axes
 from ..typing import Filter, InOutAxes, PyTree
 
@@ -142,7 +143,7 @@ class _Batch(NamedTuple):
 
 def _zero(kind: Any) -> Any:
     """What the sum of gradients of a type begins with: it lies on devices as they do."""
-    return jnp.zeros_like(kind, dtype=jnp.promote_types(kind.dtype, jnp.float32))
+    return jnp.zeros_like(kind, dtype=accumulation_dtype(kind.dtype))
 
 
 def _parted(path: Any, leaf: Any, axis: int, steps: int) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 
 from ..errors import LiftArgumentError
 from ..filters import Any as AnyOf
@@ -16,6 +15,7 @@ from ..filters import intersect
 from ..struct import PyTreeNode, check_fields, field
 from ..typing import Filter, PyTree
 from .parts import check_names, inserted, taken
+from .updates import apply_updates
 
 __all__ = ["TrainState"]
 
@@ -173,7 +173,7 @@ class TrainState(PyTreeNode):
         check_names("TrainState.apply_gradients, grads", grads, part, fix)
         weights = _optimised(part)
         updates, opt_state = self.tx.update(_optimised(grads), self.opt_state, weights, **(tx_args or {}))
-        weights = _added(weights, updates)
+        weights = apply_updates(weights, updates)
         new = {_OVERWRITE: grads[_OVERWRITE], "params": weights} if _overwrites(part) else weights
         return self.replace(step=self.step + 1, params=inserted(self.params, new), opt_state=opt_state, **replaced)
 
@@ -206,12 +206,3 @@ def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
 def _optimised(tree: PyTree) -> PyTree:
     """What an optimiser sees of parameters, or of their gradients."""
     return tree.get("params", {}) if _overwrites(tree) else tree
-
-
-def _added(params: PyTree, updates: PyTree) -> PyTree:
-    """Parameters and their updates, in the dtypes of the parameters; None is no update."""
-
-    def add(update: Any, param: Any) -> Any:
-        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
-
-    return jax.tree.map(add, updates, params, is_leaf=lambda leaf: leaf is None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.training import update_average
 
 from ..filterlib import Filter
 from ..graph.definition import path_text
@@ -83,12 +85,9 @@ class EMA(Pytree):
             )
         for _, average in averages:
             average.check_live()
+        moved = partial(update_average, decay=self.decay)
         for path, average in averages:
-            average.set_value(jax.tree.map(self._moved, average.get_value(), new[path].get_value()))
-
-    def _moved(self, average: Any, value: Any) -> Any:
-        moved = self.decay * average + (1 - self.decay) * value
-        return moved.astype(average.dtype) if hasattr(average, "dtype") else moved
+            average.set_value(jax.tree.map(moved, average.get_value(), new[path].get_value()))
 
     def apply_to(self, model: Model) -> Model:
         """A model with averages in place of its variables.

@@ -175,7 +175,7 @@ class Average(Metric):
         Returns:
             An array of shape `()` and dtype `float32`; without values it is nan.
         """
-        return self.total.get_value() / self.count.get_value()
+        return self.total.get_value() / jnp.asarray(self.count.get_value(), jnp.float32)
 
 
 class Accuracy(Average):
@@ -308,11 +308,14 @@ class Welford(Metric):
         values = _array(self._value(kwargs, self.argname))
         before, old_mean = self.count.get_value(), self.mean.get_value()
         after = before + values.size
-        distance = values.mean() - old_mean
-        spread = values.var() * values.size
+        with jax.numpy_dtype_promotion("standard"):  # counts are integers, and values of any dtype
+            distance = values.mean() - old_mean
+            spread = values.var() * values.size
+            mean = old_mean + distance * values.size / after
+            m2 = self.m2.get_value() + spread + distance * distance * before * values.size / after
         self.count.set_value(after)
-        self.mean.set_value(old_mean + distance * values.size / after)
-        self.m2.set_value(self.m2.get_value() + spread + distance * distance * before * values.size / after)
+        self.mean.set_value(mean)
+        self.m2.set_value(m2)
 
     def compute(self) -> Statistics:
         """Mean and deviation.
@@ -320,7 +323,7 @@ class Welford(Metric):
         Returns:
             `Statistics` of arrays of shape `()`; without values the deviations are nan.
         """
-        count = self.count.get_value()
+        count = jnp.asarray(self.count.get_value(), jnp.float32)
         deviation = jnp.sqrt(self.m2.get_value() / count)
         return Statistics(self.mean.get_value(), deviation / jnp.sqrt(count), deviation)
 

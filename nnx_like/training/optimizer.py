@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from liftcore.errors import LiftArgumentError, shown
+from liftcore.training import apply_updates
 
 from ..errors import OptimizerArgumentError
 from ..filterlib import Filter
@@ -26,7 +27,6 @@ __all__ = [
     "OptState",
     "OptVariable",
     "Optimizer",
-    "added",
     "to_opt_state",
 ]
 
@@ -199,7 +199,7 @@ class Optimizer(Pytree, Generic[M]):
         params = _values(variables)
         gradients = _gradients(grads, self.wrt, params)
         updates, new_state = self.tx.update(gradients, _values(self.opt_state), params, **_values(kwargs))
-        new_params = added(params, updates)
+        new_params = apply_updates(params, updates)
         steps = self.step.get_raw_value() + 1
         _write(model, (variables, self.opt_state, self.step), (new_params, new_state, steps))
         return updates
@@ -266,20 +266,6 @@ def to_opt_state(tree: Any) -> Any:
         ),
         tree,
     )
-
-
-def added(params: Any, updates: Any) -> Any:
-    """Parameters with updates added to them, in the dtypes of the parameters; those without an update stay.
-
-    Args:
-        params: a pytree of arrays.
-        updates: one of the same structure; None means no update.
-    """
-
-    def add(update: Any, param: Any) -> Any:
-        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
-
-    return jax.tree.map(add, updates, params, is_leaf=lambda leaf: leaf is None)
 
 
 def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from liftcore.struct import PyTreeNode, field
+from liftcore.struct import PyTreeNode, check_fields, field
+from liftcore.training import apply_updates
 
 from ..graph.calling import Caller
 from ..graph.functions import GraphDef, merge, split
 from ..statelib.state import State
-from .optimizer import added
 
 __all__ = ["TrainState"]
 
@@ -56,7 +57,12 @@ class TrainState(PyTreeNode, Generic[M]):
             tx: an optax transformation.
             step: the number of updates so far.
             **kwargs: the fields of a subclass.
+
+        Raises:
+            LiftArgumentError: if the class has no such field, or a field has no value.
         """
+        own = [one.name for one in dataclasses.fields(TrainState)]
+        check_fields(f"{cls.__name__}.create", cls, kwargs, own=own)
         return cls(graphdef, params=params, opt_state=tx.init(params), step=jnp.asarray(step), tx=tx, **kwargs)
 
     def apply(self, state: State | str, *states: State | str) -> Any:
@@ -84,7 +90,11 @@ class TrainState(PyTreeNode, Generic[M]):
 
         Returns:
             A new state; this one does not change.
+
+        Raises:
+            LiftArgumentError: if the class has no field of one of these names.
         """
+        check_fields(f"{type(self).__name__}.apply_gradients", type(self), kwargs, own=None)
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
-        params = added(self.params, updates)
+        params = apply_updates(self.params, updates)
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **kwargs)
