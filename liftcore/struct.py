@@ -149,6 +149,8 @@ def _definition(cls: type, name: str, others: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, sorted(others), 1, cutoff=0.8)
     if near:
         return f"Write `{near[0]}=…`, or define `{name}: Any` in a subclass."
+    if any(map(dataclasses.is_dataclass, cls.__mro__[1:])):
+        return f"Add `{name}: Any` to the class {cls.__name__}."
     return f"Define it in a subclass, `class State({cls.__name__}): {name}: Any`, and use `State` instead."
 
 

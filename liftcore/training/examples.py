@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import meta
 from ..errors import check_function
 from ..lift.grad import value_and_grad
 from ..lift.vmap import vmap
@@ -55,19 +56,26 @@ def per_example_gradients(
         axis_name: a name for the axis of the examples, for collectives such as `jax.lax.pmean` in `fn`.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the values and the gradients.
+        `lifted(scopes, *args, **kwargs)`, which returns the values and the gradients. A gradient in a box has a name
+        more: None, for the axis of the examples.
 
     Raises:
         AxisSizeError: when called, where sizes disagree or there is no batch axis.
     """
     check_function("per_example_gradients", fn)
-    return vmap(
+    over_batch = vmap(
         _averaging(value_and_grad(fn, has_aux=has_aux, wrt=wrt), axis_name),
         in_axes,
         axis_name=axis_name,
         variable_axes={True: None},
         split_rngs={"params": False, ...: True},
     )
+
+    def lifted(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        values, grads = over_batch(scopes, *args, **kwargs)
+        return values, meta.add_axis(grads, 0, {})
+
+    return lifted
 
 
 def _averaging(fn: Callable[..., Any], axis_name: Any) -> Callable[..., Any]:

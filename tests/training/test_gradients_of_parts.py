@@ -221,6 +221,25 @@ def test_batches_and_parameters_may_be_spread_over_devices(kind: str) -> None:
         assert close(jax.device_get(found), jax.device_get(expected))
 
 
+def test_the_axis_of_examples_has_no_name_in_boxes() -> None:
+    kernel_init = nn.with_partitioning(nn.initializers.ones, ("in", "out"))
+
+    def fn(scope: Any, x: Any) -> Any:
+        y = nn.Dense(2, kernel_init=kernel_init, parent=scope)(x)
+        scope.put_variable("intermediates", "y", nn.Partitioned(y, ("axis",)))
+        return y.sum()
+
+    variables = liftcore.init(fn)(jax.random.key(0), X)[1]["params"]
+    _, grads = liftcore.apply(per_example_gradients(fn), mutable=["intermediates"])({"params": variables}, X)[0]
+    box = grads["params"]["kernel"]
+    assert (box.names, box.value.shape) == ((None, "in", "out"), (8, 3, 2))
+    (_, grads), mutated = liftcore.apply(accumulate_gradients(fn, 2), mutable=["intermediates"])(
+        {"params": variables}, X
+    )
+    assert grads["params"]["kernel"].names == ("in", "out")
+    assert mutated["intermediates"]["y"].names == (None, "axis")
+
+
 ERRORS = {
     "size": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 3), "8 batch elements do not make 3 microbatches"),
     "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),

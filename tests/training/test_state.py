@@ -238,6 +238,7 @@ ERRORS = {
         lambda s: made(batch_stats=1),
         r'TrainState has no field "batch_stats".*class State\(TrainState\): batch_stats',
     ),
+    "no field of a subclass": (lambda s: made(cls=WithStats, seen=1), "Add `seen: Any` to the class WithStats"),
     "near a field": (lambda s: made(cls=WithStats, batch_stat=1), "Write `batch_stats=…`"),
     "no value": (lambda s: made(cls=WithStats), "fields without a value: batch_stats. Pass `batch_stats=…`"),
     "own field": (lambda s: made(step=3), "`state.replace.step=….`"),
