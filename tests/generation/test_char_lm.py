@@ -79,7 +79,7 @@ def test_a_run_that_is_broken_off_ends_with_the_bytes_of_an_unbroken_one(
         kill(broken)
         assert not checkpoint(broken, STEPS).exists()
         resumed = subprocess.run(command(broken, "--resume"), check=True, capture_output=True, text=True)
-        assert "going on from step" in resumed.stdout
+        assert "continuing from step" in resumed.stdout
     assert checkpoint(broken, STEPS).read_bytes() == checkpoint(whole, STEPS).read_bytes()
     assert (broken / "losses.png").stat().st_size > 1000
 
