@@ -73,7 +73,7 @@ def test_a_run_that_is_broken_off_ends_with_the_bytes_of_an_unbroken_one(
         with pytest.raises(SystemExit, match="contains a run up to step 8: pass --resume to continue it"):
             interrupted(example, monkeypatch, broken)
         interrupted(example, monkeypatch, broken, None, "--resume")
-        assert "going on from step 8" in capsys.readouterr().out
+        assert "continuing from step 8" in capsys.readouterr().out
     else:
         subprocess.run(command(whole), check=True, capture_output=True)
         kill(broken)
