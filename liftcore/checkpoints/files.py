@@ -28,9 +28,8 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
 
     The bytes go to a temporary file in the same folder first, and to the disk; then that gets the name. A file that
     was there is replaced and keeps its permissions, and is as it was if anything goes wrong, or if the machine stops.
-    Arrays are written one
-    after the other, each with a checksum, so it takes no memory but that of one array which is not contiguous, or not
-    on the host.
+    Arrays are written one after the other, each with a checksum, so it takes no memory but that of one array which is
+    not contiguous, or not on the host.
 
     Example:
         >>> import tempfile, numpy as np

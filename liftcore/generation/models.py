@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..entry import apply
 from ..errors import LiftArgumentError, name_of
+from ..pipeline.checks import missing_arguments
 from ..rest import Rest
 from ..statics import Undescribed
 
@@ -90,7 +91,7 @@ def _check_arguments(where: str, model: Any) -> None:
     if hasattr(module, "apply") and getattr(model, "args", None):
         what = f"a `functools.partial` of {name_of(module)} has positional arguments, and tokens are the first one."
         raise LiftArgumentError(where, what, "Give them by name: `functools.partial(model, train=False)`.")
-    missing = [name for name, one in signature.parameters.items() if name not in known and _is_required(one)]
+    missing = missing_arguments(signature, known)
     if missing:
         fixed = ", ".join(f"{name}=…" for name in missing)
         listed = " and ".join(f"`{name}`" for name in missing)
@@ -103,7 +104,3 @@ def _check_arguments(where: str, model: Any) -> None:
             f"the model is called with tokens alone, but {listed} of {name_of(module)} {lacks}.",
             f"Give {it} {default}, or fix {it}: `generate(functools.partial(model, {fixed}), variables, …)`.",
         )
-
-
-def _is_required(one: inspect.Parameter) -> bool:
-    return one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +16,7 @@ from .changes import Changes
 if TYPE_CHECKING:
     from .use import Use
 
-__all__ = ["check_call", "check_filters", "check_given", "checked_output"]
+__all__ = ["check_call", "check_filters", "check_given", "checked_output", "missing_arguments"]
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
@@ -84,17 +84,21 @@ def check_call(
     except TypeError:
         fix = f"Write `def {name}({names}, *args, **kwargs)`, and pass the arguments on: `{passed_on}`."
     else:
-        missing = next(one for one, kind in parameters.parameters.items() if _is_required(kind) and one not in known)
-        fix = f"Pass a value for `{missing}` in the call of the lifted function, after the scope."
+        missing = missing_arguments(parameters, known)
+        fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
     what = f"`{name}` takes `{taken}`, and is called as `{name}({listed})`."
     raise LiftArgumentError(use.where, what, fix) from error
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind not in (
-        parameter.VAR_POSITIONAL,
-        parameter.VAR_KEYWORD,
-    )
+def missing_arguments(signature: inspect.Signature, given: Collection[str]) -> list[str]:
+    """The names of the parameters that have no default and are not given.
+
+    Args:
+        signature: of the function that was called.
+        given: the names of the parameters that have values, such as `signature.bind_partial(…).arguments`.
+    """
+    absent = [one for name, one in signature.parameters.items() if name not in given and one.default is one.empty]
+    return [one.name for one in absent if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
 
 
 _CALLS = {
