@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "two_specs": (
         lambda: nnx.shard_map(lambda a, b: 0, mesh=mesh(), in_specs=(P(), P("data")), out_specs=P())(MODEL, MODEL),
-        ["[1].n", "[0].n", "with spec P()", "with spec P('data'"],
+        ["[1].n", "[0].n", f"with spec {P()}", f"with spec {P('data')}"],
     ),
     "carry_is_an_output_too": (
         lambda: nnx.scan(lambda c, x: (c, c))(Model(), X),
