@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
+import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
 
@@ -22,6 +24,7 @@ except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
 __all__ = [
+    "NUMPY_ARRAYS",
     "TAG",
     "as_array",
     "checkpoint",
@@ -42,6 +45,11 @@ __all__ = [
 ]
 
 jaxpr_as_fun = jex.jaxpr_as_fun
+
+_TYPED = tuple(kind for kind in typing.get_args(jax.typing.ArrayLike) if kind.__name__ == "TypedNdArray")
+
+NUMPY_ARRAYS: tuple[Any, ...] = (np.ndarray, np.generic, *_TYPED)
+"""The arrays and scalars of NumPy. JAX 0.8 has an array of its own beside them, which `jax.checkpoint` returns."""
 
 TAG = "liftcore: initial value"
 """The name under which `tag` marks a value; `is_tag` finds it again."""
@@ -102,9 +110,10 @@ def as_array(value: Any) -> Any:
 
 
 def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.checkpoint`, whatever stands around it.
+    """`jax.checkpoint`, without what earlier releases of JAX do otherwise.
 
-    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words.
+    Before JAX 0.10.2 a `cond` around it has no gradient if it takes keys: there they cross as their words. Constants
+    come out of it as arrays of NumPy, in JAX 0.8 too.
     """
     if jax.__version_info__ >= (0, 10, 2):
         return jax.checkpoint(fn, **options)
@@ -113,7 +122,7 @@ def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         impls = jax.tree.map(lambda leaf: _is_key(leaf) and jax.random.key_impl(leaf), operands)
         words = jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, operands)
         run = jax.checkpoint(lambda *words: fn(*jax.tree.map(_wrapped, words, impls)), **options)
-        return run(*words)
+        return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, _TYPED) else leaf, run(*words))
 
     return call
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
+from ._compat import NUMPY_ARRAYS
 from .errors import LiftArgumentError
 from .statics import Undescribed, snapshot, static_key
 
@@ -125,6 +125,7 @@ class Rest:
         """`join` for arrays in a list.
 
         Example:
+            >>> import numpy as np
             >>> _, rest = split_static({"x": np.ones(2), "mode": "train"})
             >>> rest.unflatten(["other"])
             {'mode': 'train', 'x': 'other'}
@@ -193,6 +194,7 @@ def is_array(leaf: Any) -> bool:
 
     Example:
         >>> import jax
+        >>> import numpy as np
         >>> [is_array(leaf) for leaf in (jax.numpy.ones(2), np.ones(2), np.float32(1), 1.0, "text", np.array("text"))]
         [True, True, True, False, False, False]
 
@@ -205,7 +207,7 @@ def is_array(leaf: Any) -> bool:
         if not isinstance(leaf, jax.core.Tracer):  # of those it depends on what they stand for
             _ARRAYS.add(type(leaf))
         return True
-    return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm" and leaf.dtype.fields is None
+    return isinstance(leaf, NUMPY_ARRAYS) and leaf.dtype.kind not in "OSUMm" and leaf.dtype.fields is None
 
 
 def split_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tuple[Any, Rest]:
@@ -239,6 +241,7 @@ def flatten_static(tree: Any, is_traced: Callable[[Any], bool] = is_array) -> tu
     """`split_static` with what is traced in a list, for `rest.unflatten`.
 
     Example:
+        >>> import numpy as np
         >>> arrays, rest = flatten_static({"x": np.float32(1), "mode": "train"})
         >>> arrays, rest.unflatten([2])
         ([np.float32(1.0)], {'mode': 'train', 'x': 2})

@@ -19,6 +19,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from ._compat import NUMPY_ARRAYS
 from .errors import NotSharedWarning, shown
 from .frozen_dict import FrozenDict
 
@@ -187,7 +188,7 @@ def _key(value: Any, above: tuple[int, ...]) -> Any:
         return kind, value.real.hex(), value.imag.hex()
     if isinstance(value, _THEMSELVES):
         return kind, value
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, NUMPY_ARRAYS):
         return kind, *_content(value)
     if id(value) in above:
         return "above", above[::-1].index(id(value))

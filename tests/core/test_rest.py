@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from liftcore import Rest, flatten_static, is_array, join_static, split_static
 from liftcore.errors import LiftArgumentError
-from liftcore.statics import Undescribed
+from liftcore.statics import Undescribed, static_key
 from tests.core.pytrees import PYTREES, STATIC, Layer, Pair, double, same
 
 
@@ -223,3 +223,12 @@ def test_cloudpickle_takes_functions_of_a_function() -> None:
 def test_any_values_pass_through_jit(trees: Any) -> None:
     dynamic, rest = split_static(trees)
     assert same(join_static(*jax.jit(lambda *parts: parts)(dynamic, rest)), trees)
+
+
+def test_a_constant_out_of_a_checkpoint_is_an_array() -> None:
+    constant, _ = jax.checkpoint(lambda x: (np.ones(2, np.float32), x))(1.0)
+    arrays, rest = flatten_static({"x": constant, "mode": "train"})
+    assert is_array(constant)
+    assert len(arrays) == 1
+    assert static_key({"x": constant}) == static_key({"x": jax.checkpoint(lambda: np.ones(2, np.float32))()})
+    assert rest.unflatten(["other"]) == {"x": "other", "mode": "train"}

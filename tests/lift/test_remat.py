@@ -291,3 +291,13 @@ def test_filters_go_down_to_single_variables_and_sequences() -> None:
         liftcore.apply(liftcore.remat(lambda scope: scope.get_variable("params", "w"), variables=lora))(variables)
     with pytest.raises(UnliftedStreamError, match=r'make_rng\("params"\) at /remat'):
         liftcore.apply(liftcore.remat(lambda scope: scope.make_rng(), rngs="dropout"))(variables, rngs=RNGS)
+
+
+def test_constants_come_out_as_arrays() -> None:
+    def fn(scope: Scope) -> Any:
+        scope.put_variable("stats", "constant", np.ones(2, np.float32))
+        return np.ones(2, np.float32), jnp.ones(2)
+
+    results, written = liftcore.apply(liftcore.remat(fn), mutable=["stats"])({})
+    for leaf in jax.tree.leaves((results, written)):
+        assert isinstance(leaf, jax.Array | np.ndarray)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from liftcore._compat import NUMPY_ARRAYS
 from tests.nnx.programs import STATICS, Body, Boom, Lift, Step
 
 __all__ = ["Run", "World", "is_array", "is_key", "parts_of", "picked"]
@@ -64,7 +65,7 @@ def is_key(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    return isinstance(value, (jax.Array, np.ndarray, np.generic))
+    return isinstance(value, (jax.Array, *NUMPY_ARRAYS))
 
 
 def code(value: Any) -> float:
