@@ -1,12 +1,14 @@
-"""Checkpoints on disk: one file, a folder of them, and what other libraries wrote.
+"""Checkpoints on disk: single files, folders of files, and the files of other libraries.
 
     save_file, load_file       one file, replaced as a whole, with a checksum for each array
     Checkpoints                a folder of such files: save(step, tree), latest(), restore(target)
-    match_state                what a target expects, compared with what was saved; strict unless told otherwise
-    each_holding               of a function of modules one of whole states, optimiser states included
+    OrbaxCheckpoints           a folder that orbax writes: in the background, from many hosts
+    match_state                compares a saved state with a target, and restores it; strict by default
+    each_holding               turns a function of modules into one of whole states, optimiser states included
+    load_safetensors, load_weights, …      files and weights of other frameworks
 
-What is read is hostile until it is checked: only plain data comes out of a file, sizes are checked against what is
-there, and everything that is wrong is a `SerializationError` which says where.
+A file is not trusted. Only plain data comes out of it, its sizes are checked against the bytes that are available, and
+every problem is a `SerializationError` that names the place.
 """
 
 from ..lazy import from_stub

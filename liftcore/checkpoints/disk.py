@@ -1,4 +1,4 @@
-"""A file that is replaced as a whole or not at all, and locks that end with the process which holds them."""
+"""Files that are replaced as a whole or not at all, and locks that end with the process that holds them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ..errors import CheckpointInUseError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where nothing keeps a second writer out
+except ImportError:  # Windows has no such module, so nothing keeps a second writer out there
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["FileLock", "errors_about", "make_folder", "mode_of", "replace_file", "sync_folder"]
 
 
 def replace_file(path: Path, parts: Iterable[Any]) -> None:
-    """Writes a file, which has the old bytes or all of the new ones, also if the machine stops in between.
+    """Write a file, so that it has the old bytes or all of the new ones, even if the machine stops in between.
 
-    1. The bytes go to a file of another name in the same folder, and from there to the disk.
-    2. It gets the permissions and the name of the old file, the name in one step.
-    3. The folder goes to the disk, and with it the name.
+    1. The bytes go to a temporary file in the same folder, and are flushed to the disk.
+    2. The temporary file gets the permissions of the old file, and takes its name in one step.
+    3. The folder, and with it the new name, is flushed to the disk.
 
     Args:
-        path: the file; of a link, the file that it leads to. Its folder is made if it is missing.
-        parts: buffers, one after the other.
+        path: the file. If it is a link, the file that it points to is replaced. Missing folders are created.
+        parts: the buffers to write, in order.
 
     Raises:
-        CheckpointInUseError: if the file is being written already.
-        OSError: if there is no room, or anything else is wrong with the disk. The old file is there as before.
+        CheckpointInUseError: if another writer is writing the file.
+        OSError: if the disk is full or fails. The old file is unchanged.
     """
     path = Path(os.path.realpath(path))
     mode = mode_of(path)
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp")
     with errors_about(path, temporary):
-        # The owner may write, also if a file of this name is left over and the old file is read-only.
+        # The owner may write to it, even if the old file is read-only and a temporary file is left over.
         lock = FileLock(temporary, f'file "{path}"', 0o666 if mode is None else mode | stat.S_IRUSR | stat.S_IWUSR)
         _replace(path, temporary, lock, parts, mode)
         sync_folder(path.parent)
@@ -49,7 +49,7 @@ def replace_file(path: Path, parts: Iterable[Any]) -> None:
 
 def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], mode: int | None) -> None:
     try:
-        os.ftruncate(lock.fd, 0)  # a writer that was killed may have left some
+        os.ftruncate(lock.fd, 0)  # a writer that was killed may have left some bytes
         for part in parts:
             _write(lock.fd, part)
             del part
@@ -57,7 +57,7 @@ def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], 
             os.chmod(temporary, mode)
         os.fsync(lock.fd)
         if fcntl is None:
-            lock.release()  # Windows renames no file that is open
+            lock.release()  # Windows cannot rename an open file
         os.replace(temporary, path)
     except BaseException:
         if lock.is_at(temporary):
@@ -69,10 +69,10 @@ def _replace(path: Path, temporary: Path, lock: FileLock, parts: Iterable[Any], 
 
 
 def mode_of(path: Path) -> int | None:
-    """The permissions of a file that is going to be replaced, or `None` if there is none.
+    """Return the permissions of a file that is about to be replaced, or `None` if it does not exist.
 
     Raises:
-        OSError: if it is a folder, a device or anything else that is not a plain file.
+        OSError: if it is a folder, a device or anything else that is not a regular file.
     """
     try:
         mode = path.stat().st_mode
@@ -81,12 +81,12 @@ def mode_of(path: Path) -> int | None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "This is a folder; give the path of a file in it", os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "This is not a plain file, and would be replaced by one", os.fspath(path))
+        raise OSError(errno.EINVAL, "This is not a regular file, and would be replaced by one", os.fspath(path))
     return stat.S_IMODE(mode)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, if they are missing; their names are on the disk when it returns."""
+    """Create a folder and its parents if they are missing; their names are on the disk when this returns."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -96,7 +96,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def errors_about(path: Path, temporary: Path) -> Iterator[None]:
-    """Names a file in the errors of the system, also in those about its temporary file or about none."""
+    """Name `path` in errors of the system that name its temporary file or no file."""
     try:
         yield
     except OSError as error:
@@ -112,7 +112,7 @@ def _write(fd: int, data: Any) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that the names in a folder are on the disk."""
+    """Flush the names in a folder to the disk."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -123,17 +123,17 @@ def sync_folder(folder: Path) -> None:
 
 
 class FileLock:
-    """A file that only one holds open at a time; the system lets go of it when the process ends, however it ends.
+    """A file that one object holds at a time. The system releases the lock when the process ends, however it ends.
 
-    Processes that are forked do not hold it: they may live longer, and would keep others from beginning again.
+    Forked processes do not hold the lock: they may live longer, and would keep other writers out.
 
     Args:
-        path: the file, which is made if it is not there.
-        where: what it stands for, in the error.
-        mode: the permissions of a file that is made, less those that the umask takes away.
+        path: the file, which is created if it does not exist.
+        where: the locked place, for the error.
+        mode: the permissions of a new file, before the umask is applied.
 
     Raises:
-        CheckpointInUseError: if another process, or another object of this one, holds it.
+        CheckpointInUseError: if another process, or another object of this process, holds the lock.
     """
 
     def __init__(self, path: Path, where: str, mode: int = 0o666) -> None:
@@ -147,26 +147,27 @@ class FileLock:
             except BaseException:
                 self.release()
                 raise
-            self.release()  # between the two, someone who was done gave the file another name
+            self.release()  # between `open` and `flock`, another writer finished and renamed the file
         _HELD.add(self)
 
     @property
     def held(self) -> bool:
-        """Whether this process holds it."""
+        """Whether this object holds the lock."""
         return self.fd >= 0
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file has a name, still."""
+        """Return whether the locked file still has this name."""
         try:
             return self.held and os.path.samestat(os.fstat(self.fd), os.stat(path))
         except FileNotFoundError:
             return False
 
     def release(self, close: Callable[[int], None] = os.close) -> None:
-        """Lets go of it; the file stays.
+        """Release the lock; the file stays.
 
         Args:
-            close: what closes a file. It is bound here, since modules are empty when the interpreter ends.
+            close: the function that closes the file. It is a default because modules are empty when the interpreter
+                ends.
         """
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
@@ -184,7 +185,7 @@ class FileLock:
             holder = os.read(self.fd, 20).decode("ascii", "replace").strip()
             by = f"process {holder}" if holder.isdigit() else "another writer"
             by = "another object of this process" if holder == str(os.getpid()) else by
-            what = f"{by} is writing there, and there can be one writer only."
+            what = f"{by} is writing there, and only one writer is allowed."
             raise CheckpointInUseError(where, what, "Close the other one first, or write to another place.") from None
 
 

@@ -1,4 +1,4 @@
-"""One checkpoint in one file: written whole or not at all, checked as it is read, compared with what is expected."""
+"""One checkpoint in one file: written as a whole or not at all, verified by checksums, compared with a target."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Transform: TypeAlias = Callable[[Any], Any]
 
 
 def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
-    """Saves a tree in one file, which is there with all that is in it, or not at all.
+    """Save a tree in one file. The file is complete, or it does not exist.
 
-    The bytes go to a temporary file in the same folder first, and to the disk; then that gets the name. A file that
-    was there is replaced and keeps its permissions, and is as it was if anything goes wrong, or if the machine stops.
-    Arrays are written one after the other, each with a checksum, so it takes no memory but that of one array which is
-    not contiguous, or not on the host.
+    The bytes go to a temporary file in the same folder, which is renamed once it is on the disk. An existing file is
+    replaced, and the new file keeps its permissions. If anything goes wrong, or the machine stops, the old file is
+    unchanged. Arrays are written one after the other, each with a checksum. Saving needs extra memory for at most one
+    array, and only if that array is not contiguous or not on the host.
 
     Example:
         >>> import tempfile, numpy as np
@@ -39,16 +39,16 @@ def save_file(path: str | os.PathLike[str] | BinaryIO, tree: PyTree) -> None:
         {'params': {'w': array([1., 1., 1.])}, 'step': 7}
 
     Args:
-        path: the file; its folder is made if it is missing.
-            Or a file that is open for binary writing: the bytes are written where it is, and more may precede or
-            follow them. If that fails, a part of them has been written.
-        tree: anything that `to_state_dict` takes apart: variables, optimiser states, typed random keys, dataclasses.
+        path: the file; missing folders are created. A new file gets the permissions that the umask allows.
+            Or an open binary file: the bytes are written from its current position on, and other data may come
+            before and after them. If writing fails, the file may hold a part of them.
+        tree: anything that `to_state_dict` accepts: variables, optimiser states, typed random keys, dataclasses.
 
     Raises:
-        SerializationError: if there is something in the tree that cannot be written.
-        LiftArgumentError: if an open file is one for text.
-        CheckpointInUseError: if the file is being written already.
-        OSError: if the disk is full, for instance.
+        SerializationError: if the tree holds something that cannot be written.
+        LiftArgumentError: if an open file is in text mode.
+        CheckpointInUseError: if another writer is writing this file.
+        OSError: if the system cannot write, for instance because the disk is full.
     """
     with _about(path):
         parts = parts_of(to_state_dict(tree))
@@ -68,11 +68,11 @@ def load_file(
     transform: Transform | None = None,
     checksums: bool = True,
 ) -> Any:
-    """A tree like `target` with the leaves in a file, which must fit in names, shapes and dtypes.
+    """Return a tree like `target` with the leaves of a file, which must have the same names, shapes and dtypes.
 
-    All that does not fit is told in one error, before an array is read. Then arrays are read one after the other, each
-    compared with its checksum and put where the target has it, so it takes the memory of what is restored. Nothing of
-    it is tied to the file.
+    One error lists everything that does not fit, before any array is read. Arrays are then read one after the other,
+    verified by their checksums, and put on the devices of the target. So loading needs the memory of what it restores.
+    The result does not depend on the file: you may delete it.
 
     Example:
         >>> import tempfile, numpy as np
@@ -83,31 +83,31 @@ def load_file(
         {'encoder': array([1., 1., 1.]), 'head': array([[0., 0.], [0., 0.], [0., 0.]])}
 
     Args:
-        path: a file that `save_file` wrote. Or a file that is open for binary reading: it is read from where it is,
-            up to the end of what `save_file` wrote there.
-        target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
-            `match_state` for what each leaf becomes. `None` gives the state itself, nested dicts of NumPy arrays.
-        filter: which leaves to take, by their paths in `to_state_dict(target)`; the others stay as in the target, and
-            are not read.
+        path: a file that `save_file` wrote. Or an open binary file that can seek: it is read from its current position
+            to the end of what `save_file` wrote there.
+        target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
+            `match_state` for what each leaf becomes. `None` returns the state itself, nested dicts of NumPy arrays.
+        filter: which leaves to restore, by their paths in `to_state_dict(target)`; the others keep the value of the
+            target, and are not read.
         strict: whether the names must be the same; see `match_state`.
-        cast: whether floating-point numbers, and integers, become those of the target's dtype.
-        transform: called with the state before it is compared, with arrays of NumPy in it, and returns another one:
-            to rename, stack or slice what was saved. See `each_holding`.
-        checksums: whether the file must carry checksums. If not, files of `to_bytes` and of flax are read too, in
-            which a damaged number is not found.
+        cast: whether to convert floating-point numbers and integers to the target's dtype; see `match_state`.
+        transform: a function that takes the saved state, nested dicts of NumPy arrays, and returns the state to compare
+            with the target. Use it to rename, stack or slice what was saved; see `each_holding`.
+        checksums: whether the file must have checksums. If false, files from `to_bytes` and from flax are accepted too,
+            but damage to their numbers goes unnoticed.
 
     Returns:
         A new tree.
 
     Raises:
-        SerializationError: if the file is damaged, which names the array; or if something does not fit.
+        SerializationError: if the file is damaged (the error names the array), or if something does not fit.
         FileNotFoundError: if there is no such file.
-        LiftArgumentError: if there is no target, and something is asked about one; if an open file is one for text,
-            or cannot seek.
+        LiftArgumentError: if an option needs a target and there is none; if an open file is in text mode or cannot
+            seek.
     """
     if target is None and not (filter is True and strict and not cast):
-        what = "`filter`, `strict` and `cast` are about a target, and none is given."
-        raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Give the tree to restore into.")
+        what = "`filter`, `strict` and `cast` need a target, and `target` is None."
+        raise LiftArgumentError(f"load_file({name_of_file(path)})", what, "Pass the tree to restore into.")
     with _about(path), _opened(path) as (file, size):
         if isinstance(file, Section):
             state, end = state_and_end(file, size, checksums)
@@ -126,7 +126,7 @@ def load_file(
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]]:
-    """A file that begins with a checkpoint, and its size."""
+    """Open a file that begins with a checkpoint; yield it and its size."""
     if isinstance(path, str | os.PathLike):
         with open(path, "rb", buffering=0) as file:
             yield file, os.fstat(file.fileno()).st_size
@@ -136,7 +136,7 @@ def _opened(path: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[Any, int]
 
 
 def _read(state: Any) -> Any:
-    """A state with all of its arrays."""
+    """Return a state with all of its arrays read."""
     if isinstance(state, dict):
         return {name: _read(below) for name, below in state.items()}
     if isinstance(state, list):
@@ -146,7 +146,7 @@ def _read(state: Any) -> Any:
 
 @contextlib.contextmanager
 def _about(path: str | os.PathLike[str] | BinaryIO) -> Iterator[None]:
-    """Says of what is wrong in a state which file it is about."""
+    """Add the name of the file to errors about a state."""
     try:
         yield
     except StateError as error:

@@ -1,4 +1,4 @@
-"""A folder of checkpoints, one file for each step: the last few are kept, and one process writes."""
+"""A folder of checkpoints with one file for each step. The last few are kept, and one process writes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LOCK = ".lock"
 class Checkpoints:
     """A folder with the last few checkpoints of a training run.
 
-    Whatever is saved is a tree, such as a dict with the training state, the position in the data and the streams of
-    random keys. A step is there with all that is in it, or not at all, however the process ends; earlier ones are
-    removed only after it is on the disk.
+    A checkpoint is any tree, such as a dict of the training state, the position in the data and the keys of the RNG
+    streams. A step is complete or does not exist, however the process ends. Earlier steps are removed only when the new
+    one is on the disk.
 
-    One object at a time may write into a folder: from its first `save` on until it is closed, or its process ends.
-    Any number of processes may read.
+    One object at a time may write to a folder: from its first `save` until it is closed or its process ends. Any number
+    of processes may read.
 
     Example:
         >>> import tempfile, numpy as np
@@ -44,8 +44,8 @@ class Checkpoints:
         {'w': array([4, 4]), 'position': 128}
 
     Args:
-        folder: the folder, which the first `save` makes if it is not there.
-        keep: how many steps to keep, the last ones; `None` for all.
+        folder: the folder, which the first `save` creates if it does not exist.
+        keep: the number of steps to keep, counted from the last; `None` keeps all.
 
     Raises:
         LiftArgumentError: if `keep` is not a positive integer.
@@ -54,41 +54,41 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike[str], keep: int | None = 3) -> None:
         if keep is not None and (not isinstance(keep, int) or keep < 1):
             what = f"`keep` is {keep!r}."
-            raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give the number of steps, or None for all.")
+            raise LiftArgumentError(f'Checkpoints("{folder}")', what, "Give a number of steps, or None to keep all.")
         self.folder, self.keep = Path(folder), keep
         self._lock: FileLock | None = None
 
     def steps(self) -> list[int]:
-        """The steps that are there, in order."""
+        """Return the saved steps, in order."""
         with contextlib.suppress(FileNotFoundError):
             found = [_NAME.fullmatch(name) for name in os.listdir(self.folder)]
             return sorted({int(match[1]) for match in found if match and match[0] == _name(int(match[1]))})
         return []
 
     def latest(self) -> int | None:
-        """The last step that is there, or `None`."""
+        """Return the last saved step, or `None`."""
         return max(self.steps(), default=None)
 
     def save(self, step: SupportsIndex, tree: PyTree) -> None:
-        """Saves a tree as that of a step, and removes the earliest steps beyond those to keep.
+        """Save the tree of a step, then remove the earliest steps beyond those to keep.
 
         Args:
-            step: the step, not before the last one; that one may be saved again, and is replaced.
-            tree: anything that `to_state_dict` takes apart.
+            step: the step, from the last saved step on; that step may be saved again, which replaces it.
+            tree: anything that `to_state_dict` accepts.
 
         Raises:
-            LiftArgumentError: if there is a later step.
-            CheckpointInUseError: if another process, or another object, writes into the folder.
-            SerializationError: if there is something in the tree that cannot be written.
-            OSError: if the disk is full, for instance. The steps that were there are there still.
+            LiftArgumentError: if a later step is saved already.
+            CheckpointInUseError: if another process, or another object, writes to the folder.
+            SerializationError: if the tree holds something that cannot be written.
+            OSError: if the system cannot write, for instance because the disk is full. The saved steps are unchanged.
         """
         where = f'Checkpoints("{self.folder}").save'
         number = _index(where, step)
         self._hold(where)
         last = self.latest()
         if last is not None and number < last:
-            what = f"step {number} comes before step {last}, which is there already."
-            fix = f"Go on from step {last}, write to another folder, or remove what comes after, such as {_name(last)}."
+            what = f"step {number} comes before step {last}, which is saved already."
+            fix = f"Continue from step {last}, write to another folder, or remove later files, such as {_name(last)}."
             raise LiftArgumentError(where, what, fix)
         save_file(self.folder / _name(number), tree)
         for old in self.steps()[: -self.keep] if self.keep is not None else ():
@@ -104,22 +104,22 @@ class Checkpoints:
         cast: bool = False,
         transform: Transform | None = None,
     ) -> Any:
-        """A tree like `target` with the leaves of a step, which must fit in names, shapes and dtypes.
+        """Return a tree like `target` with the leaves of a step, which must have the same names, shapes and dtypes.
 
         Args:
-            target: a tree of the structure to restore; see `load_file` for this and all options.
-            step: the step; by default the last one.
-            filter: which leaves to take; the others stay as in the target.
+            target: a tree with the structure to restore; see `load_file` for this and all options.
+            step: the step; the last one by default.
+            filter: which leaves to restore; the others keep the value of the target.
             strict: whether the names must be the same.
-            cast: whether floating-point numbers, and integers, become those of the target's dtype.
-            transform: called with the state before it is compared, and returns another one.
+            cast: whether to convert floating-point numbers and integers to the target's dtype.
+            transform: a function that takes the saved state and returns the state to compare with the target.
 
         Returns:
             A new tree.
 
         Raises:
             LiftArgumentError: if there is no such step.
-            SerializationError: if the file is damaged, which names the array; or if something does not fit.
+            SerializationError: if the file is damaged (the error names the array), or if something does not fit.
         """
         where = f'Checkpoints("{self.folder}").restore'
         for number in self._candidates(where, step):
@@ -130,7 +130,7 @@ class Checkpoints:
         raise no_such_step(where, step, steps)
 
     def _candidates(self, where: str, step: SupportsIndex | None) -> Iterator[int]:
-        """The step; or the last one, and again the last if a writer that has saved others removes it meanwhile."""
+        """Yield the step; or the last step, and the new last step if a writer has removed the first one meanwhile."""
         if step is not None:
             yield _index(where, step)
             return
@@ -139,7 +139,7 @@ class Checkpoints:
             yield (tried := last)
 
     def close(self) -> None:
-        """Lets another writer in. The object may be used again, and is the writer again with its next `save`."""
+        """Stop writing, so that another object may write. The next `save` of this object makes it the writer again."""
         if self._lock is not None:
             self._lock.release()
 
@@ -152,12 +152,12 @@ class Checkpoints:
         self.close()
 
     def _hold(self, where: str) -> None:
-        """Makes this the writer, and removes what one that was killed left."""
+        """Make this object the writer, and remove the temporary files of a writer that was killed."""
         if self._lock is not None and self._lock.held:
             return
         make_folder(self.folder)
         self._lock = FileLock(self.folder / _LOCK, where)
-        with contextlib.suppress(OSError):  # who it is, for the error of another one; there may be no room for it
+        with contextlib.suppress(OSError):  # the writer's process, for another writer's error; the disk may be full
             os.ftruncate(self._lock.fd, 0)
             os.write(self._lock.fd, str(os.getpid()).encode())
         for left in self.folder.glob(_LEFT_OVER):
@@ -165,10 +165,10 @@ class Checkpoints:
 
 
 def no_such_step(where: str, step: Any, steps: list[int]) -> LiftArgumentError:
-    """The error for a step that is not in a folder, or for a folder that has no steps."""
+    """Return the error for a step that is not in a folder, or for a folder without steps."""
     if steps:
-        return LiftArgumentError(where, f"there is no step {step}.", f"Give one of the steps that are there: {steps}.")
-    fix = "A run that may be the first one asks before it restores: `if checkpoints.latest() is not None`."
+        return LiftArgumentError(where, f"there is no step {step}.", f"Give one of the saved steps: {steps}.")
+    fix = "If this may be the first run, check before you restore: `if checkpoints.latest() is not None`."
     return LiftArgumentError(where, "there is no checkpoint, and `latest()` returns None.", fix)
 
 
@@ -182,5 +182,5 @@ def _index(where: str, step: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 10**18 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer from 0 on.")
+        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer of 0 or more.")
     return number

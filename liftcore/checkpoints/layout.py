@@ -1,13 +1,13 @@
-"""How a checkpoint is laid out in a file: msgpack of a state, and of a checksum for each array in it.
+"""The layout of a checkpoint file: msgpack of a state, followed by a checksum for each array in it.
 
     {"liftcore_checkpoint": 1, "state": …, "checksums": {"arrays": uint32[n], "rest": …}}
 
-The state is as `liftcore.serialization` and flax write it, so any reader of msgpack finds it under its name. `arrays`
-has the CRC-32 of the bytes of each array, and of each value that is bytes, in the order of the file; `rest`, the last
-four bytes, that of all other bytes before it: names, shapes, numbers, and the other checksums.
+The state is written as `liftcore.serialization` and flax write it, so any msgpack reader finds it under `"state"`.
+`arrays` holds the CRC-32 of each array and of each value of type bytes, in the order of the file. `rest`, the last four
+bytes, is the CRC-32 of all other bytes before it: names, shapes, numbers, and the other checksums.
 
-CRC-32 finds all errors of up to 32 bits in a row, and misses one of 4 billion others. It reads 7 GB a second where
-BLAKE2 reads 1.4; against someone who changes a file on purpose neither would help.
+CRC-32 detects every error burst of up to 32 bits, and misses about one in 4 billion other errors. It processes 7 GB a
+second, BLAKE2 only 1.4. Neither protects against someone who changes a file on purpose.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MARK = b"\x83" + msgpack.packb("liftcore_checkpoint")
 _VERSION = 1
 _UINT32 = b"\xce"
 _WINDOW = 2**16
-_ALIGNMENT = 64  # as XLA has its arrays, which then need no copy of these
+_ALIGNMENT = 64  # the alignment of XLA's arrays, so that JAX can use the memory without a copy
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def parts_of(state: Any) -> Iterator[Any]:
-    """The bytes of a file, one buffer after the other, which is to be let go of before the next one is asked for.
+    """Return an iterator over the bytes of a file, in buffers. Drop each buffer before you ask for the next one.
 
     Raises:
-        StateError: at once, if there is something in the state that cannot be written.
+        StateError: at once, if the state holds something that cannot be written.
     """
     plan = WritePlan()
     plan.head += _MARK + msgpack.packb(_VERSION) + msgpack.packb("state")
@@ -71,47 +71,47 @@ def _parts(plan: WritePlan) -> Iterator[Any]:
 
 
 class NoChecksums(StateError):
-    """A file is not one of those that carry checksums."""
+    """A file does not begin like a file with checksums."""
 
 
 def state_in(file: BinaryIO, size: int, checksums: bool) -> Any:
-    """The state in a file, in which arrays are `Stored`: they are read, and checked, when they are asked for.
+    """Return the state in a file. Its arrays are `Stored`: they are read and verified on demand.
 
     Args:
-        file: an open file, without a buffer; it must be open still when arrays are read.
-        size: the number of its bytes.
-        checksums: whether the file must carry checksums; if not, one of nothing but a state is read too.
+        file: an open, unbuffered file; it must still be open when arrays are read.
+        size: the size of the file in bytes.
+        checksums: whether the file must have checksums; if false, a file that holds only a state is accepted too.
 
     Raises:
-        StateError: if it is damaged, or no such file.
+        StateError: if the file is damaged, or is not a checkpoint.
     """
     state, end = state_and_end(file, size, checksums)
     if end < size:
-        raise damaged(f"after the value that the file begins with there are {size - end} bytes more.")
+        raise damaged(f"{size - end} bytes follow the end of the state.")
     return state
 
 
 def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
-    """The same of a file that may go on after the state, and the number of bytes up to its end.
+    """Return the state at the beginning of a file that may continue after it, and the state's size in bytes.
 
     Args:
-        file: see `state_in`; what has `seek`, `tell`, `read` and `readinto` is enough.
-        size: the number of its bytes.
+        file: see `state_in`; any object with `seek`, `tell`, `read` and `readinto` will do.
+        size: the size of the file in bytes.
         checksums: see `state_in`.
 
     Raises:
-        StateError: if it is damaged, or no such file.
+        StateError: if the file is damaged, or does not begin with a checkpoint.
     """
     tokens = _FileTokens(file, size)
     ours = size >= len(_MARK) and tokens.bytes(len(_MARK)) == _MARK
     if not ours:
         if checksums:
-            what = "the file does not begin as one with checksums does."
-            fix = "If it is what to_bytes or flax wrote, read it with `checksums=False`. If not, it is damaged."
+            what = "the file does not begin like a file with checksums."
+            fix = "If to_bytes or flax wrote it, read it with `checksums=False`. Otherwise it is damaged."
             raise NoChecksums(what, fix)
         tokens = _FileTokens(file, size)
     elif tokens.take() != ("value", _VERSION) or tokens.take() != ("value", "state"):
-        raise damaged(f"this is no file of version {_VERSION}, which is the only one that is known.")
+        raise damaged(f"the file is not of version {_VERSION}, the only one that this liftcore can read.")
     reader = _FileReader(tokens)
     state = reader.read(1 if ours else 0, copy=False)
     sums = _sums(tokens, len(reader.payloads)) if ours else [None] * len(reader.payloads)
@@ -121,33 +121,33 @@ def state_and_end(file: Any, size: int, checksums: bool) -> tuple[Any, int]:
 
 
 def _sums(tokens: _FileTokens, count: int) -> list[int]:
-    """The checksums of arrays, which are themselves checked, and all else with them."""
+    """Return the checksums of the arrays, after verifying them and everything else that is not an array."""
     head = [tokens.take() for _ in range(3)]
     kind, value = tokens.take()
     if head != [("value", "checksums"), ("map", 2), ("value", "arrays")] or kind != "ext" or value[0] != NDARRAY:
         raise damaged("the checksums are missing.")
     if array_type(tokens, value[1]) != (np.dtype(np.uint32), [count]):
-        raise damaged(f"there are not as many checksums as arrays, {count}.")
+        raise damaged(f"the number of checksums is not {count}, the number of arrays.")
     sums: list[int] = np.frombuffer(tokens.bytes(4 * count), np.uint32).tolist()
     if tokens.take() != ("value", "rest") or tokens.bytes(1) != _UINT32:
         raise damaged("the last checksum is missing.")
     found = tokens.checksum()
     if found != int.from_bytes(tokens.bytes(4), "big"):
-        raise damaged("names, shapes or numbers in it are not those that were written: their checksum differs.")
+        raise damaged("names, shapes or numbers are not those that were written: their checksum differs.")
     return sums
 
 
 class _FileTokens(Tokens):
-    """The values in a file, of which no more than a window is in memory; the bytes of arrays are skipped."""
+    """The values in a file. Only a window of it is in memory, and the bytes of arrays are skipped."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         super().__init__(memoryview(b""))
         self._file, self._end = file, size
-        self._start = 0  # where in the file the window begins
-        self._summed, self._sum = 0, 0  # what comes before that in the window is in the checksum
+        self._start = 0  # the position in the file at which the window begins
+        self._summed, self._sum = 0, 0  # the checksum covers the window up to this offset
 
     def take(self) -> tuple[str, Any]:
-        """Returns the next value; of bytes and of arrays the length only, as `skip` or `array_type` go on with them."""
+        """Return the next value; only the length for bytes and arrays, which `skip` and `array_type` read on from."""
         kind, value = self.head()
         if kind == "ext" and value[0] != NDARRAY:
             code, length = value
@@ -155,7 +155,7 @@ class _FileTokens(Tokens):
         return kind, value
 
     def step(self, count: int) -> int:
-        """Moves on, with that many bytes in the window."""
+        """Move forward by `count` bytes, which are in the window afterwards."""
         start = super().step(count) - self._start
         if start + count > len(self._data):
             self._sum_up(start)
@@ -165,14 +165,14 @@ class _FileTokens(Tokens):
         return start
 
     def skip(self, count: int) -> int:
-        """Moves on without reading, and returns where in the file the bytes are that are left out of the checksum."""
+        """Skip bytes, which the checksum leaves out, and return their position in the file."""
         self._sum_up(self._at - self._start)
         start = super().step(count)
         self._summed = self._at - self._start
         return start
 
     def checksum(self) -> int:
-        """That of all bytes so far which were not skipped."""
+        """Return the checksum of all bytes so far that were not skipped."""
         self._sum_up(self._at - self._start)
         return self._sum
 
@@ -183,7 +183,7 @@ class _FileTokens(Tokens):
 
 
 class _Payload(NamedTuple):
-    """Where in a file the bytes of an array are or, without a dtype, a value that is bytes."""
+    """The position in a file of an array or, without a dtype, of a value of type bytes."""
 
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...]
@@ -191,7 +191,7 @@ class _Payload(NamedTuple):
 
 
 class _FileReader(Reader):
-    """What reads a state, and leaves the bytes of arrays in the file."""
+    """A reader of a state that leaves the bytes of arrays in the file."""
 
     def __init__(self, tokens: _FileTokens) -> None:
         super().__init__(tokens)
@@ -208,7 +208,7 @@ class _FileReader(Reader):
     def joined(self, pieces: dict[Any, Any]) -> Any:
         parts, shape = pieces_of(pieces, _Payload)
         if parts[0].dtype is None:
-            raise damaged("the pieces of an array are no arrays.")
+            raise damaged("the pieces of an array are not arrays.")
         del self.payloads[-len(parts) :]
         whole = _Payload(parts[0].dtype, tuple(shape), [span for part in parts for span in part.spans])
         self.payloads.append(whole)
@@ -221,7 +221,7 @@ class _FileReader(Reader):
 
 
 def _lazy(tree: Any, path: tuple[str, ...], stored: Callable[[_Payload, tuple[str, ...]], Any]) -> Any:
-    """A state in which what is still in the file is found by `stored`."""
+    """Return a state in which `stored` replaces each value that is still in the file."""
     if isinstance(tree, _Payload):
         return stored(tree, path)
     if isinstance(tree, dict):
@@ -242,7 +242,7 @@ def _stored(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple
 
 
 def _read(file: BinaryIO, payload: _Payload, expected: int | None, path: tuple[str, ...]) -> Any:
-    """The bytes of an array, in memory of their own."""
+    """Read an array into new memory, and verify it."""
     size = sum(length for _, length in payload.spans)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     flat = memory[(first := -memory.ctypes.data % _ALIGNMENT) : first + size]
@@ -275,5 +275,5 @@ def _read_into(file: BinaryIO, start: int, buffer: memoryview) -> None:
     while done < len(buffer):
         count = file.readinto(buffer[done:])  # type: ignore[attr-defined]
         if not count:
-            raise damaged("the file has become shorter while it was read.")
+            raise damaged("the file became shorter while it was being read.")
         done += count

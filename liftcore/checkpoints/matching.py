@@ -1,6 +1,6 @@
-"""What a target expects, compared with what was saved: all that differs is told at once.
+"""Compare a target with a saved state, and list all differences in one error.
 
-Both are state dicts here, flat ones: from paths to leaves. Shapes and dtypes are compared before any array is read.
+Both are flat state dicts here, from paths to leaves. Shapes and dtypes are compared before any array is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .placing import KeyTarget, SavedKey, converted, misfit, shown_type, unmarke
 __all__ = ["Comparison", "compare", "match_state"]
 
 _MAX_COMPARISONS = 20_000
-"""How many pairs of names are compared to find the closest ones, which takes half a second."""
+"""The number of pairs of names that are compared to suggest the closest ones; it takes half a second."""
 
 
 def match_state(
@@ -35,14 +35,14 @@ def match_state(
     strict: bool = True,
     cast: bool = False,
 ) -> Any:
-    """A tree like `target` with the leaves of a state dict, which must fit in names, shapes and dtypes.
+    """Return a tree like `target` with the leaves of a state dict, which must have the same names, shapes and dtypes.
 
-    `from_state_dict` compares names only, and stops at the first that is missing. Here all that does not fit is found
-    before anything is converted, and is told in one error.
+    `from_state_dict` compares only names, and stops at the first that is missing. This function finds everything that
+    does not fit before it converts anything, and lists it in one error.
 
-    A leaf comes back as what the target has there: an array of JAX with the sharding of that array; an array of JAX
-    also for a `jax.ShapeDtypeStruct`, with its sharding if it has one; an array of NumPy for one of NumPy. A number of
-    Python also takes an array of shape `()` of its kind, as a step that was counted inside `jit` is one.
+    Each leaf gets the type of the target's leaf. For a JAX array, it is a JAX array with the same sharding. For a
+    `jax.ShapeDtypeStruct`, it is a JAX array, with the sharding of the struct if it has one. For a NumPy array, it is a
+    NumPy array. A Python number also accepts an array of shape `()` of its kind, such as a step counted under `jit`.
 
     Example:
         >>> target = {"dense": {"kernel": np.zeros((2, 3), np.float32)}}
@@ -54,35 +54,38 @@ def match_state(
         ...     print(error.what)
         2 entries do not fit the target:
           dense/kernel: missing, float32[2,3] in the target; closest: dense/kernels
-          dense/kernels: unexpected, float64[2,3] in what was saved; closest: dense/kernel
+          dense/kernels: unexpected, float64[2,3] in the saved state; closest: dense/kernel
 
     Args:
-        target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`.
-        state: nested dicts with string keys; a leaf may be `Stored`, which is read only if it is taken.
-        where: what was read, for errors.
-        filter: which leaves to take; its paths are those of `to_state_dict`, so `("params", "dense", "kernel")` for
-            variables, and begin with the field for a training state. What is not taken stays as in the target.
-        strict: whether the names must be the same. If false, what is missing stays as in the target, and what is
-            unexpected is left out. Shapes and dtypes must fit all the same.
-        cast: whether floating-point numbers become those of the target's dtype, and integers too where they fit in.
+        target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`.
+        state: nested dicts with string keys; a leaf may be `Stored`, which is read only if the filter matches it.
+        where: the name of what was read, for errors.
+        filter: which leaves to restore; the others keep the value of the target. The paths are those of
+            `to_state_dict`: for variables, such as `("params", "dense", "kernel")`; for a training state, they begin
+            with the field.
+        strict: whether the names must be the same. If false, missing entries keep the value of the target, and
+            unexpected ones are ignored. Shapes and dtypes must fit even then.
+        cast: whether to convert floating-point numbers to the target's dtype, and integers if all of them are in its
+            range.
 
     Returns:
         A new tree.
 
     Raises:
-        SerializationError: if something does not fit; it names every path, with the closest name on the other side.
+        SerializationError: if something does not fit; the error lists every path, with the closest name on the other
+            side.
     """
     match = compare(target, state, where=where, filter=filter, strict=strict, cast=cast)
     return match.restored({path: converted(leaf, saved) for path, (leaf, saved) in match.pairs.items()})
 
 
 class Comparison(NamedTuple):
-    """A target and what was saved of it, which fit; what takes the place of what is in the target may be made now.
+    """A target and the saved leaves that fit it, ready to be converted.
 
     Attributes:
         marked: the target, with each typed key as one leaf.
-        spec: its state.
-        pairs: for each path that is restored, the leaf of the target and that which was saved.
+        spec: the target's state dict.
+        pairs: for each path to restore, the leaf of the target and the saved leaf.
     """
 
     marked: PyTree
@@ -90,14 +93,14 @@ class Comparison(NamedTuple):
     pairs: Mapping[Path, tuple[Any, Any]]
 
     def restored(self, new: Mapping[Path, Any]) -> Any:
-        """A tree like the target, with new leaves at some paths."""
+        """Return a tree like the target, with new leaves at some paths."""
         return from_state_dict(self.marked, _filled(self.spec, (), new))
 
 
 def compare(
     target: PyTree, state: Any, *, where: str, filter: Filter = True, strict: bool = True, cast: bool = False
 ) -> Comparison:
-    """What `match_state` does before it converts anything; see there."""
+    """Compare a target with a state, as the first step of `match_state`; see there."""
     marked = _with_marks(target)
     spec = to_state_dict(marked)
     expected = dict(_flat(spec))
@@ -111,14 +114,14 @@ def compare(
 
 
 def _with_marks(target: PyTree) -> PyTree:
-    """A target in which typed random keys are leaves that no other function takes apart."""
+    """Return a target in which each array of typed random keys is one opaque leaf."""
     try:
         has_keys = any(map(_is_typed_key, jax.tree.leaves(target)))
-    except (TypeError, ValueError):  # names in a dict that JAX cannot sort; no such tree comes from JAX
+    except (TypeError, ValueError):  # JAX cannot sort the names of a dict; such a tree does not come from JAX
         return target
-    except (RecursionError, SystemError):  # it contains itself, which `to_state_dict` says better
+    except (RecursionError, SystemError):  # the tree contains itself; `to_state_dict` has the better error
         return target
-    # JAX sorts dicts, which are to come back as they are.
+    # `jax.tree.map` sorts dicts, so a target without keys is returned unchanged to keep its order.
     return jax.tree.map(lambda leaf: KeyTarget(leaf) if _is_typed_key(leaf) else leaf, target) if has_keys else target
 
 
@@ -131,7 +134,7 @@ def _is_typed_key(value: Any) -> bool:
 
 
 def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
-    """The leaves of a state with their paths; what has none, such as an empty dict, needs nothing restored."""
+    """Yield the leaves of a state with their paths. An empty dict has no leaves, so there is nothing to restore."""
     if not isinstance(state, Mapping):
         yield path, state
         return
@@ -140,7 +143,7 @@ def _flat(state: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
 
 
 def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Path, Any]:
-    """A flat state in which what was saved of a random key is one leaf, wherever a key is expected."""
+    """Join the saved parts of a random key into one leaf, wherever the target expects a key."""
     for path, leaf in expected.items():
         parts = (*path, "impl"), (*path, "data")
         if isinstance(leaf, KeyTarget) and all(part in saved for part in parts):
@@ -149,7 +152,7 @@ def _with_keys(saved: dict[Path, Any], expected: Mapping[Path, Any]) -> dict[Pat
 
 
 def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
-    """The state of the target, with new leaves at some paths."""
+    """Return the state of the target, with new leaves at some paths."""
     if isinstance(spec, Mapping):
         return {name: _filled(below, (*path, name), new) for name, below in spec.items()}
     return new[path] if path in new else unmarked(spec)
@@ -159,7 +162,7 @@ def _filled(spec: Any, path: Path, new: Mapping[Path, Any]) -> Any:
 
 
 class _Fix(NamedTuple):
-    """A way out of some problems, and whether it is one of those at hand."""
+    """The text of a fix, and a predicate for the problems that it applies to."""
 
     applies: Callable[[str], bool]
     text: str
@@ -168,14 +171,15 @@ class _Fix(NamedTuple):
 _FIXES = (
     _Fix(
         lambda text: text.startswith(("missing", "unexpected")),
-        "Rename what was saved with `transform=`, take a part of it with `filter=`, or pass `strict=False`: what is "
-        "missing stays as in the target then, and what is unexpected is left out.",
+        "Rename saved entries with `transform=`, restore a part with `filter=`, or pass `strict=False` to keep the "
+        "target's value for missing entries and to ignore unexpected ones.",
     ),
     _Fix(lambda text: text.startswith(TRACER), "Restore outside of the traced function, and pass the result to it."),
     _Fix(lambda text: text.startswith("dtype"), "Pass `cast=True` to convert to the dtypes of the target."),
     _Fix(
         lambda text: text.startswith(("shape", "expected")),
-        "Restore into a target as it was saved, leave those out with `filter=`, or change them with `transform=`.",
+        "Restore into a target like the saved one, exclude these entries with `filter=`, or convert them with "
+        "`transform=`.",
     ),
 )
 
@@ -184,8 +188,8 @@ def _check(
     where: str, taken: Mapping[Path, Any], found: Mapping[Path, Any], strict: bool, cast: bool, chooses: bool
 ) -> None:
     if chooses and not taken:
-        what = "the filter takes nothing of the target."
-        raise SerializationError(where, what, 'Its paths are those of the state, such as ("params", "dense", "bias").')
+        what = "the filter matches no leaf of the target."
+        raise SerializationError(where, what, 'Paths are those of the state, such as ("params", "dense", "bias").')
     problems = list(_names(taken, found)) if strict else []
     for path, leaf in taken.items():
         text = misfit(leaf, found[path], cast) if path in found else None
@@ -195,19 +199,19 @@ def _check(
         return
     fixes = [fix.text for fix in _FIXES if any(fix.applies(text) for _, text in problems)]
     if _boxed(taken, found):
-        fixes.insert(0, "Restore boxes into boxes: into variables as `init` made them, and `unbox` the result.")
+        fixes.insert(0, "Restore boxed values into boxed ones: into variables from `init`; then `unbox` the result.")
     count = "1 entry does" if len(problems) == 1 else f"{len(problems)} entries do"
     lines = "".join(printable(f"\n  {'/'.join(path) or '.'}: {text}") for path, text in problems)
     raise SerializationError(where, f"{count} not fit the target:{lines}\n", " ".join(fixes))
 
 
 def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tuple[Path, str]]:
-    """What is missing and what is unexpected, each with the closest name of the others."""
+    """Yield the missing and the unexpected paths, each with the closest name on the other side."""
     missing, unexpected = [p for p in taken if p not in found], [p for p in found if p not in taken]
     left = _MAX_COMPARISONS
     for kind, side, paths, leaves, others in (
         ("missing", "the target", missing, taken, unexpected),
-        ("unexpected", "what was saved", unexpected, found, missing),
+        ("unexpected", "the saved state", unexpected, found, missing),
     ):
         names = ["/".join(path) for path in others]
         for path in paths:
@@ -218,7 +222,7 @@ def _names(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> Iterable[tup
 
 
 def _boxed(taken: Mapping[Path, Any], found: Mapping[Path, Any]) -> bool:
-    """Whether one side has a box round something where the other one has none."""
+    """Return whether one side has a boxed value where the other side has an unboxed one."""
     return any(
         (*path, "value") in others and path not in others
         for paths, others in ((taken, found), (found, taken))

@@ -1,4 +1,4 @@
-"""Checkpoints of large runs: orbax saves in the background and in parts, and restores onto any mesh."""
+"""Checkpoints of large runs: orbax saves in the background, each host writes its part, and any mesh can restore."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _UNREADABLE = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class OrbaxCheckpoints:
-    """A folder of checkpoints that orbax writes: in the background, and in as many parts as there are hosts.
+    """A folder of checkpoints that orbax writes: in the background, with each host writing its part.
 
-    It has the names of `Checkpoints`, and takes the same trees. `save` returns as soon as the arrays are copied off the
-    devices; each host writes what it holds, and no host ever holds a whole array that is sharded. A step is there with
-    all that is in it, or not at all.
+    It has the methods of `Checkpoints`, and accepts the same trees. `save` returns as soon as the arrays are copied off
+    the devices. Each host writes the data that it holds, and no host ever holds a whole sharded array. A step is
+    complete or does not exist.
 
-    Among several processes each of them calls the same methods in the same order.
+    With several processes, each of them must call the same methods in the same order.
 
     Example:
         >>> import tempfile, numpy as np
@@ -52,15 +52,16 @@ class OrbaxCheckpoints:
         {'w': array([2, 2])}
 
     Args:
-        folder: the folder, which the first `save` makes if it is not there; a path, or an address such as `gs://…`.
-        keep: how many steps to keep, the last ones; `None` for all.
-        best: how many steps to keep beside them, those with the best `metric`.
+        folder: the folder, a path or an address such as `gs://…`. The first `save` creates it if it does not exist.
+        keep: the number of steps to keep, counted from the last; `None` keeps all.
+        best: the number of steps to keep in addition: those with the best `metric`.
         metric: the name of that metric.
-        mode: whether the least or the greatest is the best.
-        asynchronous: whether `save` returns while files are being written. If so, end with `close`, or a `with` block.
+        mode: `"min"` if the least value is the best, `"max"` if the greatest is.
+        asynchronous: whether `save` returns while files are being written. If so, call `close` at the end, or use a
+            `with` block.
 
     Raises:
-        LiftArgumentError: if `keep`, `best` or `mode` is none of these.
+        LiftArgumentError: if `keep`, `best` or `mode` has another value.
         ImportError: if orbax is not installed.
     """
 
@@ -80,7 +81,7 @@ class OrbaxCheckpoints:
         where = f'OrbaxCheckpoints("{text}")'
         if (keep is not None and not _at_least(1, keep)) or not _at_least(0, best):
             what = f"`keep` is {keep!r} and `best` is {best!r}."
-            raise LiftArgumentError(where, what, "Give the numbers of steps, or `keep=None` for all.")
+            raise LiftArgumentError(where, what, "Give numbers of steps, or `keep=None` to keep all.")
         if mode not in ("min", "max"):
             raise LiftArgumentError(where, f"`mode` is {mode!r}.", 'Give "min" or "max".')
         self._where, self._keep, self._best, self._metric, self._mode = where, keep, best, metric, mode
@@ -89,21 +90,21 @@ class OrbaxCheckpoints:
         self._writes, self._last = False, -1
         self._remover: threading.Thread | None = None
 
-    # --- what is there ------------------------------------------------------------------------------------------------
+    # --- saved steps --------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """The steps that are there, in order; none that is being written."""
+        """Return the saved steps, in order, without one that is still being written."""
         try:
             return sorted(self._ocp.utils.checkpoint_steps(self.folder))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return []
 
     def latest(self) -> int | None:
-        """The last step that is there, or `None`."""
+        """Return the last saved step, or `None`."""
         return max(self.steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The step that is there with the best metric, the last of several; `None` if none was saved with it."""
+        """Return the saved step with the best metric (the last of equal ones), or `None` if no step has the metric."""
         sign = -1 if self._mode == "min" else 1
         metrics: dict[int, Any] = {step: self._open(writes=False).metrics(step) or {} for step in self.steps()}
         found = {step: sign * value[self._metric] for step, value in metrics.items() if self._metric in value}
@@ -113,30 +114,30 @@ class OrbaxCheckpoints:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def save(self, step: SupportsIndex, tree: PyTree, metrics: Mapping[str, Any] | None = None) -> None:
-        """Saves a tree as that of a step; it is there when `wait` has returned, or the next `save`.
+        """Save the tree of a step. The step is complete when `wait`, or the next `save`, has returned.
 
         Args:
-            step: the step, after all that were saved.
-            tree: anything that `to_state_dict` takes apart. Arrays may be changed, or donated, as soon as this returns.
-            metrics: numbers by name. A step without the metric, or with NaN for it, is never one of the best.
+            step: the step, greater than all saved ones.
+            tree: anything that `to_state_dict` accepts. You may change or donate its arrays as soon as this returns.
+            metrics: numbers by name. A step whose metric is missing or NaN is never one of the best.
 
         Raises:
-            LiftArgumentError: if the step, or a later one, is there.
-            SerializationError: if there is something in the tree that cannot be written.
-            Exception: what went wrong in the background since the last call, such as `OSError` for a full disk.
+            LiftArgumentError: if the step, or a later one, is saved already.
+            SerializationError: if the tree holds something that cannot be written.
+            Exception: an error of the background since the last call, such as `OSError` for a full disk.
         """
         where = f"{self._where}.save"
         number = _index(where, step)
         last = max([self._last, *self.steps()])
         if number <= last:
             what = f"step {number} does not come after step {last}, which is saved already."
-            raise LiftArgumentError(where, what, f"Go on from step {last}, or write to another folder.")
+            raise LiftArgumentError(where, what, f"Continue after step {last}, or write to another folder.")
         arrays, rest = parted(where, tree)
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         args = self._ocp.args
         items = {"rest": args.JsonSave(rest)} | ({"state": args.PyTreeSave(arrays)} if arrays else {})
         manager = self._open(writes=True)
-        manager.wait_until_finished()  # as orbax would, but before another thread begins to remove what it put aside
+        manager.wait_until_finished()  # orbax would wait too, but only after our thread began to remove old steps
         if self._remover is None or not self._remover.is_alive():
             self._remover = threading.Thread(target=self._remove, name="removes old checkpoints")
             self._remover.start()
@@ -144,16 +145,16 @@ class OrbaxCheckpoints:
         self._last = number
 
     def wait(self) -> None:
-        """Waits until all that was saved is there.
+        """Wait until everything that was saved is on the disk.
 
         Raises:
-            Exception: what went wrong in the background.
+            Exception: an error of the background.
         """
         if self._manager is not None:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and ends the threads of orbax. The object may be used again."""
+        """Wait for the last save, and end the threads of orbax. You may use the object again."""
         manager, wrote, self._manager, self._writes = self._manager, self._writes, None, False
         if manager is not None:
             manager.close()
@@ -161,7 +162,7 @@ class OrbaxCheckpoints:
             self._remover.join()
         if wrote:
             self._remove()
-            with contextlib.suppress(OSError):  # there is none, or it is another writer's
+            with contextlib.suppress(OSError):  # the folder does not exist, or another writer uses it
                 os.rmdir(os.path.join(self.folder, _REMOVED))
 
     def __enter__(self) -> Self:
@@ -184,30 +185,30 @@ class OrbaxCheckpoints:
         cast: bool = False,
         transform: Transform | None = None,
     ) -> Any:
-        """A tree like `target` with the leaves of a step, which must fit in names, shapes and dtypes.
+        """Return a tree like `target` with the leaves of a step, which must have the same names, shapes and dtypes.
 
-        All that does not fit is listed in one error, before an array is read. Where the target has an array on some
-        devices, or a `jax.ShapeDtypeStruct` with a sharding, each device gets its part; the mesh need not be the one
-        that was saved from. What this object is saving in the background is awaited.
+        One error lists everything that does not fit, before any array is read. If the target has an array that is
+        committed to devices, or a `jax.ShapeDtypeStruct` with a sharding, each device gets its part. The mesh need not
+        be the one that saved the step. This method waits for a save in the background.
 
         Args:
-            target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
-                `match_state` for what each leaf becomes. `None` gives the state itself, nested dicts of NumPy arrays.
+            target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
+                `match_state` for what each leaf becomes. `None` returns the state itself, nested dicts of NumPy arrays.
             step: the step; the last one by default.
-            filter: which leaves to take; the others stay as in the target, and are not read.
+            filter: which leaves to restore; the others keep the value of the target, and are not read.
             strict: whether the names must be the same; see `match_state`.
-            cast: whether floating-point numbers, and integers, become those of the target's dtype.
-            transform: as that of `load_file`. With it all arrays are read whole.
+            cast: whether to convert floating-point numbers and integers to the target's dtype; see `match_state`.
+            transform: a function of the saved state, as in `load_file`. With it, all arrays are read whole.
 
         Raises:
-            LiftArgumentError: if there is no such step; if a sharding does not fit a shape; or if there is no target,
-                and something is asked about one.
+            LiftArgumentError: if there is no such step; if a sharding does not fit a shape; or if an option needs a
+                target and there is none.
             SerializationError: if something does not fit, or cannot be read.
         """
         where = f"{self._where}.restore"
         if target is None and not (filter is True and strict and not cast):
-            what = "`filter`, `strict` and `cast` are about a target, and none is given."
-            raise LiftArgumentError(where, what, "Give the tree to restore into.")
+            what = "`filter`, `strict` and `cast` need a target, and `target` is None."
+            raise LiftArgumentError(where, what, "Pass the tree to restore into.")
         self.wait()
         number = self._existing(where, step)
         state = self._state(where, number)
@@ -224,20 +225,20 @@ class OrbaxCheckpoints:
         return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
 
     def _state(self, where: str, step: int) -> dict[Path, Any]:
-        """The state of a step by paths, in which no array is read."""
+        """Return the state of a step by paths, without reading its arrays."""
         metadata = self._guarded(where, step, lambda manager: manager.metadata(step).item_metadata)
         text = self._restored(where, step, "rest", self._ocp.args.JsonRestore()) if "rest" in metadata else None
         if text is None:
             what = f"step {step} was not written by OrbaxCheckpoints, or is damaged (items: {sorted(metadata)})."
             raise SerializationError(
-                where, what, "Read what orbax alone wrote with orbax, and pass it to `match_state`."
+                where, what, "If orbax itself wrote it, read it with orbax, and pass it to `match_state`."
             )
         tree = getattr(metadata.get("state"), "tree", None)
         arrays = stored(tree, lambda path: self._read(where, step, {path: None})[path])
         return arrays | rest_in(where, text)
 
     def _read_in_portions(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        """As `_read`, with no more on the way from the files to the devices than what one portion needs."""
+        """Read arrays as `_read` does, but in portions that limit the host memory on the way to the devices."""
         paths, values = list(wanted), dict[Path, Any]()
         sizes = [_size(leaf) for leaf in wanted.values()]
         for group in portions(sizes):
@@ -247,7 +248,7 @@ class OrbaxCheckpoints:
         return values
 
     def _read(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        """Some arrays of a step, each on the devices of its leaf of the target, or as NumPy has it."""
+        """Read some arrays of a step, each on the devices of the target's leaf, or as a NumPy array."""
         if not wanted:
             return {}
         args = {path: self._restore_args(leaf) for path, leaf in wanted.items()}
@@ -270,7 +271,7 @@ class OrbaxCheckpoints:
             return fn(self._open(writes=False))
         except _UNREADABLE as error:
             what = f"step {step} cannot be read ({type(error).__name__}: {error})."
-            fix = f"It may be damaged, or just removed; steps: {self.steps()}."
+            fix = f"It may be damaged, or have just been removed; saved steps: {self.steps()}."
             raise SerializationError(where, what, fix) from error
 
     def _existing(self, where: str, step: SupportsIndex | None) -> int:
@@ -283,7 +284,7 @@ class OrbaxCheckpoints:
     # --- orbax --------------------------------------------------------------------------------------------------------
 
     def _open(self, writes: bool) -> Any:
-        """The manager; only that of a writer makes the folder, and removes what one that was killed left."""
+        """Return the manager. Only a writer's manager creates the folder and removes what a killed writer left."""
         if self._manager is not None and writes and not self._writes:
             self.close()
         if self._manager is None:
@@ -304,10 +305,10 @@ class OrbaxCheckpoints:
         return self._manager
 
     def _remove(self) -> None:
-        """Removes the steps that orbax has put aside.
+        """Remove the steps that orbax has moved aside.
 
-        To remove a folder takes many calls of the system, and a process that is killed between them would leave a step
-        of which parts are missing; to rename it takes one.
+        To remove a folder takes many system calls, and a process that is killed between them would leave an incomplete
+        step. To rename it takes one call, so orbax renames it first.
         """
         aside = os.path.join(self.folder, _REMOVED)
         if jax.process_index() == 0 and "://" not in self.folder and os.path.isdir(aside):
@@ -333,7 +334,7 @@ class OrbaxCheckpoints:
     def _value_of(self, metrics: Mapping[str, float]) -> float:
         worst = math.inf if self._mode == "min" else -math.inf
         value = metrics.get(self._metric, worst)
-        return worst if math.isnan(value) else value  # NaN, which has no order, would spoil that of the others
+        return worst if math.isnan(value) else value  # NaN compares false with everything, which breaks sorting
 
 
 def _at_least(least: int, value: Any) -> bool:
@@ -346,12 +347,12 @@ def _index(where: str, step: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if number < 0 or isinstance(step, bool):
-        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer from 0 on.")
+        raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer of 0 or more.")
     return number
 
 
 def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
-    """Sees that each sharding divides the shape; orbax would find the first that does not, after reading others."""
+    """Check that each sharding divides its shape. Orbax would report only the first, after reading other arrays."""
     problems = []
     for path, leaf in wanted.items():
         try:
@@ -360,19 +361,19 @@ def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
         except ValueError as error:
             problems.append(f"\n  {'/'.join(path)}: {error}")
     if problems:
-        what = f"shardings of the target do not divide shapes:{''.join(problems)}\n"
+        what = f"shardings of the target do not divide the shapes:{''.join(problems)}\n"
         raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
 
 
 def _size(leaf: Any) -> int:
-    """The bytes that a process needs for an array like this one."""
+    """Return the bytes that a process needs for an array like this one."""
     if placed_by_orbax(leaf):
         return bytes_per_process(leaf.shape, leaf.dtype, leaf.sharding)
     return int(getattr(leaf, "nbytes", 0))
 
 
 def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:
-    """What takes the place of a leaf, of what was read."""
+    """Return the restored value of a leaf."""
     if isinstance(saved, SavedKey):
         return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
     if path in values:

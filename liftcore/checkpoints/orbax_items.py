@@ -1,7 +1,8 @@
-"""A state as what orbax stores of it: a tree of arrays, and beside it a JSON text with all else.
+"""Split a state into the two items that orbax stores: a tree of arrays, and a JSON text with everything else.
 
-Orbax keeps arrays, in parts from each host. It has no place for empty arrays, bytes and `None`, and what the random
-keys are has to be known before anything is read, so all that is no array is in the text, which is read first.
+Orbax stores arrays, of which each host writes its part. It cannot store empty arrays, bytes and `None`, and the
+implementation of random keys must be known before any array is read. So everything that is not an array is in the text,
+which is read first.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _ENCODED = "msgpack"
 
 
 def require_orbax() -> Any:
-    """The module `orbax.checkpoint`.
+    """Return the module `orbax.checkpoint`.
 
     Raises:
-        ImportError: if it is not installed; it names the extra.
+        ImportError: if it is not installed; the error names the extra to install.
     """
     try:
         return importlib.import_module("orbax.checkpoint")
@@ -45,18 +46,18 @@ def require_orbax() -> Any:
 
 
 def parted(where: str, tree: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a tree as nested dicts, and what JSON text holds the rest.
+    """Return the arrays of a tree as nested dicts, and everything else as data for JSON.
 
     Args:
-        where: what is saved, for errors.
-        tree: anything that `to_state_dict` takes apart.
+        where: the calling method, for errors.
+        tree: anything that `to_state_dict` accepts.
 
     Raises:
-        SerializationError: if something cannot be written, or two arrays would have one name.
+        SerializationError: if something cannot be written, or two arrays would have the same name.
     """
     state = to_state_dict(tree)
     if not isinstance(state, Mapping):
-        raise SerializationError(where, "this is one leaf, and orbax stores trees with names.", "Put it into a dict.")
+        raise SerializationError(where, "this is a single leaf, but orbax stores named ones.", "Put it into a dict.")
     flat = flatten_dict(state)
     _check_writable(where, flat)
     arrays = {path: _whole_or_parts(leaf) for path, leaf in flat.items() if _is_for_orbax(leaf)}
@@ -76,22 +77,22 @@ def _is_for_orbax(leaf: Any) -> bool:
 
 
 _TAKEN = DTYPES.keys() - {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3"}
-"""The names of the dtypes that TensorStore, with which orbax writes, has as well."""
+"""The names of the dtypes that TensorStore, which orbax writes with, supports."""
 
 
 def _whole_or_parts(leaf: Any) -> Any:
-    """An array as orbax takes it: among several processes one that each of them has whole is no array of JAX."""
+    """Return an array in the form that orbax expects: with several processes, NumPy for what each of them has whole."""
     local = isinstance(leaf, jax.Array) and jax.process_count() > 1 and leaf.is_fully_addressable
     return np.asarray(leaf) if local else leaf
 
 
 def _check_names(where: str, paths: Iterable[Path]) -> None:
-    """Orbax joins names by dots; of two arrays with one name it would store one."""
+    """Check that names stay distinct when orbax joins them with dots; it would store only one array of each name."""
     known: dict[str, Path] = {}
     for path in paths:
         other = known.setdefault(".".join(path), path)
         if other != path:
-            what = f"{list(other)} and {list(path)} are stored under one name, with dots between."
+            what = f"{list(other)} and {list(path)} would get the same name, as orbax joins names with dots."
             raise SerializationError(where, what, "Use names without dots.")
 
 
@@ -109,15 +110,15 @@ def _as_json(where: str, path: Path, leaf: Any) -> Any:
 
 
 def rest_in(where: str, text: Any) -> dict[Path, Any]:
-    """The leaves in what JSON text held, by their paths.
+    """Return the leaves in the JSON data, by their paths.
 
     Raises:
-        SerializationError: if it is not what `parted` made.
+        SerializationError: if the data is not what `parted` returned.
     """
     try:
         return {tuple(map(str, path)): _of_json(value) for path, value in text["leaves"]}
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        what = f"what it holds beside arrays cannot be read ({type(error).__name__}: {error})."
+        what = f"the part that holds no arrays cannot be read ({type(error).__name__}: {error})."
         raise SerializationError(where, what, "It is damaged, or was not written by OrbaxCheckpoints.") from error
 
 
@@ -125,16 +126,16 @@ def _of_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return msgpack_restore(base64.b64decode(value[_ENCODED], validate=True))
     if isinstance(value, list):
-        raise ValueError("a list where a leaf belongs")
+        raise ValueError("a list in place of a leaf")
     return value
 
 
 def stored(metadata: Any, read: Callable[[Path], Any]) -> dict[Path, Stored]:
-    """What orbax says about the arrays of a step, by their paths.
+    """Return the arrays of a step by their paths, not yet read, from the metadata of orbax.
 
     Args:
-        metadata: nested dicts, whose leaves have a shape and a dtype.
-        read: reads the array at a path.
+        metadata: nested dicts whose leaves have a shape and a dtype.
+        read: a function that reads the array at a path.
     """
 
     def one(path: Path, leaf: Any) -> Stored:
@@ -145,7 +146,7 @@ def stored(metadata: Any, read: Callable[[Path], Any]) -> dict[Path, Stored]:
 
 
 def arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
-    """Which arrays are read for some pairs of a target's leaf and a saved one, each with that leaf of the target."""
+    """Return the paths of the arrays to read for pairs of a target's leaf and a saved one, with the target's leaf."""
     found = {}
     for path, (leaf, saved) in pairs.items():
         at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
@@ -155,7 +156,7 @@ def arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
 
 
 def placed_by_orbax(leaf: Any) -> bool:
-    """Whether orbax puts an array on the devices, in parts: the target says which."""
+    """Return whether orbax puts an array on devices, in parts, because the target's leaf names the devices."""
     if isinstance(leaf, KeyTarget):
         return False
     if isinstance(leaf, jax.Array):

@@ -1,4 +1,4 @@
-"""One leaf that was saved, and what the target has in its place: whether it fits, and how it becomes alike."""
+"""Compare one saved leaf with the leaf of the target, and convert it to the target's type."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Stored:
     """An array that has not been read.
 
     Attributes:
-        shape: its shape.
-        dtype: its dtype, as NumPy has it.
-        read: makes an array of NumPy of it, which nobody else holds.
+        shape: the shape of the array.
+        dtype: its NumPy dtype.
+        read: a function that reads it, as a NumPy array that nothing else refers to.
     """
 
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Stored:
 
 
 class SavedKey(NamedTuple):
-    """What was saved of typed random keys: the name of their implementation, and their data."""
+    """Saved typed random keys: the name of their implementation, and their data."""
 
     impl: Any
     data: Any
@@ -39,13 +39,13 @@ class SavedKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyTarget:
-    """Typed random keys of a target, or their shape, as one leaf."""
+    """The typed random keys of a target, or their shape, as one leaf."""
 
     key: Any
 
 
 def unmarked(leaf: Any) -> Any:
-    """What was in the target."""
+    """Return the leaf of the target itself, without its `KeyTarget`."""
     return leaf.key if isinstance(leaf, KeyTarget) else leaf
 
 
@@ -57,7 +57,7 @@ def _is_array(value: Any) -> bool:
 
 
 def shown_type(value: Any) -> str:
-    """The type of a leaf, for errors.
+    """Return the type of a leaf, for errors.
 
     Example:
         >>> shown_type(np.zeros((2, 3))), shown_type(3), shown_type(None)
@@ -75,7 +75,7 @@ def shown_type(value: Any) -> str:
 
 
 def misfit(target: Any, saved: Any, cast: bool) -> str | None:
-    """What does not fit where `saved` is to be restored for `target`, or None."""
+    """Describe why `saved` does not fit `target`; return `None` if it fits."""
     if isinstance(unmarked(target), jax.core.Tracer) or isinstance(saved, jax.core.Tracer):
         return TRACER
     if isinstance(target, KeyTarget):
@@ -100,14 +100,14 @@ def _array_misfit(target: Any, saved: Any, cast: bool) -> str | None:
 
 
 def _same(target: Any, saved: Any, loose: bool) -> bool:
-    """Whether two dtypes are the same or, where one is a number of Python, of one kind."""
+    """Return whether two dtypes are equal or, if one value is a Python number, of the same kind."""
     if loose:
         return _kind(target) == _kind(saved) and _fits(target, saved)
     return bool(_native(target.dtype) == _native(saved.dtype))
 
 
 def _native(dtype: Any) -> Any:
-    """A dtype in the byte order of the machine, in which all is saved."""
+    """Return a dtype in the byte order of the machine, in which everything is saved."""
     return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
 
 
@@ -128,7 +128,7 @@ def _castable(target: Any, saved: Any) -> bool:
 
 
 def _fits(target: Any, saved: Any) -> bool:
-    """Whether integers are within the range of the target's dtype."""
+    """Return whether integers are within the range of the target's dtype."""
     if not _is_array(target) or _kind(target) is not int:
         return True
     if _is_array(saved):
@@ -151,13 +151,13 @@ def _key_misfit(target: Any, saved: Any) -> str | None:
         data = jax.ShapeDtypeStruct(saved.data.shape, saved.data.dtype)  # type: ignore[no-untyped-call]
         found = jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=saved.impl), data)
     except (AttributeError, TypeError, ValueError) as error:
-        return f"expected {shown_type(target)}, found no data of a random key of impl {saved.impl!r} ({error})"
+        return f"expected {shown_type(target)}, found data that is no random key of impl {saved.impl!r} ({error})"
     if (found.dtype, found.shape) != (target.dtype, target.shape):
         return f"expected {shown_type(target)}, found {shown_type(found)}"
     return None
 
 
-# --- how it becomes alike ---------------------------------------------------------------------------------------------
+# --- conversion to the target's type ----------------------------------------------------------------------------------
 
 
 def _read(saved: Any) -> Any:
@@ -165,7 +165,7 @@ def _read(saved: Any) -> Any:
 
 
 def converted(target: Any, saved: Any) -> Any:
-    """What was saved, as the target has it: a number, an array of NumPy, or one of JAX on the same devices."""
+    """Convert a saved leaf to the type of the target's: a number, a NumPy array, or a JAX array on the same devices."""
     if isinstance(target, KeyTarget):
         key = jax.random.wrap_key_data(jnp.asarray(_read(saved.data)), impl=saved.impl)
         return _on_devices(target.key, key)
@@ -181,7 +181,7 @@ def converted(target: Any, saved: Any) -> Any:
 
 
 def _sole(saved: Any, value: Any, dtype: Any) -> Any:
-    """An array of which JAX may take the memory: one of NumPy that somebody else may change is copied."""
+    """Return an array whose memory JAX may take over: a NumPy array that others may change is copied."""
     if isinstance(value, jax.Array):
         return value.astype(dtype)
     return np.asarray(value, dtype) if isinstance(saved, Stored) else np.array(value, dtype)
@@ -196,20 +196,20 @@ def _number(target: Any, value: Any) -> Any:
 
 
 def _weak(array: np.ndarray[Any, Any]) -> Any:
-    """An array of JAX whose dtype gives way to others, as that of a number does, if JAX has it as the default."""
+    """Return a weakly typed JAX array, as JAX makes of a number, if the dtype is JAX's default for it."""
     weak = jnp.asarray(array.item())
     return weak if weak.dtype == array.dtype else _in_jax(array)
 
 
 def _in_jax(array: np.ndarray[Any, Any]) -> Any:
-    """An array of JAX in the same memory, if it is aligned, unless JAX would narrow its dtype."""
+    """Return a JAX array, in the same memory if it is aligned; the NumPy array if JAX would narrow its dtype."""
     return jax.device_put(array) if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype else array
 
 
 def _on_devices(target: Any, array: Any) -> Any:
     sharding = target.sharding
     if isinstance(target, jax.Array) and not target.committed:
-        sharding = None  # it goes where the computation is, and so shall what takes its place
+        sharding = None  # an uncommitted array moves to the devices of the computation; its replacement should too
     if sharding is not None:
         return jax.device_put(array, sharding)
     if getattr(target, "weak_type", False) and np.shape(array) == ():

@@ -1,7 +1,7 @@
-"""Transforms of a state before it is restored: one function of modules, wherever modules are in the state.
+"""Transforms of a saved state: apply one function to modules, wherever they are in the state.
 
-An optimiser's state holds trees with the names of the parameters, one for each moment. What is done to the parameters,
-such as stacking separate layers, has to be done to each of them.
+An optimiser's state holds trees with the names of the parameters, one for each moment. A change to the parameters, such
+as stacking separate layers, must also be made to each of these trees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["each_holding"]
 
 
 def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
-    """A `transform` that calls a function with each dict in a state which holds a name, and puts its result there.
+    """Return a `transform` that replaces each dict in a state that has a certain name by a function of it.
 
     Example:
         >>> state = {"params": {"Dense_0": 1}, "opt_state": {"mu": {"Dense_0": 2}, "count": 3}}
@@ -23,19 +23,19 @@ def each_holding(name: str, fn: Callable[[dict[str, Any]], Any]) -> Callable[[An
         {'params': {'dense': 1}, 'opt_state': {'mu': {'dense': 2}, 'count': 3}}
 
     Args:
-        name: a name that all those dicts have, such as that of the first layer.
-        fn: called with each of them; nothing below is looked at again.
+        name: a name that all these dicts have, such as the name of the first layer.
+        fn: the function, called with each of the dicts. Dicts inside of one that matches are not searched.
 
     Returns:
-        A function from a state to another one, which raises `LiftArgumentError` where the name is nowhere.
+        A function from a state to a new state. It raises `LiftArgumentError` if no dict has the name.
     """
 
     def transform(state: Any) -> Any:
         changed, count = _changed(state, name, fn)
         if not count:
             top = sorted(map(str, state)) if isinstance(state, Mapping) else "no dict"
-            what = f"nothing in the state holds this name (at its top: {top})."
-            raise LiftArgumentError(f'each_holding("{name}")', what, "Give a name as it was saved.")
+            what = f"no dict in the state has this name (at the top: {top})."
+            raise LiftArgumentError(f'each_holding("{name}")', what, "Give a name that was saved.")
         return changed
 
     return transform

@@ -1,4 +1,4 @@
-"""Variables in a file of safetensors, which other frameworks read and write as well."""
+"""Variables in safetensors files, which other frameworks also read and write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FLOAT8 = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
 }
-"""The dtypes that the package finds no name for in NumPy when it reads, though it writes them."""
+"""The dtypes that the package can write from NumPy arrays but not read into them."""
 
 _BITS = (8, 16, 32, 64)
 _NAMES = (
@@ -42,7 +42,7 @@ _NAMES = (
     | {f"U{bits}": f"uint{bits}" for bits in _BITS}
     | _FLOAT8
 )
-"""The dtypes of the format that NumPy has too, each with its name there."""
+"""The dtypes of the format that NumPy has too, with their NumPy names."""
 
 
 def _package() -> Any:
@@ -63,10 +63,10 @@ def save_safetensors(
     *,
     separator: str = "/",
 ) -> None:
-    """Saves arrays in a file of safetensors, each under its path.
+    """Save arrays in a safetensors file, each under its path.
 
-    The file is there with all that is in it, or as it was before. Metadata of axes is left out: what is saved is what
-    `unbox` gives.
+    If anything goes wrong, an existing file is unchanged. Boxed metadata is not saved: the arrays are those that
+    `unbox` returns.
 
     Example:
         >>> import tempfile
@@ -76,27 +76,29 @@ def save_safetensors(
         {'params': {'dense': {'bias': array([0., 0.])}}}
 
     Args:
-        path: the file, which keeps its permissions if it is there; its folder is made if it is missing.
-        variables: anything that `to_state_dict` takes apart, with arrays and numbers in it.
-        metadata: texts by name, which are stored at the front of the file.
-        separator: what the names of a path are joined by; PyTorch has `"."`.
+        path: the file; missing folders are created. A file that replaces another keeps its permissions; a new one gets
+            the permissions that the umask allows.
+        variables: anything that `to_state_dict` accepts, with arrays and numbers as leaves.
+        metadata: texts by name, which are stored at the beginning of the file.
+        separator: the text that joins the names of a path; PyTorch uses `"."`.
 
     Raises:
-        SerializationError: if there is something else than arrays in it, an array of a dtype that the format lacks, or
-            a name that contains the separator. One error lists all.
+        SerializationError: if a leaf is not an array, if the format lacks its dtype, or if a name contains the
+            separator. One error lists all such leaves.
         ImportError: if safetensors is not installed.
     """
     package = _package()
     where = f'save_safetensors("{os.fspath(path)}")'
-    to_state_dict(variables)  # first, as this finds a tree that contains itself
+    to_state_dict(variables)  # before `unbox`: it has the better error for a tree that contains itself
     flat = flatten_dict(to_state_dict({"": unbox(variables)}))
     arrays = {names[1:]: _array(leaf) for names, leaf in flat.items()}
     problems = {names: text for names, leaf in arrays.items() if (text := _problem(names, leaf, separator))}
     if problems:
         lines = "".join(f"\n  {printable('/'.join(names)) or '.'}: {text}" for names, text in problems.items())
-        fix = "Leave those out, save the data of random keys, or choose another `separator`."
-        raise SerializationError(where, f"these cannot be saved:{lines}\n", fix)
-    # The package writes the bytes as they are in memory; of an array without dimensions NumPy would make one with one.
+        fix = "Leave these out, save the key data of random keys, or choose another `separator`."
+        raise SerializationError(where, f"these entries cannot be saved:{lines}\n", fix)
+    # The package writes the bytes as they are in memory, so arrays must be contiguous. `np.ascontiguousarray` gives an
+    # array of shape `()` one dimension, hence `reshape`.
     named = {separator.join(names): np.ascontiguousarray(array).reshape(array.shape) for names, array in arrays.items()}
     _replace(
         Path(os.path.realpath(path)), lambda file: package.numpy.save_file(named, file, dict(metadata or {}) or None)
@@ -104,7 +106,7 @@ def save_safetensors(
 
 
 def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Writes a file of another name, and gives it this one when its bytes are on the disk."""
+    """Write a temporary file, and rename it to `path` when its bytes are on the disk."""
     mode = mode_of(path)
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -112,7 +114,7 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
         try:
             temporary.touch()
             mode = stat.S_IMODE(temporary.stat().st_mode) if mode is None else mode
-            write(temporary)  # the package makes a file that nobody else can read
+            write(temporary)  # the package creates a file that only the owner can read
             os.chmod(temporary, mode)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -125,7 +127,7 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _array(leaf: Any) -> Any:
-    """A leaf as an array of NumPy, if it is an array or a number, and has a value."""
+    """Return a leaf as a NumPy array, if it is a number or an array with a value."""
     is_array = hasattr(leaf, "dtype") and not unwritable(leaf)
     return np.asarray(leaf) if is_array or isinstance(leaf, bool | int | float | complex) else leaf
 
@@ -134,11 +136,11 @@ def _problem(names: tuple[str, ...], leaf: Any, separator: str) -> str | None:
     if problem := unwritable("".join(names)) or unwritable(leaf):
         return " ".join(problem)
     if not isinstance(leaf, np.ndarray):
-        return f"a {type(leaf).__name__}, no array"
+        return f"a {type(leaf).__name__}, not an array"
     if leaf.dtype.name not in _NAMES.values():
         return f"safetensors has no dtype {leaf.dtype}"
     if not names or separator.join(names) == "__metadata__":
-        return "an array needs a name here, other than `__metadata__`"
+        return "the array needs a name other than `__metadata__`"
     return f"a name contains {separator!r}" if any(separator in name for name in names) else None
 
 
@@ -154,7 +156,7 @@ def load_safetensors(
     strict: bool = True,
     cast: bool = False,
 ) -> Any:
-    """The arrays in a file of safetensors, as nested dicts or in the places of a target.
+    """Load the arrays in a safetensors file, as nested dicts or in the structure of a target.
 
     Example:
         >>> import tempfile
@@ -167,26 +169,26 @@ def load_safetensors(
 
     Args:
         path: the file.
-        target: a tree of the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
-            `match_state` for what each leaf becomes, and for `filter`, `strict` and `cast`. `None` gives nested dicts
+        target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
+            `match_state` for what each leaf becomes, and for `filter`, `strict` and `cast`. `None` returns nested dicts
             of NumPy arrays.
-        separator: what the names of a path are joined by in the file; `None` for a flat dict of whole names, which
-            `load_weights` takes.
-        filter: which leaves to take; the others stay as in the target, and are not read.
+        separator: the text that joins the names of a path in the file; `None` returns a flat dict of whole names, as
+            `load_weights` expects.
+        filter: which leaves to restore; the others keep the value of the target, and are not read.
         strict: whether the names must be the same.
-        cast: whether floating-point numbers, and integers, become those of the target's dtype.
+        cast: whether to convert floating-point numbers and integers to the target's dtype.
 
     Raises:
-        SerializationError: if the bytes are no file of safetensors, hold a dtype that NumPy lacks, or do not fit.
+        SerializationError: if the file is not a safetensors file, has a dtype that NumPy lacks, or does not fit.
         FileNotFoundError: if there is no such file.
         ImportError: if safetensors is not installed.
     """
     where = f'"{os.fspath(path)}"'
     if target is None and not (filter is True and strict and not cast):
-        what = "`filter`, `strict` and `cast` are about a target, and none is given."
-        raise LiftArgumentError(f"load_safetensors({where})", what, "Give the tree to restore into.")
+        what = "`filter`, `strict` and `cast` need a target, and `target` is None."
+        raise LiftArgumentError(f"load_safetensors({where})", what, "Pass the tree to restore into.")
     with _opened(path) as file:
-        flat = {name: _stored(path, file, name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+        flat = {name: _stored(path, file, name) for name in file.keys()}  # noqa: SIM118  # `file` is not a mapping
         if target is None:
             arrays = {name: one.read() for name, one in flat.items()}
             return arrays if separator is None else _nested(where, arrays, separator)
@@ -196,7 +198,7 @@ def load_safetensors(
 
 
 def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts at the front of a file of safetensors, by name.
+    """Return the metadata of a safetensors file: texts by name.
 
     Example:
         >>> import tempfile
@@ -209,7 +211,7 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         path: the file.
 
     Raises:
-        SerializationError: if the bytes are no file of safetensors.
+        SerializationError: if the file is not a safetensors file.
         FileNotFoundError: if there is no such file.
     """
     with _opened(path) as file:
@@ -218,7 +220,7 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """An open file, whose header the package has checked against the size; its errors become ours."""
+    """Open a file with the package, which checks its header against its size, and translate the package's errors."""
     package = _package()
     try:
         with package.safe_open(os.fspath(path), framework="numpy") as file:
@@ -226,15 +228,15 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     except (SerializationError, LiftArgumentError):
         raise
     except (package.SafetensorError, ValueError, OverflowError, MemoryError) as error:
-        what = f"this is no file of safetensors, or a damaged one ({error})."
-        raise SerializationError(f'"{os.fspath(path)}"', what, "Fetch it again.") from error
+        what = f"this is not a safetensors file, or it is damaged ({error})."
+        raise SerializationError(f'"{os.fspath(path)}"', what, "Download or copy it again.") from error
 
 
 def _stored(path: str | os.PathLike[str], file: Any, name: str) -> Stored:
     part = file.get_slice(name)
     kind, shape = part.get_dtype(), tuple(part.get_shape())
     if kind not in _NAMES:
-        what = f'"{name}" is of dtype {kind}, which NumPy has no array for.'
+        what = f'"{name}" has dtype {kind}, which NumPy lacks.'
         raise SerializationError(f'"{os.fspath(path)}"', what, f"Convert it to one of {', '.join(_NAMES)}.")
     dtype = DTYPES[_NAMES[kind]]
     if kind in _FLOAT8:
@@ -243,7 +245,7 @@ def _stored(path: str | os.PathLike[str], file: Any, name: str) -> Stored:
 
 
 def _read_bytes(path: str | os.PathLike[str], name: str, dtype: Any) -> Any:
-    """An array from its bytes; the header, a length and JSON, has been checked when the file was opened."""
+    """Read an array from its bytes. The header, a length and JSON, was checked when the file was opened."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(size))[name]["data_offsets"]
@@ -254,5 +256,5 @@ def _nested(where: str, flat: Mapping[str, Any], separator: str) -> dict[str, An
     try:
         return unflatten_dict(flat, sep=separator)
     except ValueError as error:
-        what = f"its names are no paths with {separator!r} between ({error})."
+        what = f"the names are not paths joined by {separator!r} ({error})."
         raise SerializationError(where, what, "Load it with `separator=None`.") from error

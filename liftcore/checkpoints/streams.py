@@ -1,4 +1,4 @@
-"""Checkpoints in open binary files: each is written where the file is, and read from there."""
+"""Checkpoints in open binary files: each is written and read at the file's current position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Section", "name_of_file", "write_to"]
 
 
 def name_of_file(path: Any) -> str:
-    """What errors call a file: its path in quotes, or the type of a file object without one.
+    """Return the name of a file for errors: its path in quotes, or the type of a file object that has no path.
 
     Args:
         path: a path, or an open file.
@@ -27,33 +27,34 @@ def name_of_file(path: Any) -> str:
 
 
 def write_to(file: Any, parts: Iterable[Any]) -> None:
-    """Writes bytes to a file, from where it is on.
+    """Write bytes to a file, from its current position on.
 
     Args:
-        file: an object with a method `write` for bytes.
-        parts: buffers, one after the other.
+        file: an object with a method `write` that takes bytes.
+        parts: the buffers to write, in order.
 
     Raises:
-        LiftArgumentError: if the file was opened for text.
+        LiftArgumentError: if the file is in text mode.
     """
     _check_binary(file, "wb")
     for part in parts:
         left = memoryview(part).cast("B")
         while left.nbytes:
             count = file.write(left)
-            # A file without a buffer may write less, and says so; other objects write everything, and may say nothing.
+            # An unbuffered file may write fewer bytes, and returns how many. Other objects write all of them, and may
+            # return nothing.
             left = left[count if isinstance(count, int) else left.nbytes :]
         del part, left
 
 
 class Section:
-    """The rest of a file, from where it is on, as a file that begins there.
+    """The rest of a file, from its current position on, as a file of its own.
 
     Args:
-        file: an open binary file that can `seek`.
+        file: an open binary file that can seek.
 
     Raises:
-        LiftArgumentError: if the file was opened for text, or cannot seek.
+        LiftArgumentError: if the file is in text mode, or cannot seek.
     """
 
     def __init__(self, file: Any) -> None:
@@ -69,22 +70,22 @@ class Section:
         self.seek(0)
 
     def seek(self, offset: int) -> int:
-        """Goes to a position, counted from the beginning of the section."""
+        """Move to a position, counted from the beginning of the section, and return it."""
         position: int = self._file.seek(self._start + offset) - self._start
         return position
 
     def tell(self) -> int:
-        """The position, counted from the beginning of the section."""
+        """Return the position, counted from the beginning of the section."""
         position: int = self._file.tell() - self._start
         return position
 
     def read(self, count: int) -> bytes:
-        """At most that many bytes."""
+        """Read at most `count` bytes."""
         data: bytes = self._file.read(count)
         return data
 
     def readinto(self, buffer: memoryview) -> int:
-        """Reads bytes into a buffer, and returns how many."""
+        """Read bytes into a buffer, and return their number."""
         if hasattr(self._file, "readinto"):
             return self._file.readinto(buffer) or 0
         data = self.read(buffer.nbytes)
@@ -94,5 +95,5 @@ class Section:
 
 def _check_binary(file: Any, mode: str) -> None:
     if isinstance(file, io.TextIOBase):
-        what = "the file was opened for text, and a checkpoint consists of bytes."
+        what = "the file was opened in text mode, but a checkpoint consists of bytes."
         raise LiftArgumentError(name_of_file(file), what, f'Open it with mode "{mode}".')

@@ -1,4 +1,4 @@
-"""Weights of another framework, with its names, as variables of a model, and back."""
+"""Convert the named weights of another framework to the variables of a model, and back."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def load_weights(
     strict: bool = True,
     cast: bool = False,
 ) -> Any:
-    """Variables like `target` with the arrays of another framework, whose names go to paths by rules.
+    """Return variables like `target` with the arrays of another framework; rules map its names to paths.
 
-    All that is left over on either side, and all that does not fit, is listed in one error.
+    One error lists everything that is left over on either side, and everything that does not fit.
 
     Example:
         >>> foreign = {
@@ -45,26 +45,27 @@ def load_weights(
         np.float64(12.0)
 
     Args:
-        foreign: arrays by name, as `load_safetensors(path, separator=None)` or PyTorch's `state_dict()` gives them.
+        foreign: arrays by name, as `load_safetensors(path, separator=None)` or PyTorch's `state_dict()` returns them.
         target: variables of the model, or their shapes, as from `jax.eval_shape`.
-        rules: each name goes where the first rule that takes it says.
-        filter: which leaves of the target to take, by their paths; the others stay.
-        strict: whether each name and each path must be used. If false, what is left over is left out, or stays.
-        cast: whether floating-point numbers, and integers, become those of the target's dtype.
+        rules: the rules. The first rule that matches a name decides its path.
+        filter: which leaves of the target to replace, by their paths; the others keep their value.
+        strict: whether each name and each path must be used. If false, names that are left over are ignored, and paths
+            that are left over keep the value of the target.
+        cast: whether to convert floating-point numbers and integers to the target's dtype; see `match_state`.
 
     Returns:
         A new tree.
 
     Raises:
         SerializationError: if something is left over or does not fit.
-        LiftArgumentError: if two names or two rules go to one path, or one below the other.
+        LiftArgumentError: if two names or two rules have the same path, or one path is below another.
     """
     where = "load_weights"
     groups, unused, problems = grouped(foreign, rules)
     _check_paths(where, groups)
     bare = unbox(target)
     shapes = {"/".join(path): np.shape(leaf) for path, leaf in flatten_dict(to_state_dict(bare)).items()}
-    problems += [f"{name}: no rule takes it" for name in unused] if strict else []
+    problems += [f"{name}: no rule matches it" for name in unused] if strict else []
     state: dict[str, Any] = {}
     for group in groups:
         try:
@@ -76,16 +77,16 @@ def load_weights(
         nested = unflatten_dict(state, sep="/")
         found = match_state(bare, nested, where=where, filter=filter, strict=strict, cast=cast)
     except SerializationError as error:
-        fix = "Change the rules. `strict=False` passes over what is left over, `cast=True` converts dtypes."
+        fix = "Change the rules. `strict=False` ignores what is left over; `cast=True` converts dtypes."
         raise SerializationError(where, error.what.rstrip() + (_lines([*hints, *problems]) or "\n"), fix) from None
     if problems:
-        fix = "Write a rule for each name; one whose path is None leaves it out. Or pass `strict=False`."
+        fix = "Write a rule for each name (with the path None, to ignore it), or pass `strict=False`."
         raise SerializationError(where, f"not all names could be used:{_lines(problems)}", fix)
     return replace_boxed(target, found)
 
 
 def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[WeightRule]) -> dict[str, Any]:
-    """The weights of another framework with the numbers of variables: the inverse of `load_weights`.
+    """Return weights for another framework with the values of variables: the inverse of `load_weights`.
 
     Example:
         >>> like = {"fc.weight": np.zeros((3, 2))}
@@ -95,15 +96,16 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
 
     Args:
         variables: variables of the model.
-        like: arrays by name, of the shapes and dtypes to export; those with which `load_weights` was called.
-        rules: the same rules; a `change` must be one that has a name.
+        like: arrays by name, with the names, shapes and dtypes to export, such as those passed to `load_weights`.
+        rules: the rules passed to `load_weights`; each `change` must be a named one.
 
     Returns:
-        Arrays of NumPy by name, in the order of `like`. What no rule takes, or one that leaves it out, is as in `like`.
+        NumPy arrays by name, in the order of `like`. Names that no rule matches, or that a rule leaves out, keep the
+        value in `like`.
 
     Raises:
         SerializationError: if a path is missing, or an array does not fit.
-        LiftArgumentError: if a rule has a function for its `change`, or two rules go to one path.
+        LiftArgumentError: if the `change` of a rule is a function, or two rules have the same path.
     """
     where = "export_weights"
     groups, _, problems = grouped(like, rules)
@@ -112,9 +114,9 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
     new: dict[str, Any] = {}
     for group in filter(lambda group: group.paths, groups):
         if callable(group.rule.change):
-            what = "its `change` is a function, which cannot be undone."
+            what = "its `change` is a function, which cannot be inverted."
             raise LiftArgumentError(
-                f"{where}, {group.rule}", what, "Give the name of a change, or export those by hand."
+                f"{where}, {group.rule}", what, "Give a named change, or export these arrays by hand."
             )
         missing = [path for path in group.paths if path not in flat]
         if missing:
@@ -125,8 +127,8 @@ def export_weights(variables: PyTree, like: Mapping[str, Any], rules: Iterable[W
         except (TypeError, ValueError) as error:
             problems.append(f"{', '.join(group.paths)} ({group.rule}): {error}")
     if problems:
-        what = f"the variables are not those of these names:{_lines(problems)}"
-        raise SerializationError(where, what, "Give the rules and names that the variables were loaded by.")
+        what = f"the variables do not match the names:{_lines(problems)}"
+        raise SerializationError(where, what, "Give the rules and names with which the variables were loaded.")
     return {name: new.get(name, leaf) for name, leaf in like.items()}
 
 
@@ -141,21 +143,21 @@ def _check_paths(where: str, groups: Iterable[WeightGroup]) -> None:
             other = known.setdefault(path, group)
             if other is not group:
                 names = f"{other.rows[0][0]} and {group.rows[0][0]}"
-                what = f"{names} go there both, by the {other.rule} and the {group.rule}."
+                what = f"{names} both go there, by the {other.rule} and the {group.rule}."
                 raise LiftArgumentError(f"{where}, {path}", what, "Give one of them another path, or None.")
     for path, group in known.items():
         parts = path.split("/")
         above = next((one for count in range(1, len(parts)) if (one := "/".join(parts[:count])) in known), None)
         if above is not None:
             what = f"{group.rows[0][0]} goes below {above}, where {known[above].rows[0][0]} goes."
-            raise LiftArgumentError(f"{where}, {path}", what, "A path has an array or names below it; change a rule.")
+            raise LiftArgumentError(f"{where}, {path}", what, "A path holds an array or other paths; change a rule.")
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def _made(group: WeightGroup, foreign: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays of a group, by path."""
+    """Return the arrays that a group makes, by path."""
     if not group.paths:
         return {}
     rows = [_row(group.rule, [np.asarray(foreign[name]) for name in names]) for names in group.rows]
@@ -166,10 +168,10 @@ def _made(group: WeightGroup, foreign: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(rule: WeightRule, arrays: list[Any]) -> list[Any]:
-    """What one layer gives to each path."""
+    """Return the arrays of one layer, one for each path."""
     if len(arrays) > 1:
         if rule.axis is None:
-            raise ValueError("several arrays cannot be joined along no axis")
+            raise ValueError("several arrays cannot be joined, as `axis` is None")
         arrays = [np.concatenate(arrays, rule.axis)]
     if len(rule.path) > 1:
         arrays = arrays * len(rule.path) if rule.axis is None else _divided(rule, arrays[0], rule.axis)
@@ -180,7 +182,7 @@ def _divided(rule: WeightRule, array: Any, axis: int) -> list[Any]:
     if rule.sizes is None:
         return np.split(array, len(rule.path), axis)
     if sum(rule.sizes) != array.shape[axis]:
-        raise ValueError(f"sizes {rule.sizes} do not add up to axis {axis} of shape {array.shape}")
+        raise ValueError(f"sizes {rule.sizes} do not add up to the size of axis {axis} of shape {array.shape}")
     return np.split(array, np.cumsum(rule.sizes)[:-1].tolist(), axis)
 
 
@@ -192,7 +194,7 @@ def _changed(rule: WeightRule, array: Any) -> Any:
 
 
 def _order(rule: WeightRule, ndim: int) -> list[int] | None:
-    """The order of axes that a named change makes."""
+    """Return the order of axes that a named change transposes to, or `None`."""
     if rule.change is None:
         return None
     if rule.change == "linear" and ndim != 2:
@@ -203,18 +205,18 @@ def _order(rule: WeightRule, ndim: int) -> list[int] | None:
 
 
 def _fitted(array: Any, shape: tuple[int, ...] | None) -> Any:
-    """An array whose dimensions are split or joined as the target has them, if they are in the same order."""
+    """Reshape an array to the target's shape, if that only splits or joins dimensions."""
     return array if shape is None or not _is_regrouped(array.shape, shape) else array.reshape(shape)
 
 
 def _is_regrouped(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether one shape becomes the other where dimensions are only split, or only joined."""
+    """Return whether one shape becomes the other by only splitting, or only joining, dimensions."""
     products = [{int(np.prod(shape[:count])) for count in range(len(shape) + 1)} for shape in (one, other)]
     return np.prod(one) == np.prod(other) and (products[0] <= products[1] or products[1] <= products[0])
 
 
 def _hints(groups: Iterable[WeightGroup], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Of arrays which would fit if they were transposed, the rule that does not do so."""
+    """Return a hint for each array that would fit if its rule transposed it."""
     hints = []
     for group in groups:
         for path in group.paths:
@@ -227,18 +229,18 @@ def _hints(groups: Iterable[WeightGroup], state: Mapping[str, Any], shapes: Mapp
     return hints
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------------------------------------------------
 
 
 def _unmade(group: WeightGroup, like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays of a group by name, from those by path."""
-    # A number that is broadcast has the shape of an array, and takes the memory of a number.
+    """Return the arrays of a group by name, from those by path."""
+    # To find the shapes, run the rule on numbers that are broadcast: they take no memory.
     shapes = {name: np.broadcast_to(np.zeros(()), np.shape(like[name])) for names in group.rows for name in names}
     rows = []
     for path, model in _made(group, shapes).items():
         array = np.asarray(flat[path])
         if not _is_regrouped(array.shape, model.shape):
-            raise ValueError(f"shape {array.shape} does not become {model.shape}")
+            raise ValueError(f"shape {array.shape} cannot be reshaped to {model.shape}")
         array = array.reshape(model.shape)
         rows.append(list(array) if group.rule.stacked else [array])
     new: dict[str, Any] = {}
@@ -254,10 +256,10 @@ def _unchanged(rule: WeightRule, array: Any) -> Any:
 
 
 def _unrow(rule: WeightRule, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """What the paths give to each name of one layer."""
+    """Return the arrays of one layer, one for each name, from the arrays of its paths."""
     if rule.axis is None:
         if not all(np.array_equal(array, arrays[0], equal_nan=array.dtype.kind in "fc") for array in arrays):
-            raise ValueError("there is one array for all of them, and their numbers differ")
+            raise ValueError("these paths share one array, but their values differ")
         return [arrays[0]]
     whole = np.concatenate(arrays, rule.axis) if len(arrays) > 1 else arrays[0]
     if len(shapes) == 1:

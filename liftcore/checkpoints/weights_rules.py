@@ -1,4 +1,4 @@
-"""Which names of another framework go to which paths: templates with fields, and the names sorted by rule."""
+"""Rules that map the names of another framework to paths: templates with fields, and names grouped by rule."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ _NAMED = ("linear", "conv")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class WeightRule:
-    """Where arrays with certain names go, and how each of them is changed.
+    """A rule that maps arrays with certain names to paths, and changes their layout.
 
-    Names and paths are templates. A field such as `{part}` stands for one name between dots, `{part:query|key}` for
-    what a regular expression matches; in the path it stands for the same text, with slashes for dots.
+    Names and paths are templates. In a name, a field such as `{part}` matches the text between two dots, and
+    `{part:query|key}` matches a regular expression. In a path, the field is replaced by that text, with slashes for
+    dots.
 
-    A field that the path does not name is the number of a layer: the arrays of all numbers, from 0 on, are stacked
-    along a new first axis, as `scan` has the variables of its layers.
+    A field that no path uses is the number of a layer. The arrays of all layers, from number 0 on, are stacked along a
+    new first axis, like the variables of the layers of a `scan`.
 
-    Where the target has other dimensions in the same order, they are split or joined: a bias of shape `(384,)` goes
-    into one of `(12, 32)`.
+    If the target's shape only splits or joins dimensions, the array is reshaped: a bias of shape `(384,)` fits one of
+    shape `(12, 32)`.
 
     Example:
         >>> WeightRule("layer.{i}.attn.{part:query|key|value}.weight", "params/layers/{part}/kernel", "linear").path
         ('params/layers/{part}/kernel',)
 
     Args:
-        foreign: a template of the names in the other framework; several, whose arrays are joined along `axis`.
-        path: a template of the paths, with slashes; several, among which an array is divided along `axis`; `None` for
-            arrays that are left out.
-        change: what is done to each array, before it is stacked: `"linear"` swaps the axes of `(out, in)`; `"conv"`
-            makes `(out, in, *window)` to `(*window, in, out)`; a function of an array of NumPy does anything else.
-        axis: the axis of the other framework's arrays along which they are joined or divided; `None` gives the same
-            array to all paths.
-        sizes: how long the parts along `axis` are, which are of one length by default.
+        foreign: a template for the names in the other framework; or several, whose arrays are joined along `axis`.
+        path: a template for the paths, with slashes; or several, among which each array is split along `axis`; or
+            `None` to leave the arrays out.
+        change: the change to each array, before it is stacked: `"linear"` swaps the axes of `(out, in)`; `"conv"`
+            transposes `(out, in, *window)` to `(*window, in, out)`; a function of a NumPy array makes any other change.
+        axis: the axis of the other framework's arrays along which they are joined or split; `None` gives the same array
+            to all paths.
+        sizes: the sizes of the parts along `axis`; equal ones by default.
 
     Raises:
-        LiftArgumentError: if a template or `change` cannot be used.
+        LiftArgumentError: if an argument is not valid.
     """
 
     foreign: tuple[str, ...]
@@ -82,34 +83,34 @@ class WeightRule:
             _pattern(template, self.stacked)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong, each with a way out."""
+        """Yield each problem with its fix."""
         if not self.foreign:
             yield "there is no foreign name.", "Give a template."
         if len(self.foreign) > 1 and len(self.path) > 1:
             yield "several names go to several paths.", "Write a rule for each path."
         fields = [_fields(template) for template in self.foreign]
         if any(one != fields[0] for one in fields):
-            yield "the foreign names have different fields.", "Give them the same ones."
+            yield "the foreign names have different fields.", "Give them the same fields."
         if any(_fields(path).keys() - fields[0].keys() for path in self.path):
-            yield "a path has a field that the foreign name lacks.", "Name it there too."
+            yield "a path has a field that the foreign name lacks.", "Add the field to the foreign name."
         if len(self.stacked) > 1:
-            yield f"no path names one of {self.stacked}.", "Name all but one, along which arrays are stacked."
+            yield f"no path has the fields {self.stacked}.", "Leave out only one field, along which arrays are stacked."
         if not (self.change is None or callable(self.change) or self.change in _NAMED):
             yield f"`change` is {self.change!r}.", f"Give one of {_NAMED}, or a function."
         if self.sizes is not None and (len(self.path) < 2 or len(self.sizes) != len(self.path)):
-            yield f"`sizes` is {self.sizes}, of {len(self.path)} parts.", "Give the length of the part of each path."
+            yield f"`sizes` is {self.sizes}, but there is {len(self.path)} path(s).", "Give a size for each of several."
 
     @property
     def stacked(self) -> tuple[str, ...]:
-        """The fields that no path names."""
+        """The fields that no path has."""
         named = {field for path in self.path for field in _fields(path)}
         return tuple(field for field in _fields(self.foreign[0]) if field not in named) if self.path else ()
 
     def matched(self, name: str) -> tuple[int, dict[str, str]] | None:
-        """Which of the foreign templates a name has the form of, and the texts of the fields.
+        """Return the number of the foreign template that matches a name, and the texts of its fields, or `None`.
 
         Args:
-            name: the name of an array in the file.
+            name: the name of an array in the other framework.
         """
         for number, template in enumerate(self.foreign):
             match = _pattern(template, self.stacked).fullmatch(name)
@@ -118,7 +119,7 @@ class WeightRule:
         return None
 
     def __str__(self) -> str:
-        return f'rule of "{", ".join(self.foreign)}"'
+        return f'rule for "{", ".join(self.foreign)}"'
 
 
 def _texts(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ def _fields(template: str) -> dict[str, None]:
 
 @functools.lru_cache(1024)
 def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
-    """The regular expression of the names that a template stands for."""
+    """Return the regular expression for the names that a template matches."""
     parts, at, known = [], 0, set()
     for match in _FIELD.finditer(template):
         name = match["name"]
@@ -143,13 +144,13 @@ def _pattern(template: str, stacked: tuple[str, ...]) -> re.Pattern[str]:
     try:
         return re.compile("".join([*parts, _literal(template, template[at:])]))
     except re.error as error:
-        what = f"the template holds no regular expression ({error})."
+        what = f"the template has an invalid regular expression ({error})."
         raise LiftArgumentError(f'"{template}"', what, "Write `{name}` or `{name:regex}`.") from error
 
 
 def _literal(template: str, text: str) -> str:
     if "{" in text or "}" in text:
-        raise LiftArgumentError(f'"{template}"', "a brace is no part of a field.", "Write `{name}` or `{name:regex}`.")
+        raise LiftArgumentError(f'"{template}"', "a brace is not part of a field.", "Write `{name}` or `{name:regex}`.")
     return re.escape(text)
 
 
@@ -157,12 +158,12 @@ def _literal(template: str, text: str) -> str:
 
 
 class WeightGroup(NamedTuple):
-    """The names that make the arrays of one path, or of several among which they are divided.
+    """The names whose arrays go to one path, or are split among several.
 
     Attributes:
-        rule: the rule.
+        rule: the rule that matches the names.
         paths: the paths.
-        rows: for each layer the names that are joined; one row where nothing is stacked.
+        rows: for each layer, the names whose arrays are joined; one row if nothing is stacked.
     """
 
     rule: WeightRule
@@ -171,10 +172,10 @@ class WeightGroup(NamedTuple):
 
 
 def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[WeightGroup], list[str], list[str]]:
-    """Sorts names by the first rule that takes them.
+    """Group names by the first rule that matches them.
 
     Returns:
-        The groups; the names that no rule takes; and what is wrong, in words.
+        The groups; the names that no rule matches; and the problems, as text.
     """
     rules, unused, problems = list(rules), [], []
     tables: dict[tuple[int, tuple[str, ...]], dict[int, dict[int, str]]] = {}
@@ -186,13 +187,13 @@ def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[Wei
         at, (part, fields) = found
         layer = _layer(fields[rules[at].stacked[0]]) if rules[at].stacked else 0
         if layer is None:
-            problems.append(f"{name} ({rules[at]}): {rules[at].stacked[0]} is no number of a layer")
+            problems.append(f"{name} ({rules[at]}): {rules[at].stacked[0]} is not the number of a layer")
             continue
         paths = tuple(_filled(path, fields) for path in rules[at].path)
         key = tuple(text for field, text in fields.items() if field not in rules[at].stacked)
         row = tables.setdefault((at, paths or key), {}).setdefault(layer, {})
         if row.setdefault(part, name) != name:
-            problems.append(f"{', '.join(paths)} ({rules[at]}): {row[part]} and {name} go there both")
+            problems.append(f"{', '.join(paths)} ({rules[at]}): {row[part]} and {name} both go there")
     groups = []
     for (at, paths), table in tables.items():
         problems += _gaps(rules[at], paths, table)
@@ -202,7 +203,7 @@ def grouped(names: Iterable[str], rules: Iterable[WeightRule]) -> tuple[list[Wei
 
 
 def _layer(text: str) -> int | None:
-    """The number of a layer, below ten thousand: names of a file may hold any number, and gaps are counted."""
+    """Return the number of a layer, or `None` from ten thousand on: a huge one would make a huge list of gaps."""
     return int(text) if text.isdecimal() and len(text) < 5 else None
 
 
@@ -211,15 +212,15 @@ def _filled(path: str, fields: Mapping[str, str]) -> str:
 
 
 def _gaps(rule: WeightRule, paths: tuple[str, ...], table: Mapping[int, Mapping[int, str]]) -> list[str]:
-    """What is missing of the layers and the parts of a group."""
+    """Return the layers and parts that are missing in a group, as text."""
     if not rule.path:
         return []
     where = f"{', '.join(paths)} ({rule})"
     missing = [number for number in range(max(table)) if number not in table]
-    problems = [f"{where}: there is no layer {', '.join(map(str, missing))}, but layer {max(table)}"] if missing else []
+    problems = [f"{where}: no layer {', '.join(map(str, missing))}, but a layer {max(table)}"] if missing else []
     for layer, parts in table.items():
         lacking = [rule.foreign[part] for part in range(len(rule.foreign)) if part not in parts]
         if lacking:
             of_layer = f" of layer {layer}" if rule.stacked else ""
-            problems.append(f"{where}: beside {', '.join(parts.values())} there is no {', '.join(lacking)}{of_layer}")
+            problems.append(f"{where}: {', '.join(parts.values())} without {', '.join(lacking)}{of_layer}")
     return problems

@@ -150,7 +150,7 @@ def test_a_file_that_gets_shorter_while_it_is_read_is_an_error(path):
     with open(path, "rb", buffering=0) as file:
         state = layout.state_in(file, path.stat().st_size, True)
         os.truncate(path, 10_000)
-        with pytest.raises(SerializationError, match="become shorter"):
+        with pytest.raises(SerializationError, match="became shorter"):
             state["a"].read()
 
 
@@ -159,14 +159,14 @@ def test_nothing_may_come_after_the_end(path, checksums):
     save_file(path, TREE)
     data = path.read_bytes() if checksums else serialization.to_bytes(TREE)
     path.write_bytes(data + b"\xc0")
-    with pytest.raises(SerializationError, match="there are 1 bytes more"):
+    with pytest.raises(SerializationError, match="1 bytes follow the end"):
         load_file(path, checksums=checksums)
 
 
 def test_a_newer_version_says_so(path):
     save_file(path, TREE)
     path.write_bytes(path.read_bytes().replace(b"liftcore_checkpoint\x01", b"liftcore_checkpoint\x02"))
-    with pytest.raises(SerializationError, match="no file of version 1"):
+    with pytest.raises(SerializationError, match="not of version 1"):
         load_file(path)
 
 
@@ -196,7 +196,7 @@ def test_separate_layers_go_into_stacked_ones_with_their_optimiser_state(path):
 def test_options_about_a_target_need_one(path):
     save_file(path, TREE)
     for options in ({"filter": "params"}, {"strict": False}, {"cast": True}):
-        with pytest.raises(LiftArgumentError, match="none is given"):
+        with pytest.raises(LiftArgumentError, match="`target` is None"):
             load_file(path, **options)
     with pytest.raises(FileNotFoundError):
         load_file(path.with_name("other"))

@@ -59,7 +59,7 @@ def test_other_files_are_left_alone(tmp_path):
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, "3", None, 10**18, np.ones(2)])
 def test_a_step_is_a_natural_number(tmp_path, step):
-    with pytest.raises(LiftArgumentError, match="Give an integer from 0 on"):
+    with pytest.raises(LiftArgumentError, match="Give an integer of 0 or more"):
         Checkpoints(tmp_path).save(step, 1)
     assert os.listdir(tmp_path) == []
 
@@ -75,7 +75,7 @@ def test_what_is_not_there_is_told(tmp_path):
     with pytest.raises(LiftArgumentError, match=r"no checkpoint, .* `if checkpoints.latest\(\) is not None`"):
         checkpoints.restore()
     checkpoints.save(1, 1)
-    with pytest.raises(LiftArgumentError, match=r"there is no step 2. .* there: \[1\]"):
+    with pytest.raises(LiftArgumentError, match=r"there is no step 2. .* saved steps: \[1\]"):
         checkpoints.restore(0, 2)
 
 

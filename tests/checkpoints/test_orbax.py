@@ -91,7 +91,7 @@ def test_arrays_may_be_changed_as_soon_as_save_returns(tmp_path: Path) -> None:
     [
         ({"a": {"b": object()}}, "a/b"),
         (np.ones(2), "Put it into a dict"),
-        ({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, "one name"),
+        ({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, "same name"),
     ],
 )
 def test_what_cannot_be_saved_is_an_error_before_anything_is_written(tmp_path: Path, tree: Any, text: str) -> None:
@@ -227,7 +227,7 @@ def test_steps_that_cannot_be_saved_or_are_not_there(tmp_path: Path) -> None:
         for step in (3, 2, -1, "4", True):
             with pytest.raises(LiftArgumentError, match="step"):
                 checkpoints.save(step, {"a": np.ones(1)})  # type: ignore[arg-type]
-    with pytest.raises(LiftArgumentError, match=r"no step 2. .* there: \[3\]"):
+    with pytest.raises(LiftArgumentError, match=r"no step 2. .* saved steps: \[3\]"):
         checkpoints.restore(step=2)
     for wrong in ({"keep": 0}, {"best": -1}, {"mode": "least"}):
         with pytest.raises(LiftArgumentError, match=next(iter(wrong))):

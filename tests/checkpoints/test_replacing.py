@@ -76,7 +76,7 @@ def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path, save: Save) -> No
     with pytest.raises(IsADirectoryError, match=f"This is a folder; give .* '{tmp_path}'"):
         save(tmp_path, TREE)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a plain file"):
+    with pytest.raises(OSError, match="not a regular file"):
         save(tmp_path / "pipe", TREE)
     (tmp_path / "file").touch()
     with pytest.raises((FileExistsError, NotADirectoryError), match=f"'{tmp_path}/file"):

@@ -98,7 +98,7 @@ def test_a_file_in_memory_has_the_bytes_of_one_on_disk(path):
 
 
 def test_errors_about_open_files(path):
-    with pytest.raises(LiftArgumentError, match=r'opened for text.*mode "wb"'):
+    with pytest.raises(LiftArgumentError, match=r'opened in text mode.*mode "wb"'):
         save_file(io.StringIO(), TREE)
     with pytest.raises(LiftArgumentError, match=r"BytesIO\).*target"):
         load_file(io.BytesIO(), cast=True)
