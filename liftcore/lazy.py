@@ -16,8 +16,10 @@ from typing import Any
 __all__ = ["from_stub"]
 
 
-def from_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """What an `__init__.py` needs so that `__init__.pyi` next to it says what the package offers.
+def from_stub(
+    package: str, file: str, elsewhere: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return what an `__init__.py` needs so that `__init__.pyi` next to it says what the package offers.
 
     A name that the stub imports is loaded from where the stub imports it, at its first use, and kept. The files of the
     package can be asked for as well. No file may have the name of something that its package takes from elsewhere:
@@ -33,6 +35,9 @@ def from_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[
     Args:
         package: its `__name__`.
         file: its `__file__`.
+        elsewhere: a module of the package, such as `".elsewhere"`, for names that users know from other libraries. Its
+            `INSTEAD` is a dict from such names to texts that say what to write here, and the error about an unknown
+            name ends with this text. The module is loaded only then.
 
     Returns:
         `__getattr__`, `__dir__` and `__all__` of the package.
@@ -47,6 +52,8 @@ def from_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[
             return value
         if not attribute.isidentifier() or importlib.util.find_spec(f".{attribute}", package) is None:
             text = f"module {package!r} has no attribute {name!r}"
+            instead = importlib.import_module(elsewhere, package).INSTEAD.get(name) if elsewhere else None
+            text = f"{text}. {instead}" if instead else text
             raise AttributeError(text, name=name, obj=sys.modules[package])
         return importlib.import_module(f".{attribute}", package)
 

@@ -2,4 +2,4 @@
 
 from liftcore.lazy import from_stub
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = from_stub(__name__, __file__, ".elsewhere")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -175,6 +176,25 @@ def test_a_stub_may_rename_and_take_from_files_and_from_elsewhere(
     assert made.__all__ == ["part", "pi", "y"]
     assert (made.y, made.part.x, round(made.pi, 2)) == (3, 3, 3.14)
     assert made.more.x == 4  # as in other packages, whose files are there once one was loaded
+
+
+@pytest.mark.parametrize(
+    "package", [liftcore, linen_like, equinox_like, pax_like, nnx_like], ids=lambda one: one.__name__
+)
+def test_a_name_of_another_library_is_answered_with_what_to_write(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=r"^module '\w+' has no attribute 'Unknown'$"):
+        _ = package.Unknown
+    if package is liftcore:
+        return
+    instead = importlib.import_module(f"{package.__name__}.elsewhere").INSTEAD
+    assert not set(instead) & set(package.__all__)
+    for name, text in instead.items():
+        assert not text.endswith(".")  # Python may add ". Did you mean: …"
+        assert text.count("(") == text.count(")")
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. {text}")):
+            getattr(package, name)
+        for used in re.findall(r"Use ([A-Z]\w+)\(", text):
+            assert used in package.__all__, f"{name}: there is no {used}"
 
 
 def test_a_package_without_its_stub_says_so() -> None:

@@ -1,0 +1,31 @@
+"""Names of Equinox that are elsewhere or left out, and what to write here: for the error about an unknown name."""
+
+from __future__ import annotations
+
+__all__ = ["INSTEAD"]
+
+_ABSTRACT = "Use abc.abstractmethod: a Module may be an abstract class"
+_SUMMARY = "Use repr(model), which writes dtypes and shapes in place of arrays"
+
+INSTEAD = {
+    "nn": (
+        "This package has no layers of its own. Import equinox.nn, whose layers are pytrees and work here; or use a "
+        "layer of linen_like as a pytree: Applied(layer, variables)"
+    ),
+    "internal": "For loops and branches with values that are not arrays, use liftcore.filtered(liftcore.scan)",
+    "debug": "Use liftcore.assert_max_traces and liftcore.retraces",
+    "error_if": "Use liftcore.checkify, which returns the error as a value",
+    "branched_error_if": "Use liftcore.checkify, which returns the error as a value",
+    "static_field": "Use field(static=True)",
+    "Partial": "Use jax.tree_util.Partial",
+    "Enumeration": "Use enum.Enum, in a static field",
+    "AbstractVar": _ABSTRACT,
+    "AbstractClassVar": _ABSTRACT,
+    "tree_pprint": _SUMMARY,
+    "tree_pformat": _SUMMARY,
+    "filter_pure_callback": "Use jax.pure_callback, with arrays",
+    "filter_shard": "Use jax.lax.with_sharding_constraint, on the arrays",
+    "clear_caches": "Use jax.clear_caches",
+    "filter_cond": "Use liftcore.filtered(liftcore.cond)",
+    "filter_scan": "Use liftcore.filtered(liftcore.scan)",
+}
