@@ -1,0 +1,46 @@
+"""Files that others than Python read: the forms for issues, the workflow, the citation."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_a_form_has_what_an_issue_form_must_have(path: Path) -> None:
+    form = read(path)
+    assert {"name", "description", "body"} <= set(form)
+    ids = [element["id"] for element in form["body"] if element["type"] != "markdown"]
+    assert len(ids) == len(set(ids))
+    for element in form["body"]:
+        assert element["type"] in ("checkboxes", "dropdown", "input", "markdown", "textarea")
+        assert element["attributes"].get("label") or element["attributes"].get("value")
+
+
+def test_there_are_forms() -> None:
+    assert {path.stem for path in TEMPLATES} >= {"bug", "docs", "feature"}
+
+
+def test_the_workflow_runs_what_every_change_must_pass() -> None:
+    steps = [step for job in read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"].values() for step in job["steps"]]
+    assert any(".ci/run" in step.get("run", "") for step in steps)
+
+
+def test_the_citation_and_the_package_agree() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    citation, metadata = read(ROOT / "CITATION.cff"), setup["metadata"]
+    assert citation["cff-version"] == "1.2.0"
+    assert metadata["version"].removesuffix(".dev0") == str(citation["version"])
+    assert [citation["title"], citation["license"]] == [metadata["name"], metadata["license"]]
