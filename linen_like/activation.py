@@ -1,4 +1,4 @@
-"""Activations: functions, which are those of JAX, and `PReLU`, which learns."""
+"""Activations: the functions of JAX, and `PReLU`, which has a trainable slope."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ __all__ = [
     "tanh",
 ]
 
-normalize = standardize  # its older name
+normalize = standardize  # an older name
 
 
 class PReLU(Module):
-    """`x` where it is not negative, and `negative_slope * x` where it is, with a slope that is learned.
+    """`x` if it is not negative, otherwise `negative_slope * x`, with a trainable slope.
 
     See `liftcore.nn.prelu`.
 
@@ -81,8 +81,8 @@ class PReLU(Module):
         (Array([-1.,  3.], dtype=float32), {'params': {'negative_slope': Array(0.5, dtype=float32)}})
 
     Attributes:
-        param_dtype: the dtype of a new slope.
-        negative_slope_init: its first value.
+        param_dtype: the dtype of the slope.
+        negative_slope_init: makes the initial slope.
     """
 
     param_dtype: Dtype = jnp.float32
@@ -90,5 +90,5 @@ class PReLU(Module):
 
     @compact
     def __call__(self, inputs: Array) -> Array:
-        """Maps an array to one of its shape and dtype."""
+        """Maps each element; the dtype stays the same."""
         return nn.prelu(self.scope, inputs, **options(self, nn.prelu))

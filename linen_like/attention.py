@@ -1,4 +1,4 @@
-"""Attention layers, and the functions and masks that they are made of."""
+"""Attention layers, and the functions and masks that they use."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ __all__ = [
 
 
 class MultiHeadDotProductAttention(Module):
-    """Projects inputs to the queries, keys and values of several heads, attends in each, and projects what comes out.
+    """Projects inputs to the queries, keys and values of several heads, attends in each, and projects the result.
 
-    `out(attention(query(inputs_q), key(inputs_k), value(inputs_v)))`, heads of `qkv_features / num_heads` features;
+    `out(attention_fn(query(inputs_q), key(inputs_k), value(inputs_v)))`, heads of `qkv_features / num_heads` features;
     see `liftcore.nn.dot_product_attention`. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
 
-    Parameters: `query`, `key` and `value`, each a `DenseGeneral` to `(heads, head_features)`, the last two perhaps with
-    fewer heads; `out`, one from there; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without biases.
-    Collections: with `decode`, the `cache` of `liftcore.nn.decode_cache`. RNG streams: a draw from `dropout`.
+    Parameters: `query`, `key` and `value`, each a `DenseGeneral` to `(heads, head_features)` (keys and values may have
+    fewer heads), and `out`, which maps back; with `normalize_qk`, the `LayerNorm` `query_ln` and `key_ln`, without
+    biases.
+    Collections: with `decode`, the `cache` of `liftcore.nn.decode_cache`. RNG streams: one draw from `dropout`.
 
     Example:
         >>> import jax
@@ -65,38 +66,44 @@ class MultiHeadDotProductAttention(Module):
         num_heads: the number of heads.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernels of the projections.
-        bias_init: makes their biases.
-        use_bias: whether they have biases.
-        qkv_features: that of all heads together; by default that of the queries' inputs, as `out_features` is.
-        out_features: the size of the last dimension of the result.
+        bias_init: makes the biases.
+        use_bias: whether the projections have biases.
+        qkv_features: the features of all heads together; by default the features of the queries' inputs.
+        out_features: the size of the last axis of the result; by default the features of the queries' inputs.
         dropout_rate: the probability to drop a weight; the others are divided by `1 - dropout_rate`.
         broadcast_dropout: whether all heads and examples drop the same weights.
-        force_fp32_for_softmax: whether the softmax is computed, and the weights are, in `float32` whatever the dtype.
-        is_causal: whether query `i` sees no key after the `i`-th; a mask or bias may hide more.
-        implementation: `"xla"` or `"cudnn"` leaves all to `jax.nn.dot_product_attention`, with the softmax in
-            `float32`; then without dropout, sown weights, precision and other products than its own.
-        deterministic: whether to drop nothing; where there is a dropout rate, given here or at the call.
-        out_kernel_init, out_bias_init: of `out`; by default those of the others.
-        attention_fn: what attends, as the function does. It gets those options that it has parameters for.
-        decode: whether to decode with a cache that `init` makes, as long as its inputs: a whole prompt at once, chunks
-            of it, or one position at a time, each of which sees itself and those before it. Beyond the end of the
-            cache the result is an error, or NaN where the index is traced; see `liftcore.nn.DecodeCache`.
+        force_fp32_for_softmax: whether to compute the softmax in `float32`, whatever the dtype; the weights are
+            `float32`, too.
+        is_causal: whether query `i` ignores keys after the `i`-th; a mask or bias may hide more.
+        implementation: `"xla"` or `"cudnn"` calls `jax.nn.dot_product_attention`, with the softmax in `float32`.
+            Dropout, sown weights, a precision and other products are then not supported.
+        deterministic: whether to disable dropout. With a dropout rate it is required, here or at the call.
+        out_kernel_init, out_bias_init: make the kernel and the bias of `out`; by default `kernel_init` and `bias_init`.
+        attention_fn: the attention function, called like `nn.dot_product_attention`. It gets the options that it has
+            parameters for.
+        decode: whether a call takes the next positions: a whole prompt, a part of it, or one position. Each attends to
+            itself and to the earlier positions, which the cache holds. `init` makes a cache of the length of its
+            inputs. Beyond the end of the cache, a call raises an error, or returns NaN if the index is traced; see
+            `liftcore.nn.DecodeCache`.
         normalize_qk: whether queries and keys are normalised, https://arxiv.org/abs/2302.05442.
-        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: of the projections.
-        qk_attn_weights_einsum_cls, attn_weights_value_einsum_cls: functions that make the `einsum` of the function; a
-            Module class makes a submodule.
-        num_kv_heads: the number of heads of keys and values, of which each serves as many heads of queries.
-        rotary: turns queries and keys by their positions before they are compared and cached, `rotary(x, positions)`:
-            `rotary_embedding`, or a `functools.partial` of it.
-        ragged_cache: whether each example has its own position in the cache, so that prompts of a batch may differ in
-            length; else there is one for all, as in Linen.
+        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: the multiplication in the
+            projections, called like `jax.lax.dot_general`, or a function that makes it.
+        qk_attn_weights_einsum_cls, attn_weights_value_einsum_cls: functions that make the `einsum` of each product of
+            attention; a Module class makes a submodule.
+        num_kv_heads: the number of heads of keys and values, each shared by as many heads of queries; by default
+            `num_heads`.
+        rotary: rotates queries and keys by their positions before they are compared and cached, called as `rotary(x,
+            positions)`: `rotary_embedding`, or a `functools.partial` of it.
+        ragged_cache: whether each example has its own position in the cache, so that prompts in a batch may differ in
+            length; by default all share one, as in Linen.
         qkv_sharding: the sharding of queries, keys and values, on a mesh of Explicit axes: a `PartitionSpec` or
-            `NamedSharding`. By default it follows from the inputs, and for new axes from the kernel.
-        out_sharding: the sharding of the result, likewise.
-        cache_dtype: that of the cached keys and values, whatever `dtype` is; by default that of the computation.
+            `NamedSharding`. By default it follows from the inputs and, for new axes, from the kernel.
+        out_sharding: the sharding of the result, in the same form.
+        cache_dtype: the dtype of the cached keys and values, independent of `dtype`; by default the dtype of the
+            computation.
     """
 
     num_heads: int
@@ -151,24 +158,24 @@ class MultiHeadDotProductAttention(Module):
         """Maps `(*batch, queries, features)` to `(*batch, queries, out_features)`.
 
         Args:
-            inputs_q: what the queries are made of.
+            inputs_q: the inputs of the queries.
             inputs_k: `(*batch, keys, features)`; by default `inputs_q`: self-attention.
-            inputs_v: the same of values; by default `inputs_k`.
-            inputs_kv: deprecated; both of them.
+            inputs_v: the inputs of the values; by default `inputs_k`.
+            inputs_kv: deprecated; means both `inputs_k` and `inputs_v`.
             mask: `(*batch, heads, queries, keys)`, or broadcast to it: True, or a nonzero number, if a query may attend
                 to a key.
-            deterministic: whether to drop nothing; used instead of the field, if given.
-            dropout_rng: the key for dropout, in place of a draw.
-            sow_weights: whether to sow the weights into `intermediates`.
-            positions: those of the queries, for `rotary`, `(*batch, queries)`; by default counted from 0, or from the
-                start of the cache.
-            key_positions: those of the keys; in self-attention by default those of the queries.
-            lengths: `(*batch,)`: how many of the inputs count, those after them being padding that is not cached; for
-                decoding with `ragged_cache`.
+            deterministic: whether to disable dropout; used instead of the field, if given.
+            dropout_rng: the key for dropout, instead of a draw.
+            sow_weights: whether to sow the attention weights into `intermediates`.
+            positions: the positions of the queries, for `rotary`, `(*batch, queries)`; by default counted from 0, or
+                from the current position of the cache.
+            key_positions: the positions of the keys; in self-attention, by default those of the queries.
+            lengths: `(*batch,)`: the number of valid inputs of each example; the inputs after them are padding, which
+                is not cached. Use it to decode with `ragged_cache`.
 
         Raises:
-            LiftArgumentError: where inputs, heads, masks and options do not fit together.
-            ScopeVariableNotFoundError: where `decode` finds no cache.
+            LiftArgumentError: if inputs, heads, masks and options do not match.
+            ScopeVariableNotFoundError: if `decode` finds no cache.
         """
         where = f"{type(self).__name__} at {self.scope.path_text}"
         inputs_k, inputs_v = _keys_and_values(where, inputs_q, inputs_k, inputs_v, inputs_kv)
@@ -189,7 +196,7 @@ class MultiHeadDotProductAttention(Module):
             key = _called(where, self.rotary, key, key_positions)
         if cache is not None:
             query, key, value, mask = cache.append(query, key, value, mask, lengths=lengths)
-        chosen["is_causal"] = self.is_causal and cache is None  # the mask of the cache hides what comes later
+        chosen["is_causal"] = self.is_causal and cache is None  # the mask of the cache hides later positions
         if sow_weights:
             chosen["module"] = self
         given = options(self, dot_product_attention, mask=mask, **chosen)
@@ -208,7 +215,7 @@ class MultiHeadDotProductAttention(Module):
 
 
 class MultiHeadAttention(MultiHeadDotProductAttention):
-    """`MultiHeadDotProductAttention` by a shorter name, which its automatic names begin with: `MultiHeadAttention_0`.
+    """A shorter name of `MultiHeadDotProductAttention`, also in automatic names: `MultiHeadAttention_0`.
 
     Example:
         >>> import jax
@@ -221,7 +228,7 @@ class MultiHeadAttention(MultiHeadDotProductAttention):
 
 
 class SelfAttention(MultiHeadDotProductAttention):
-    """`MultiHeadDotProductAttention` of one input, with the mask as the second argument; deprecated in favour of that.
+    """Deprecated: `MultiHeadDotProductAttention` with one input, and the mask as the second argument.
 
     Example:
         >>> import jax
@@ -243,7 +250,7 @@ class SelfAttention(MultiHeadDotProductAttention):
     ) -> Array:
         """Maps `(*batch, length, features)` to `(*batch, length, out_features)`; see the base class."""
         warnings.warn(
-            "SelfAttention is deprecated: `MultiHeadDotProductAttention` with one input does the same, its mask by "
+            "SelfAttention is deprecated: call `MultiHeadDotProductAttention` with one input, and pass the mask by "
             "keyword. Automatic names of modules and parameters change with the class; `name=` keeps them.",
             DeprecationWarning,
             stacklevel=3,
@@ -259,11 +266,11 @@ class SelfAttention(MultiHeadDotProductAttention):
         )
 
 
-# -- what the layer is made of -----------------------------------------------------------------------------------------
+# -- parts of the layer ------------------------------------------------------------------------------------------------
 
 
 def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Array) -> tuple[Array, Array, Array]:
-    """Queries, keys and values, `(*batch, length, heads, head_features)`."""
+    """Returns queries, keys and values, `(*batch, length, heads, head_features)`."""
     heads, kv_heads, size = _heads(where, module, inputs[0].shape[-1])
     dense = functools.partial(
         DenseGeneral,
@@ -282,7 +289,7 @@ def _projections(module: MultiHeadDotProductAttention, where: str, *inputs: Arra
 
 
 def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, rng: Key | None) -> dict[str, Any]:
-    """Whether elements are dropped, which is asked only where there is a rate, and the key for that."""
+    """Returns the options of dropout; `deterministic` is required only if there is a rate."""
     drops = module.dropout_rate > 0 and not merge_param("deterministic", module.deterministic, deterministic)
     return {
         "dropout_rng": module.make_rng("dropout") if drops and rng is None else rng,
@@ -291,13 +298,13 @@ def _dropout(module: MultiHeadDotProductAttention, deterministic: bool | None, r
 
 
 def _products(module: MultiHeadDotProductAttention) -> dict[str, Any]:
-    """What computes the two products."""
+    """Makes the `einsum` of each of the two products, if there is a field for it."""
     names = ("qk_attn_weights_einsum", "attn_weights_value_einsum")
     return {name: None if (made := getattr(module, f"{name}_cls")) is None else made() for name in names}
 
 
 def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> Array:
-    """What a function returns, which knows no place; its errors get that of the layer."""
+    """Calls a function that does not know where it is called; its errors name the layer."""
     try:
         return fn(*args, **given)
     except LiftArgumentError as error:
@@ -305,10 +312,10 @@ def _called(where: str, fn: Callable[..., Array], *args: Any, **given: Any) -> A
 
 
 def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]) -> dict[str, Any]:
-    """Those options that a function has parameters for.
+    """Returns the options that a function has parameters for.
 
     Raises:
-        LiftArgumentError: where it has none for one that was asked for, and without which the result would be another.
+        LiftArgumentError: if it has no parameter for an option that is set and changes the result.
     """
     parameters = inspect.signature(attention_fn).parameters
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
@@ -319,8 +326,8 @@ def _taken(where: str, attention_fn: Callable[..., Array], given: dict[str, Any]
         if name not in parameters and option is not None and option is not False:
             raise LiftArgumentError(
                 where,
-                f"attention_fn, {shown(attention_fn)}, takes no `{name}`, which would be lost.",
-                f"Give it a parameter `{name}`, or do without that option.",
+                f"attention_fn, {shown(attention_fn)}, has no parameter `{name}`, so this option would be lost.",
+                f"Give it a parameter `{name}`, or leave that option out.",
             )
     return {name: option for name, option in given.items() if name in parameters}
 
@@ -334,12 +341,12 @@ _MATTERS = ("mask", "is_causal", "module", "implementation", "qk_attn_weights_ei
 def _keys_and_values(
     where: str, inputs_q: Array, inputs_k: Array | None, inputs_v: Array | None, inputs_kv: Array | None
 ) -> tuple[Array, Array]:
-    """What keys and values are made of, where some of it was left out."""
+    """Returns the inputs of keys and values; fills in those that were left out."""
     if inputs_kv is not None:
         if inputs_k is not None or inputs_v is not None:
             raise LiftArgumentError(
                 where,
-                "`inputs_kv` was given beside `inputs_k` or `inputs_v`, and means both.",
+                "`inputs_kv` was given together with `inputs_k` or `inputs_v`, but it means both of them.",
                 "Leave out `inputs_kv`, which is deprecated.",
             )
         warnings.warn("inputs_kv is deprecated: pass it as `inputs_k`.", DeprecationWarning, stacklevel=4)
@@ -349,7 +356,7 @@ def _keys_and_values(
             raise LiftArgumentError(
                 where,
                 "`inputs_v` was given without `inputs_k`, so its keys are missing.",
-                "Pass `inputs_k`; where one array is to be both, leave out `inputs_v`.",
+                "Pass `inputs_k`. To use one array for both, leave out `inputs_v`.",
             )
         inputs_k = inputs_q
     return inputs_k, inputs_k if inputs_v is None else inputs_v
@@ -362,7 +369,7 @@ def _check_inputs(where: str, *inputs: Array) -> None:
             where,
             "expected inputs_q, inputs_k and inputs_v of shapes (*batch, queries, features), (*batch, keys, features) "
             f"and (*batch, keys, features), given {q}, {k} and {v}.",
-            "Pass inputs of one batch, with a value for each key; a mask is passed by keyword: `mask=…`.",
+            "Pass inputs of one batch, with a value for each key. Pass a mask by keyword: `mask=…`.",
         )
 
 
@@ -370,8 +377,8 @@ def _check_positions(where: str, rotary: Any, *positions: ArrayLike | None) -> N
     if rotary is None and any(one is not None for one in positions):
         raise LiftArgumentError(
             where,
-            "positions were given, and the layer does nothing with them.",
-            "Let it turn queries and keys by them: `rotary=nn.rotary_embedding`.",
+            "positions were given, but the layer does not use them.",
+            "To rotate queries and keys by their positions, make it with `rotary=nn.rotary_embedding`.",
         )
 
 
@@ -379,13 +386,13 @@ def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> No
     if lengths is not None and not are_taken:
         raise LiftArgumentError(
             where,
-            "lengths were given, and the layer has no cache with a position for each example.",
-            "Make it with `decode=True, ragged_cache=True`; where it does not decode, hide padding by the mask.",
+            "lengths were given, but the layer has no cache with a position for each example.",
+            "Make it with `decode=True, ragged_cache=True`. If it does not decode, hide padding with a mask.",
         )
 
 
 def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:
-    """The number of heads of queries, that of keys and values, and the features of each."""
+    """Returns the number of heads of queries, that of keys and values, and the number of features of each head."""
     heads, features = module.num_heads, module.qkv_features or features
     kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
     if heads < 1 or features % heads:
@@ -398,6 +405,6 @@ def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> t
         raise LiftArgumentError(
             where,
             f"num_heads={heads} heads of queries cannot share num_kv_heads={kv_heads} heads of keys evenly.",
-            "Choose a number that divides `num_heads`; 1 for one that all share.",
+            "Choose a divisor of `num_heads`; 1 means that all heads share one.",
         )
     return heads, kv_heads, features // heads

@@ -1,4 +1,4 @@
-"""`BatchApply`: a function of one batch dimension, called with several."""
+"""`BatchApply`: calls a function of one batch dimension with several."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ __all__ = ["BatchApply"]
 
 
 class BatchApply:
-    """Calls a function with the leading dimensions of its arguments merged, and splits that of the results again.
+    """Calls a function with the leading dimensions of its arguments merged, and splits them again in the results.
 
-    `(time, batch, ...)` becomes `(time * batch, ...)` and back, say. Arrays of fewer than `num_dims` dimensions are
-    passed as they are. It is no module: a module that it is given is named where that is made.
+    For example, `(time, batch, ...)` becomes `(time * batch, ...)` and back. Arrays with fewer than `num_dims`
+    dimensions are passed unchanged. It is not a module itself: a module that it calls is named where that module is
+    made.
 
     Example:
         >>> import jax, linen_like as nn
@@ -36,8 +37,8 @@ class BatchApply:
         num_dims: the number of dimensions to merge, at least 1.
 
     Raises:
-        LiftArgumentError: where `num_dims` is no such number. When called: where no argument has that many dimensions,
-            where two that have differ in them, and where a result does not begin with the merged one.
+        LiftArgumentError: if `num_dims` is not a positive number. When called: if no argument has that many dimensions,
+            if arguments that have them differ in them, or if a result does not begin with the merged dimension.
     """
 
     def __init__(self, f: Callable[..., Any], num_dims: int = 2) -> None:
@@ -62,7 +63,7 @@ class BatchApply:
                 raise LiftArgumentError(
                     "BatchApply",
                     f"expected results of shape ({size}, ...), since {leading} was merged; found {jnp.shape(leaf)}.",
-                    "Let the function keep its first dimension, or use `nn.vmap`.",
+                    "Return results with the same first dimension, or use `nn.vmap`.",
                 )
             return nn.reshape(leaf, (*leading, *leaf.shape[1:]))
 
@@ -70,7 +71,7 @@ class BatchApply:
         return jax.tree.map(split, self.f(*args, **kwargs))
 
     def _leading(self, arguments: Any) -> tuple[int, ...]:
-        """The dimensions to merge, which all arguments share that have so many."""
+        """Returns the dimensions to merge; all arguments with at least that many dimensions must share them."""
         n = self.num_dims
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(arguments)]
         fitting = [shape for shape in shapes if len(shape) >= n]
@@ -78,13 +79,13 @@ class BatchApply:
             raise LiftArgumentError(
                 "BatchApply",
                 f"expected an array of {n} or more dimensions, given shapes {shapes}.",
-                f"Pass `num_dims={max(map(len, shapes), default=1)}`, or give the array its leading dimensions.",
+                f"Pass `num_dims={max(map(len, shapes), default=1)}`, or add leading dimensions to the array.",
             )
-        # With one dimension nothing is merged, so that arrays cannot be paired wrongly.
+        # With `num_dims=1` nothing is merged, so arrays cannot be paired wrongly.
         if n > 1 and len({shape[:n] for shape in fitting}) > 1:
             raise LiftArgumentError(
                 "BatchApply",
                 f"expected arrays of {n} or more dimensions that agree in the first {n}, given shapes {fitting}.",
-                "Close over what is not to be merged: `BatchApply(lambda x: f(x, other))(x)`.",
+                "Close over arrays that must not be merged: `BatchApply(lambda x: f(x, other))(x)`.",
             )
         return fitting[0][:n]

@@ -1,8 +1,8 @@
-"""Bound methods that a module keeps, so that `jax.jit(module.apply)` traces once for as long as the module is the same.
+"""Bound methods that a module keeps, so that `jax.jit(module.apply)` traces only once while the module is unchanged.
 
-JAX keeps what it traced with the function that it was given, and holds that weakly. Python makes a new bound method
-each time that one is asked for, so nothing would be found. So a method that is hashed, as `jax.jit` does, is kept by
-its module. Equal modules do not share theirs: what a method does depends on more than the fields of its module.
+JAX caches a trace under the function that it was given, and holds that function weakly. Python makes a new bound method
+at each access, so the cache would never hit. A module therefore keeps a method that is hashed, as `jax.jit` does. Equal
+modules do not share their methods: the result of a method depends on more than the fields of its module.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cached_method(fun: F) -> F:
-    """Makes a method one that each module keeps.
+    """Turns a method into one that each module keeps.
 
-    Two are equal where their modules are one and the same, with the same values in its fields.
+    Two bound methods are equal if they belong to the same module, and its fields still have the same values.
 
     Example:
         >>> import linen_like as nn
@@ -49,7 +49,7 @@ class _CachedMethod:
 
 
 class _BoundMethod:
-    # A bound method; its docstring is that of the method.
+    # A bound method; its docstring is the docstring of the function.
 
     __slots__ = ("__func__", "__self__", "__weakref__", "_value")
 
@@ -66,7 +66,7 @@ class _BoundMethod:
     def __hash__(self) -> int:
         value = self._compared()
         methods, name = self.__self__._state.methods, self.__func__.__name__
-        if methods.get(name) != self:  # the first of equal ones is the one that JAX knows
+        if methods.get(name) != self:  # JAX knows the first of equal methods
             methods[name] = self
         return hash(value)
 
@@ -91,16 +91,16 @@ class _BoundMethod:
         return types.MethodType(self.__func__, self.__self__)
 
     def _compared(self) -> tuple[Hashable, ...]:
-        """What tells it from others: the module itself, not one like it, its fields as they are, what surrounds it."""
+        """Returns what is compared: the function, the module itself, the values of its fields, and interceptors."""
         if self._value is None:
-            # Interceptors are part of what is traced, so a method that they surround equals no other.
+            # Interceptors are part of the trace, so a method with interceptors equals no other method.
             around = object() if context.interceptors else context.names_calls
             self._value = self.__func__, id(self.__self__), around, _fields_of(self.__self__)
         return self._value
 
 
 def _fields_of(module: Base) -> Hashable:
-    """The values of a module's fields; None where they have no key, and the module alone tells."""
+    """Returns the values of a module's fields; None if they have no key, so that only the module itself is compared."""
     try:
         return static_key(module)
     except Undescribed:

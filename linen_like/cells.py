@@ -1,7 +1,7 @@
 """Recurrent cells: one step of a recurrent network, from a carry and inputs to the next carry and outputs.
 
-In formulas `x` is the input, `h` the output of the step before, and `*` multiplies element by element; parameters are
-named after their weights, `ir` for `W_ir` and `b_ir`.
+In formulas `x` is the input, `h` the output of the previous step, and `*` multiplies element by element. Parameters are
+named after their weights: `ir` for `W_ir` and `b_ir`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 Activation: TypeAlias = Callable[[Any], Any]
 
 
-# The functions in default fields are defined here: what JAX makes by a call, or by its `jit`, cannot be pickled.
+# The functions in default fields are defined here, since those that JAX makes by a call or by `jit` cannot be pickled.
 _orthogonal = orthogonal()
 
 
@@ -77,10 +77,10 @@ class RNNCellBase(Module):
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> PyTree:
-        """The carry before the first step; a subclass writes it.
+        """Makes the carry before the first step. Override this in a subclass.
 
         Args:
-            rng: a key, for carries that begin with random numbers.
+            rng: a key, for carries that start with random numbers.
             input_shape: the shape of the inputs of one step, such as `(*batch, features)`.
         """
         fix = "Write it, or pass a carry: `RNN(cell)(inputs, initial_carry=…)`."
@@ -88,22 +88,22 @@ class RNNCellBase(Module):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of the inputs follow those of the batch; a subclass defines it."""
-        fix = "Write `num_feature_axes = 1` in it, or the number of spatial axes and one."
+        """The number of feature axes of the inputs, after those of the batch. A subclass defines it."""
+        fix = "Write `num_feature_axes = 1` in the class; for images, the number of spatial axes plus one."
         raise LiftArgumentError(place(self), "the class defines no `num_feature_axes`.", fix)
 
 
 class _Cell(RNNCellBase):
-    """A cell whose states have the shape of its inputs, but for their last axis.
+    """A cell whose states have the shape of its inputs, except for the last axis.
 
-    `initialize_carry` gives that axis `features`; a call takes its size from the carry that it is given.
+    `initialize_carry` gives the last axis the size `features`; a call takes its size from the carry.
     """
 
     features: int
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> Any:
-        """The state before the first step, `(*batch, features)`, as `carry_init` makes it."""
+        """Makes the state before the first step, `(*batch, features)`, with `carry_init`."""
         return self.carry_init(rng, _state_shape(self, input_shape), self.param_dtype)
 
     @property
@@ -113,7 +113,7 @@ class _Cell(RNNCellBase):
 
 
 class _GatedCell(_Cell):
-    """The fields of a cell whose gates have all one activation function."""
+    """The fields of a cell that has one activation function for all gates."""
 
     gate_fn: Activation = _sigmoid
     activation_fn: Activation = _tanh
@@ -126,22 +126,22 @@ class _GatedCell(_Cell):
 
 
 class _MemoryCell(_Cell):
-    """A cell with two states: a memory `c`, and the output `h`."""
+    """A cell with two states: a memory `c` and the output `h`."""
 
     @nowrap
     def initialize_carry(self, rng: Key, input_shape: Shape) -> tuple[Array, Array]:
-        """The pair `(c, h)` before the first step, each as `carry_init` makes it."""
+        """Makes the pair `(c, h)` before the first step, each with `carry_init`."""
         shape = _state_shape(self, input_shape)
         of_c, of_h = jax.random.split(rng)
         return self.carry_init(of_c, shape, self.param_dtype), self.carry_init(of_h, shape, self.param_dtype)
 
 
 class _LSTM(_MemoryCell, _GatedCell):
-    """What both forms of the cell share."""
+    """The base of both forms of the cell."""
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: ArrayLike) -> tuple[tuple[Array, Array], Array]:
-        """Maps `(c, h)` and inputs `(*batch, in)` to the next `(c, h)`, each `(*batch, features)`, and to `h`.
+        """Runs one step: maps `(c, h)` and inputs to the next `(c, h)` and to `h`, each `(*batch, features)`.
 
         Args:
             carry: `(c, h)`, each `(*batch, features)`.
@@ -160,14 +160,14 @@ class _LSTM(_MemoryCell, _GatedCell):
 
 
 class LSTMCell(_LSTM):
-    """Long short-term memory.
+    """Long short-term memory, with two products for each gate.
 
         i = σ(W_ii x + W_hi h + b_hi)       c' = f * c + i * g
         f = σ(W_if x + W_hf h + b_hf)       h' = o * tanh(c')
         g = tanh(W_ig x + W_hg h + b_hg)
         o = σ(W_io x + W_ho h + b_ho)
 
-    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; with the forget gate of Gers et al., 2000.
+    Source: Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997; with the forget gate of Gers et al., 2000.
 
     Shapes: the carry is `(c, h)`, each `(*batch, features)`; inputs `(*batch, in)`, outputs `(*batch, features)`.
     Parameters: `ii`, `if`, `ig` and `io` with a `kernel`, `(in, features)`; `hi`, `hf`, `hg` and `ho` with a `kernel`,
@@ -183,19 +183,19 @@ class LSTMCell(_LSTM):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        gate_fn: the activation of the gates, σ in the formula.
-        activation_fn: the other activation, tanh in the formula.
+        gate_fn: the activation `σ` of the gates.
+        activation_fn: the activation `tanh` of the candidate and of the memory.
         kernel_init: makes the kernels for the inputs.
         recurrent_kernel_init: makes the kernels for `h`.
         bias_init: makes the biases.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes the states in `initialize_carry`.
+        carry_init: makes each part of the first carry, in `initialize_carry`.
     """
 
     @nowrap
     def _sums(self, inputs: ArrayLike, h: Array) -> list[Array]:
-        """What the activation functions of the gates are applied to."""
+        """Computes the inputs of the activations of the gates and the candidate: `i`, `f`, `g`, `o`."""
         return [
             _dense(self, h, f"i{gate}", self.kernel_init)(inputs)
             + _dense(self, h, f"h{gate}", self.recurrent_kernel_init, self.bias_init)(h)
@@ -213,12 +213,12 @@ class DenseParams(Module):
         ((3, 4), (4,))
 
     Attributes:
-        features: the size of the last dimension of the result.
+        features: the size of the last axis of the result.
         use_bias: whether there is a bias.
         param_dtype: the dtype of new parameters.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        precision: of no effect.
+        precision: has no effect.
     """
 
     features: int
@@ -230,18 +230,18 @@ class DenseParams(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike) -> tuple[Array, Array | None]:
-        """The kernel, and the bias or None, for inputs `(..., in)`."""
+        """Returns the kernel, and the bias or None, for inputs `(..., in)`."""
         if jnp.ndim(inputs) == 0:
-            what, fix = "expected inputs of shape (..., in), given a scalar.", "Give it a dimension: `inputs[None]`."
+            what, fix = "expected inputs of shape (..., in), given a scalar.", "Add a dimension: `inputs[None]`."
             raise LiftArgumentError(place(self), what, fix)
         kernel = self.param("kernel", self.kernel_init, (jnp.shape(inputs)[-1], self.features), self.param_dtype)
         return kernel, self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
 
 
 class OptimizedLSTMCell(_LSTM):
-    """`LSTMCell` with two products, over kernels laid side by side, in place of eight.
+    """`LSTMCell` with one product for the inputs and one for `h`, instead of eight.
 
-    Parameters are the same, and results up to rounding. It is the faster one unless `features` is large.
+    Parameters are the same, and results are equal up to rounding. It is faster unless `features` is large.
 
     Example:
         >>> import jax
@@ -269,16 +269,16 @@ class OptimizedLSTMCell(_LSTM):
 
 
 class GRUCell(_GatedCell):
-    """A gated recurrent unit.
+    """A gated recurrent unit. The reset gate is applied after the product.
 
         r = σ(W_ir x + b_ir + W_hr h)
         z = σ(W_iz x + b_iz + W_hz h)
         n = tanh(W_in x + b_in + r * (W_hn h + b_hn))
         h' = (1 - z) * n + z * h
 
-    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014; with `r` after the product.
+    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", https://arxiv.org/abs/1406.1078.
 
-    Shapes: the carry is `h`, `(*batch, features)`; inputs `(*batch, in)`, outputs `(*batch, features)`, the next `h`.
+    Shapes: the carry is `h`, `(*batch, features)`; inputs are `(*batch, in)`; outputs are the next `h`.
     Parameters: `ir`, `iz` and `in` with a `kernel`, `(in, features)`, and a `bias`, `(features,)`; `hr`, `hz` and `hn`
     with a `kernel`, `(features, features)`; `hn` with a `bias` too.
 
@@ -292,12 +292,12 @@ class GRUCell(_GatedCell):
 
     Attributes:
         features, gate_fn, activation_fn, kernel_init, recurrent_kernel_init, bias_init, dtype, param_dtype, carry_init:
-            see `LSTMCell`.
+            those of `LSTMCell`.
     """
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -336,16 +336,17 @@ class MGUCell(_Cell):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        gate_fn: the activation of the gates, σ in the formula.
-        activation_fn: the other activation, tanh in the formula.
+        gate_fn: the activation `σ` of the gate.
+        activation_fn: the activation `tanh` of the candidate state.
         kernel_init: makes the kernels for the inputs.
         recurrent_kernel_init: makes the kernels for `h`.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes these states.
-        forget_bias_init: makes `b_if`; ones, so that the cell begins by remembering (Jozefowicz et al., 2015).
+        carry_init: makes the first carry.
+        forget_bias_init: makes `b_if`; by default ones, so that the cell starts by remembering (Jozefowicz et al.,
+            2015).
         activation_bias_init: makes `b_in` and `b_hn`.
-        reset_gate: whether `f` also gates what `n` sees of `h`.
+        reset_gate: whether `f` also gates the contribution of `h` to `n`.
     """
 
     gate_fn: Activation = _sigmoid
@@ -361,7 +362,7 @@ class MGUCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -378,9 +379,9 @@ class MGUCell(_Cell):
 
 
 class SimpleCell(_Cell):
-    """The recurrent layer without gates: `h' = tanh(W_i x + b_i + W_h h)`, where `residual` adds `h` before tanh.
+    """A cell with one activation: `h' = tanh(W_i x + b_i + W_h h)`. With `residual`, `h` is added inside `tanh`.
 
-    Source: Elman, "Finding Structure in Time", 1990; the residual connection is that of Kim et al., 2018
+    Source: Elman, "Finding Structure in Time", 1990; the residual connection is from Kim et al., 2018
     (https://arxiv.org/abs/1801.06105).
 
     Shapes: those of `GRUCell`.
@@ -397,14 +398,14 @@ class SimpleCell(_Cell):
 
     Attributes:
         features: the size of each state, and of the outputs.
-        activation_fn: the activation, tanh in the formula.
+        activation_fn: the activation `tanh`.
         kernel_init: makes the kernels for the inputs.
         recurrent_kernel_init: makes the kernels for `h`.
-        bias_init: makes the biases.
+        bias_init: makes the bias.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes these states.
-        residual: whether `h` is added before the activation.
+        carry_init: makes the first carry.
+        residual: whether to add the previous state to the input of the activation.
     """
 
     activation_fn: Activation = _tanh
@@ -418,7 +419,7 @@ class SimpleCell(_Cell):
 
     @compact
     def __call__(self, carry: Array, inputs: ArrayLike) -> tuple[Array, Array]:
-        """Maps `h` and inputs `(*batch, in)` to the next `h`, twice.
+        """Runs one step: maps `h` and inputs `(*batch, in)` to the next `h`, twice.
 
         Args:
             carry: `h`, `(*batch, features)`.
@@ -432,16 +433,17 @@ class SimpleCell(_Cell):
 
 
 class ConvLSTMCell(_MemoryCell):
-    """`LSTMCell` with convolutions, written `@` here, in place of matrix products, and a forget gate that begins open.
+    """`LSTMCell` with convolutions, written `@`, instead of matrix products, and with a forget gate that starts open.
 
         i = σ(W_ii @ x + W_hi @ h + b_i)            c' = f * c + i * g
         f = σ(W_if @ x + W_hf @ h + b_f + 1)        h' = o * tanh(c')
         g = tanh(W_ig @ x + W_hg @ h + b_g)
         o = σ(W_io @ x + W_ho @ h + b_o)
 
-    Source: Shi et al., "Convolutional LSTM Network", 2015; the 1 is that of Jozefowicz et al., 2015.
+    Source: Shi et al., "Convolutional LSTM Network", 2015; the 1 in the forget gate is from Jozefowicz et al., 2015.
 
-    Shapes: the carry is `(c, h)`, each `(*batch, *spatial, features)`; inputs `(*batch, *spatial, in)`, outputs `h`.
+    Shapes: the carry is `(c, h)`, each `(*batch, *spatial, features)`; inputs are `(*batch, *spatial, in)`; outputs are
+    `h`.
     Parameters: `ih` with a `kernel`, `(*kernel_size, in, 4 * features)`, and a `bias`, `(4 * features,)`, in the order
     i, g, f, o; `hh` likewise, with `features` for `in`.
 
@@ -457,11 +459,11 @@ class ConvLSTMCell(_MemoryCell):
         features: the size of each state, and of the outputs.
         dtype: the dtype of the products; by default what inputs, states and parameters promote to.
         param_dtype: the dtype of new parameters, and of the states that `initialize_carry` makes.
-        carry_init: makes these states.
-        kernel_size: the size of the kernels in each spatial dimension.
-        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
-        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
-            int, or for each dimension an int or a pair `(low, high)`. They must leave the spatial sizes as they are.
+        carry_init: makes each part of the first carry.
+        kernel_size: the kernels' size along each spatial axis.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`. The convolutions must keep the spatial sizes.
         use_bias: whether both convolutions have a bias.
     """
 
@@ -475,12 +477,12 @@ class ConvLSTMCell(_MemoryCell):
 
     @property
     def num_feature_axes(self) -> int:
-        """The number of spatial dimensions, and one."""
+        """The number of spatial axes plus one."""
         return 2 if isinstance(self.kernel_size, int) else len(self.kernel_size) + 1
 
     @compact
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
-        """Maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`.
+        """Runs one step: maps `(c, h)` and inputs `(*batch, *spatial, in)` to the next `(c, h)`, and to `h`.
 
         Args:
             carry: `(c, h)`, each `(*batch, *spatial, features)`.
@@ -499,15 +501,15 @@ class ConvLSTMCell(_MemoryCell):
         if y.shape[:-1] != x.shape[:-1]:
             raise LiftArgumentError(
                 place(self),
-                f"the convolution changes the spatial sizes, from shape {x.shape} to {y.shape}, and the states of all "
-                "steps have one shape.",
-                'Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the kernel\'s size less one.',
+                f"the convolution changes the spatial sizes, from shape {x.shape} to {y.shape}, but the states of all "
+                "steps must have one shape.",
+                'Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the kernel\'s size minus one.',
             )
         return y
 
 
 def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: Initializer | None = None) -> Dense:
-    """One of the products of a cell with state `h`, with a bias where that has an initializer."""
+    """Makes the layer for one product of a cell with state `h`; it has a bias if an initializer for one is given."""
     return Dense(
         h.shape[-1],
         bias_init is not None,
@@ -520,7 +522,7 @@ def _dense(cell: Any, h: Array, name: str, kernel_init: Initializer, bias_init: 
 
 
 def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dtype: Dtype | None) -> Array:
-    """The results of some dense layers of one input, from one product."""
+    """Computes the results of several dense layers for the same input with one product."""
     kernel = jnp.concatenate([kernel for kernel, _ in params], axis=-1)
     biases = [bias for _, bias in params if bias is not None]
     x, kernel, bias = promote_dtype(x, kernel, jnp.concatenate(biases) if biases else None, dtype=dtype)
@@ -531,26 +533,26 @@ def _side_by_side(x: ArrayLike, params: Sequence[tuple[Array, Array | None]], dt
 
 
 def _state_shape(cell: _Cell, input_shape: Shape) -> tuple[int, ...]:
-    """The shape of each state, for inputs of a shape."""
+    """Returns the shape of each state, for inputs of a shape."""
     spatial = cell.num_feature_axes - 1
     if len(input_shape) <= spatial:
         layout = f"(*batch, {spatial} spatial sizes, in)" if spatial else "(*batch, in)"
         raise LiftArgumentError(
             place(cell),
             f"expected the inputs of one step, of shape {layout}, given shape {tuple(input_shape)}.",
-            "Give them a dimension for the features: `inputs[..., None]`.",
+            "Add a feature dimension: `inputs[..., None]`.",
         )
     return (*input_shape[:-1], cell.features)
 
 
 def _check(cell: _Cell, carry: Array, inputs: ArrayLike) -> None:
-    """Checks that the carry is a state, of any width, that fits the inputs: they are not broadcast to each other."""
+    """Checks that the carry is a state of any width that fits the inputs; they are not broadcast."""
     expected = _state_shape(cell, jnp.shape(inputs))
     _check_carry(cell, carry, inputs, expected, _widened(expected, carry))
 
 
 def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memory: int | None = None) -> None:
-    """Checks that the carry is two of them: the output before has any width, and `c` that width, or `memory`."""
+    """Checks that the carry is a pair: `h` has any width, and `c` has the same one, or the width `memory`."""
     carry = tuple(carry) if isinstance(carry, list) else carry
     expected = _state_shape(cell, jnp.shape(inputs))
     h = _widened(expected, carry[-1]) if isinstance(carry, tuple) and carry else expected
@@ -559,7 +561,7 @@ def _check_pair(cell: _Cell, carry: tuple[Array, Array], inputs: ArrayLike, memo
 
 
 def _widened(expected: Shape, state: Any) -> Shape:
-    """The shape that is expected of a state, with the width that this one has."""
+    """Returns the shape that a state should have, with the width that this one has."""
     width = getattr(state, "shape", ())[-1:]
     return (*expected[:-1], *width) if width else expected
 
@@ -570,5 +572,5 @@ def _check_carry(cell: _Cell, carry: PyTree, inputs: ArrayLike, expected: Any, f
         raise LiftArgumentError(
             place(cell),
             f"expected a carry of shape {expected} for inputs of shape {jnp.shape(inputs)}, given {given}.",
-            "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave the axis of time out.",
+            "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave out the time axis.",
         )

@@ -14,10 +14,10 @@ __all__ = ["Sequential"]
 
 
 class Sequential(Module):
-    """Calls layers one after the other, each with what the one before returned.
+    """Calls layers one after the other, each with the result of the one before.
 
-    A tuple is passed on as arguments, a dict as keyword arguments. A layer may be any callable; one that makes its
-    module when it is called can look at its input: `lambda x: Dense(x.shape[-1])(x)`.
+    A tuple is passed on as arguments, a dict as keyword arguments. A layer may be any callable. To make a module that
+    depends on its input, write a function: `lambda x: Dense(x.shape[-1])(x)`.
 
     Example:
         >>> import jax, jax.numpy as jnp, linen_like as nn
@@ -30,7 +30,7 @@ class Sequential(Module):
         layers: modules and functions, at least one.
 
     Raises:
-        LiftArgumentError: where `layers` is no sequence, or empty when it is called.
+        LiftArgumentError: if `layers` is not a sequence, or is empty when it is called.
     """
 
     layers: Sequence[Callable[..., Any]]
@@ -56,7 +56,7 @@ class Sequential(Module):
 
     @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the first layer with these arguments, and returns what the last one does."""
+        """Calls the first layer with these arguments, and returns the result of the last one."""
         if not self.layers:
             raise LiftArgumentError(
                 f"Sequential at /{'/'.join(self.path)}",

@@ -1,8 +1,8 @@
-"""Checkpoints of `flax.linen` models as those of ours, and back; stacked layers as separate ones, and back.
+"""Converts variables between `flax.linen` models and models of this library.
 
-Both libraries name submodules alike but for those that `nn.remat` and `nn.jit` make: there `CheckpointDense_0` and
-`JitDense_0`, here `Dense_0`, so that adding them changes no name. Which is which the model says: it is run once, with
-shapes only.
+Both libraries give submodules the same names, except those that `nn.remat` and `nn.jit` make: flax calls them
+`CheckpointDense_0` and `JitDense_0`; here they are `Dense_0`, so that adding one of these transformations changes no
+name. The model is run once, with shapes only, to find out which submodules these are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .stacks.stacking import stack_layers, unstack_layers
 __all__ = ["from_flax", "stack_layers", "to_flax", "unstack_layers"]
 
 Names = dict[Path, dict[str, str]]
-"""For each path of a module here, from the names of what lies below to their names in flax; others are the same."""
+"""Type: for each path of a module here, the names in flax of the submodules below it that have another name there."""
 
 
 def from_flax(
@@ -36,7 +36,7 @@ def from_flax(
     method: Callable[..., Any] | str | None = None,
     **kwargs: Any,
 ) -> Variables:
-    """The variables of a `flax.linen` model under the names that they have here; no value is changed.
+    """Renames the variables of a `flax.linen` model to the names that they have here; no value is changed.
 
     Example:
         >>> import jax, linen_like as nn
@@ -48,19 +48,18 @@ def from_flax(
         True
 
     Args:
-        module: the model, as it is written here.
-        variables: what flax's `init` returned or a checkpoint holds: a tree, or the bytes of
-            `flax.serialization.to_bytes`.
+        module: the model, written with this library.
+        variables: the result of flax's `init`, or a checkpoint: a tree, or the bytes of `flax.serialization.to_bytes`.
         *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
-        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of `init`.
 
     Returns:
         The variables.
 
     Raises:
-        LiftArgumentError: where a collection that the model makes has other names or shapes.
-        SerializationError: where the bytes are none of a checkpoint.
+        LiftArgumentError: if the names or shapes in a collection differ from those that the model makes.
+        SerializationError: if the bytes are not a checkpoint.
     """
     tree = msgpack_restore(variables) if isinstance(variables, bytes) else variables
     names, made = _names(module, method, args, kwargs)
@@ -72,7 +71,7 @@ def from_flax(
 def to_flax(
     module: Any, variables: Variables, *args: Any, method: Callable[..., Any] | str | None = None, **kwargs: Any
 ) -> Variables:
-    """The inverse of `from_flax`: variables under the names that they have in `flax.linen`.
+    """Renames variables to the names that they have in `flax.linen`: the inverse of `from_flax`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -87,17 +86,17 @@ def to_flax(
         (['Dense_0', 'Dense_1'], ['CheckpointDense_0', 'Dense_0'])
 
     Args:
-        module: the model, as it is written here.
-        variables: what its `init` returned.
+        module: the model, written with this library.
+        variables: the variables that its `init` returned.
         *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
-        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of `init`.
 
     Returns:
         The variables.
 
     Raises:
-        LiftArgumentError: as `from_flax` does.
+        LiftArgumentError: as for `from_flax`.
     """
     names, made = _names(module, method, args, kwargs)
     _check(module, variables, made)
@@ -105,7 +104,7 @@ def to_flax(
 
 
 def _names(module: Any, method: Any, args: Any, kwargs: Any) -> tuple[Names, Variables]:
-    """The names that differ, and the types of what `init` makes."""
+    """Returns the names that differ, and the types of the variables that `init` makes."""
     seen: dict[Path, dict[str, Any]] = {}
 
     def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, known: InterceptorContext) -> Any:
@@ -122,7 +121,7 @@ def _names(module: Any, method: Any, args: Any, kwargs: Any) -> tuple[Names, Var
 
 
 def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
-    """The names of submodules in flax, which numbers those of each class by themselves."""
+    """Returns the names of submodules in flax, which counts each class separately."""
     numbers: Counter[str] = Counter()
     names = {}
     for name, cls in children.items():
@@ -135,7 +134,7 @@ def _in_flax(children: Mapping[str, type[Base]]) -> dict[str, str]:
 
 
 def _class_name(cls: type[Base]) -> str:
-    """What a class is called in flax, where it is a lifted one."""
+    """Returns the name of a class in flax, where lifted classes have other names."""
     if "_lifted_class" not in vars(cls):
         return cls.__name__
     lifted: Any = cls.__bases__[0]
@@ -144,7 +143,7 @@ def _class_name(cls: type[Base]) -> str:
 
 
 def _backwards(names: Names) -> Names:
-    """The inverse, for paths of flax."""
+    """Returns the inverse, for paths of flax."""
 
     def there(path: Path) -> Path:
         return tuple(names.get(path[:at], {}).get(name, name) for at, name in enumerate(path))
@@ -160,12 +159,12 @@ def _renamed(tree: Any, path: Path, names: Names) -> Any:
 
 
 def _check(module: Any, variables: Variables, made: Variables) -> None:
-    """Checks that these are collections, and that those that the model makes too hold the same names and shapes."""
+    """Checks that these are collections, and that they have the names and shapes that the model makes."""
     if variables.keys().isdisjoint(made) or not all(isinstance(below, Mapping) for below in variables.values()):
         raise LiftArgumentError(
             f"variables of {type(module).__name__}",
             f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}.",
-            'Pass `{"params": params}`, with the other collections, and leave out what is none.',
+            'Pass `{"params": params}`, with the other collections, and leave out everything else.',
         )
     for collection in made.keys() & variables.keys():
         given, expected = (
@@ -174,13 +173,13 @@ def _check(module: Any, variables: Variables, made: Variables) -> None:
         for path in sorted(given.keys() ^ expected.keys()):
             raise LiftArgumentError(
                 f'"{"/".join((collection, *path))}" of {type(module).__name__}',
-                "the model makes it, and the variables have it not." if path in expected else "the model makes none.",
+                "the model makes it, but the variables lack it." if path in expected else "the model does not make it.",
                 "Check that the variables come from the same model, with the same options.",
             )
         for path, shape in given.items():
             if shape != expected[path]:
                 raise LiftArgumentError(
                     f'"{"/".join((collection, *path))}" of {type(module).__name__}',
-                    f"the variables have it with shape {shape}, and the model makes it with {expected[path]}.",
+                    f"it has shape {shape} in the variables, but {expected[path]} in the model.",
                     "Check that the variables come from the same model, with the same options.",
                 )

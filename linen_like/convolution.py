@@ -1,4 +1,4 @@
-"""Convolutional layers."""
+"""Convolutional layers: a kernel that moves over the spatial axes of the inputs."""
 
 from __future__ import annotations
 
@@ -56,28 +56,29 @@ class Conv(_Conv):
         ((1, 4, 4, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
 
     Attributes:
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how far the window moves; None means 1, and one int counts for each dimension, as it does below.
-        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
-            int, or for each dimension an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         feature_group_count: the number of groups; each maps its share of `in` to its share of `features`.
         use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        conv_general_dilated: what convolves, called as `jax.lax.conv_general_dilated` is, which is the default.
+        conv_general_dilated: the convolution, called like `jax.lax.conv_general_dilated`, which is the default.
         conv_general_dilated_cls: a function that makes the `conv_general_dilated` to use; a Module class makes a
             submodule.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
     """
 
     @compact
@@ -89,7 +90,7 @@ class Conv(_Conv):
 
 
 class ConvLocal(_Conv):
-    """A convolution with a kernel of its own at each place; see `liftcore.nn.conv_local`.
+    """A convolution with a separate kernel at each place; see `liftcore.nn.conv_local`.
 
     Example:
         >>> import jax
@@ -99,28 +100,30 @@ class ConvLocal(_Conv):
         ((1, 6, 4), {'params': {'bias': (6, 4), 'kernel': (6, 9, 4)}})
 
     Attributes:
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how far the window moves; None means 1, and one int counts for each dimension.
-        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one dimension, only before), an
-            int, or for each dimension an int or a pair `(low, high)`.
-        input_dilation: the spacing of the inputs, with zeros between; makes a transposed convolution of that stride.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the step of the window; None means 1. Here and below, one int applies to every axis.
+        padding: `"SAME"`, `"VALID"`, `"CIRCULAR"` (periodic), `"REFLECT"`, `"CAUSAL"` (one axis, only before), an int,
+            or for each axis an int or a pair `(low, high)`.
+        input_dilation: the spacing of the inputs, with zeros between them; gives a transposed convolution of that
+            stride.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
-        feature_group_count, conv_general_dilated, conv_general_dilated_cls: of `Conv` only; here as they are.
+            default it follows from the inputs and, for the features, from the kernel.
+        feature_group_count, conv_general_dilated, conv_general_dilated_cls: must keep their defaults; only `Conv` uses
+            them.
 
     Raises:
-        LiftArgumentError: where one of those has another value, when it is called.
+        LiftArgumentError: when called, if one of these has another value.
     """
 
     @compact
@@ -135,14 +138,14 @@ class ConvLocal(_Conv):
         if self.feature_group_count != 1 or hooks != (None, None):
             raise LiftArgumentError(
                 f"ConvLocal at {self.scope.path_text}",
-                "`feature_group_count` and `conv_general_dilated` have no meaning where each place has its own kernel, "
-                "since `lax.conv_general_dilated_local` knows neither.",
+                "`feature_group_count` and `conv_general_dilated` cannot be used if each place has its own kernel, "
+                "since `lax.conv_general_dilated_local` supports neither.",
                 "Leave them out, or use `Conv`.",
             )
 
 
 class ConvTranspose(Module):
-    """A convolution in which strides widen the inputs; see `liftcore.nn.conv_transpose`.
+    """A convolution in which strides enlarge the inputs; see `liftcore.nn.conv_transpose`.
 
     Example:
         >>> import jax
@@ -152,26 +155,26 @@ class ConvTranspose(Module):
         ((1, 16, 16, 4), {'params': {'bias': (4,), 'kernel': (3, 3, 3, 4)}})
 
     Attributes:
-        features: the size of the last dimension of the result.
-        kernel_size: the kernel's size in each spatial dimension; one int means one dimension.
-        strides: how many times as large the result is in each spatial dimension.
-        padding: `"SAME"` gives `stride * size`; `"CIRCULAR"` as well, where what passes one end comes in at the other;
-            `"VALID"` all places that an input reaches; numbers pad the inputs once zeros are between them.
+        features: the size of the last axis of the result.
+        kernel_size: the kernel's size along each spatial axis; one int means one axis.
+        strides: the factor by which each spatial axis grows; None means 1.
+        padding: `"SAME"` gives `stride * size`; so does `"CIRCULAR"`, which wraps around at the ends; `"VALID"` gives
+            all places that an input reaches; numbers pad the inputs after zeros were put between them.
         kernel_dilation: the spacing of the kernel's elements, as in atrous convolution.
         use_bias: whether there is a bias.
-        mask: multiplied with the kernel, of the same shape.
+        mask: multiplied with the kernel; of the same shape.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
-        transpose_kernel: whether the kernel is that of the `conv` which this layer is the transpose of.
+        transpose_kernel: whether the kernel has the layout of the `Conv` that this layer is the transpose of.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        preferred_element_type: the dtype that products are summed in and returned as, before the bias is added; by
-            default that of the operands.
+        preferred_element_type: the dtype in which products are summed and returned, before the bias is added; by
+            default the dtype of the operands.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for the features from the kernel.
+            default it follows from the inputs and, for the features, from the kernel.
     """
 
     features: int

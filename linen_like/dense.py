@@ -1,4 +1,4 @@
-"""Linear layers: products of inputs with an array of parameters; fields, and one call of the function each."""
+"""Linear layers: affine maps of the last axis, or of any axes. Each calls one function of `liftcore.nn`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _lecun_normal = lecun_normal()
 
 
 def default_kernel_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """What makes the kernels of linear and convolutional layers: `lecun_normal`, as a function that can be pickled."""
+    """Makes the kernels of linear and convolutional layers: `lecun_normal`, as a function that can be pickled."""
     return _lecun_normal(key, *args, **kwargs)
 
 
 class Dense(Module):
-    """An affine map of the last dimension: `inputs @ kernel + bias`; see `liftcore.nn.dense`.
+    """An affine map of the last axis: `inputs @ kernel + bias`; see `liftcore.nn.dense`.
 
     Example:
         >>> import jax
@@ -38,19 +38,19 @@ class Dense(Module):
         ((2, 4), {'params': {'bias': (4,), 'kernel': (3, 4)}})
 
     Attributes:
-        features: the size of the last dimension of the result.
+        features: the size of the last axis of the result.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
     """
 
     features: int
@@ -85,10 +85,10 @@ class DenseGeneral(Module):
     Attributes:
         features: the sizes of the new axes, which come last.
         axis, batch_dims, use_bias, dtype, param_dtype, kernel_init, bias_init, precision, promote_dtype, dot_general:
-            arguments of that function.
+            the arguments of that function.
         dot_general_cls: a function that makes the `dot_general` to use; a Module class makes a submodule.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
     """
 
     features: int | Sequence[int]
@@ -113,7 +113,7 @@ class DenseGeneral(Module):
 
 
 class Einsum(Module):
-    """`einsum(einsum_str, inputs, kernel) + bias`; see `liftcore.nn.einsum`.
+    """Computes `einsum(einsum_str, inputs, kernel) + bias`; see `liftcore.nn.einsum`.
 
     Example:
         >>> import jax
@@ -124,11 +124,11 @@ class Einsum(Module):
 
     Attributes:
         shape: the shape of the kernel.
-        einsum_str: the equation, of inputs and kernel; given here or at the call.
+        einsum_str: the equation, with the inputs and the kernel as its operands; given here or at the call.
         use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, preferred_element_type:
-            arguments of that function.
+            the arguments of that function.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
     """
 
     shape: Sequence[int]
@@ -145,6 +145,6 @@ class Einsum(Module):
 
     @compact
     def __call__(self, inputs: ArrayLike, einsum_str: str | None = None) -> Array:
-        """Maps the first operand of the equation to its result."""
+        """Computes the equation, with the inputs as its first operand."""
         equation = merge_param("einsum_str", self.einsum_str, einsum_str)
         return nn.einsum(self.scope, inputs, **options(self, nn.einsum, einsum_str=equation))

@@ -1,4 +1,4 @@
-"""The dtype that layers compute in; the functions are those of `liftcore.nn`."""
+"""Promotion of arrays to the dtype that a layer computes in: the functions of `liftcore.nn`."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ _unit_vectors = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
 def default_embed_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """What makes the tables of embeddings, vectors of expected length 1, as a function that can be pickled."""
+    """Makes the tables of embeddings: vectors of expected length 1. It is a function that can be pickled."""
     return _unit_vectors(key, *args, **kwargs)
 
 
 class Embed(Module):
-    """A table with a vector for each integer from 0 to `num_embeddings - 1`; see `liftcore.nn.embedding`.
+    """A table that maps the integers from 0 to `num_embeddings - 1` to vectors; see `liftcore.nn.embedding`.
 
     Example:
         >>> import jax
@@ -41,14 +41,14 @@ class Embed(Module):
 
     Attributes:
         num_embeddings: the number of vectors.
-        features: the size of each.
+        features: the size of each vector.
         dtype: the dtype of the results; by default that of the table, and for `attend` what table and query promote to.
         param_dtype: the dtype of a new table.
         embedding_init: makes the table.
-        promote_dtype: brings table and query to that dtype: called as `promote_dtype(table, dtype=dtype)`, or with
+        promote_dtype: converts table and query to one dtype: called as `promote_dtype(table, dtype=dtype)`, or with
             both.
         out_sharding: the sharding of the vectors at indices, on a mesh of Explicit axes: a `PartitionSpec` or
-            `NamedSharding`. By default that of the indices, and for the features that of the table.
+            `NamedSharding`. By default it follows from the indices and, for the features, from the table.
     """
 
     num_embeddings: int
@@ -60,11 +60,11 @@ class Embed(Module):
     out_sharding: Any = field(default=None, kw_only=True)
 
     def setup(self) -> None:
-        """Makes `embedding`, the table, `(num_embeddings, features)`; a subclass may make another one."""
+        """Makes the table `embedding`, `(num_embeddings, features)`. A subclass may make another one."""
         self.embedding = nn.embedding(self.scope, **options(self, nn.embedding)).table
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """The vectors at integer indices: `(...)` to `(..., features)`.
+        """Looks up the vectors at integers: `(...)` to `(..., features)`.
 
         Args:
             inputs: integers from 0 to `num_embeddings - 1`, of any shape.
@@ -72,10 +72,10 @@ class Embed(Module):
         return self._table().lookup(inputs, self.out_sharding)
 
     def attend(self, query: ArrayLike, *, out_sharding: Any = None) -> Array:
-        """The inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
+        """Computes the inner products with all vectors: `(..., features)` to `(..., num_embeddings)`.
 
         Args:
-            query: `(..., features)`.
+            query: vectors to compare with those of the table, `(..., features)`.
             out_sharding: the sharding of the result, on a mesh of Explicit axes; a `PartitionSpec` or `NamedSharding`.
         """
         return self._table().attend(query, out_sharding)

@@ -1,4 +1,4 @@
-"""Errors about how modules are used, beside those of the core, which this file names again.
+"""Errors about the use of modules. The errors of the core are available here, too.
 
     LiftError
     ├── classes:    ReservedModuleAttributeError, IncorrectPostInitOverrideError, DescriptorAttributeError,
@@ -11,7 +11,7 @@
     ├── lifts:      TransformTargetError, TransformedMethodReturnValueError
     └── entry:      ApplyModuleInvalidMethodError, InvalidInstanceModuleError
 
-Names that `flax.errors` also has mean the same there.
+Errors that have the same name in `flax.errors` have the same meaning.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ __all__ = [
 
 
 FlaxError = LiftError
-"""The base of all errors, as `flax.errors` calls it."""
+"""The base of all errors, under its name in `flax.errors`."""
 
 
 class ReservedModuleAttributeError(LiftError, TypeError):
@@ -97,7 +97,7 @@ class ReservedModuleAttributeError(LiftError, TypeError):
 class IncorrectPostInitOverrideError(LiftError, TypeError, AttributeError):
     """`__init__` or `__post_init__` of a Module class does not call the one of `Module`.
 
-    An `AttributeError`, so that `hasattr` of a module that is still being made says no.
+    It is an `AttributeError`, so that `hasattr` on a module that is still being made returns False.
     """
 
 

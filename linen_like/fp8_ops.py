@@ -1,8 +1,8 @@
 """Products in 8 bits, for `Dense(…, dot_general_cls=Fp8DirectDotGeneralOp)` and the like.
 
-Scales and histories are variables of the collection `_overwrite_with_gradient`. It is given to `apply` and
-differentiated like parameters, and each of its variables is then *overwritten* with its gradient, which is its next
-value. So a module may be called once in each step: the gradients of two calls would be added.
+Scales and histories are variables of the collection `_overwrite_with_gradient`. Pass it to `apply` and differentiate
+with respect to it, as for parameters. Then *overwrite* each of its variables with its gradient, which is its next
+value. Call a module only once in each step: the gradients of two calls would be added.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 OVERWRITE_WITH_GRADIENT = "_overwrite_with_gradient"
-"""The collection of what a training loop overwrites with its gradient."""
+"""The collection of variables that a training loop overwrites with their gradients."""
 
 
 class Fp8DotGeneralBase(Module):
-    """Scales and histories of the two operands of a product and of its gradient, as the classes below need them.
+    """The scales and histories of the two operands of a product and of its gradient: the base of the classes below.
 
     Collection `_overwrite_with_gradient`: `input_scale`, `kernel_scale`, `output_grad_scale`, `(1,)`, and
     `input_amax_history`, `kernel_amax_history`, `output_grad_amax_history`, `(amax_history_length,)`.
@@ -65,7 +65,7 @@ class Fp8DotGeneralBase(Module):
 
 
 class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
-    """A product of numbers in 8 bits, called as `jax.lax.dot_general` is; see `liftcore.nn.fp8_dot_general`.
+    """A product of numbers in 8 bits, called like `jax.lax.dot_general`; see `liftcore.nn.fp8_dot_general`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -83,12 +83,12 @@ class Fp8DirectDotGeneralOp(Fp8DotGeneralBase):
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
-        """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
+        """Multiplies in the dtype of `rhs`; a precision and a preferred element type are ignored."""
         sharding = kwargs.get("out_sharding")
         return nn.fp8_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
 
-Fp8DotGeneral = Fp8DirectDotGeneralOp  # its older name
+Fp8DotGeneral = Fp8DirectDotGeneralOp  # an older name
 
 
 class Fp8DotGeneralOp(Fp8DotGeneralBase):
@@ -107,7 +107,7 @@ class Fp8DotGeneralOp(Fp8DotGeneralBase):
     """
 
     def __call__(self, lhs: ArrayLike, rhs: Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Array:
-        """Multiplies in the dtype of `rhs`; a precision and a wished dtype of the result are ignored."""
+        """Multiplies in the dtype of `rhs`; a precision and a preferred element type are ignored."""
         sharding = kwargs.get("out_sharding")
         return nn.fp8_simulated_dot_general(lhs, rhs, dimension_numbers, **self._options(), out_sharding=sharding)
 
@@ -146,7 +146,7 @@ class Fp8Einsum(Fp8DotGeneralBase):
         """Multiplies in the dtype of `rhs`.
 
         Args:
-            eqn: an explicit equation, such as `"...a,ab->...b"`, without a letter twice in one operand.
+            eqn: an explicit equation, such as `"...a,ab->...b"`, in which no operand has a letter twice.
             lhs: the inputs, of a floating dtype.
             rhs: the kernel, of a floating dtype.
             precision: ignored.

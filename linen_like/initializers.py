@@ -1,4 +1,4 @@
-"""Initializers, called as `initializer(key, shape, dtype)`; they are those of JAX.
+"""JAX's initializers, called as `initializer(key, shape, dtype)`.
 
 Example:
     >>> import jax
@@ -59,10 +59,10 @@ __all__ = [
 
 
 def zeros_init() -> Initializer:
-    """The initializer `zeros`, made like the others by a call."""
+    """Returns the initializer `zeros`; call it like the other initializer factories."""
     return zeros
 
 
 def ones_init() -> Initializer:
-    """The initializer `ones`, made like the others by a call."""
+    """Returns the initializer `ones`; call it like the other initializer factories."""
     return ones

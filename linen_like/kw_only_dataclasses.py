@@ -1,4 +1,4 @@
-"""The names of Linen's file for keyword-only fields, which are those of Python's own `dataclasses`.
+"""Keyword-only fields, under the names of Linen's file; they are those of Python's own `dataclasses`.
 
 Example:
     >>> import linen_like as nn

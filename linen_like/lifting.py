@@ -1,4 +1,4 @@
-"""Lifting: how a transformation of liftcore becomes one of Module classes, of methods and of functions of a module."""
+"""Lifting: turns a transformation of liftcore into one of Module classes, of methods and of functions of a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Methods", "as_in_a_method", "flags", "lift_functions", "lift_with", 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Lift = Callable[..., Callable[..., Any]]
-"""A transformation with its options: from a function of scopes, or several, to the lifted one."""
+"""The type of a transformation with its options: from one function of scopes, or several, to the lifted function."""
 
 Methods = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
@@ -40,10 +40,10 @@ def lift_with(
     name: str | None = None,
     prefix: str = "",
 ) -> Any:
-    """Any lift of functions of scopes as one of Module classes, of methods and of functions of a module.
+    """Applies any lift of functions of scopes to a Module class, a method or a function of a module.
 
-    The lifted transformations of this package are made with it. It serves lifts of one's own, several that are put
-    together, and lifts that are written with `liftcore.pack`; `nn.transformation` is the short way to a new one.
+    The lifted transformations of this package are made with it. Use it for lifts of your own, for combined lifts, and
+    for lifts that are written with `liftcore.pack`. `nn.transformation` is the short way to a new one.
 
     Example:
         >>> import functools, jax, liftcore, linen_like as nn
@@ -57,21 +57,21 @@ def lift_with(
 
     Args:
         lift: called as `lift(fn)`, with one function of scopes for each target; returns a function that is called with
-            a list of scopes, the first that of the module, and the arguments. Options are given by
-            `functools.partial`: lifts with equal ones make the same class, and calls of `liftcore.jit` share traces.
+            a list of scopes, the first of which is the module's, and the arguments. Pass options with
+            `functools.partial`: lifts with equal options make the same class, and calls of `liftcore.jit` share traces.
         *targets: a Module class, a `functools.partial` of one, or functions whose first argument is a module.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            of a partial that differ there.
-        name: that of the lift, in the names of lifted classes and in the text of errors; by default its own.
-        prefix: what the automatic names of submodules of a lifted class begin with, before that of the class itself.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override those of a partial.
+        name: the name of the lift, in the names of lifted classes and in errors; by default the lift's own name.
+        prefix: the start of automatic names of submodules of a lifted class, before the name of the class.
 
     Returns:
-        A Module class with the same fields, or a function with the arguments of the lifted one and a module in
-        the place of the scopes.
+        A Module class with the same fields, or a function with the arguments of the lifted function and a module in
+        place of the scopes.
 
     Raises:
-        TransformTargetError: where the target is none of these.
-        LiftArgumentError: where `methods` are chosen that are not there.
+        TransformTargetError: if the target is neither a Module class nor a function.
+        LiftArgumentError: if `methods` names a method that does not exist.
     """
     name, target = name or name_of(lift), targets[0] if len(targets) == 1 else None
     if isinstance(target, type) and issubclass(target, Module):
@@ -82,7 +82,7 @@ def lift_with(
     for given in targets or (None,):
         _check_target(name, given)
     if methods is not None:
-        raise LiftArgumentError(f"{name}, methods", "it chooses methods of a class, given a function.", "Leave it out.")
+        raise LiftArgumentError(f"{name}, methods", "it selects methods of a class, given a function.", "Leave it out.")
     return lift_functions(lift, *targets, name=name)
 
 
@@ -98,16 +98,16 @@ def _check_target(name: str, given: Any) -> None:
 
 
 def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compared: bool = False) -> Callable[..., Any]:
-    """Functions of a module under a lift; what `lift_with` does with them.
+    """Lifts functions of a module; `lift_with` uses it for functions.
 
     Args:
-        lift: called with as many functions of scopes.
-        *functions: called with a module first.
-        name: that of the lift, for the text of errors.
-        compared: whether calls of equal modules are to be equal, as they are where the lift itself is `liftcore.jit`.
+        lift: called with this number of functions of scopes.
+        *functions: called with a module as the first argument.
+        name: the name of the lift, for errors.
+        compared: whether calls of equal modules are equal, as they must be if the lift itself is `liftcore.jit`.
 
     Returns:
-        A function of a module, or of a pytree of modules, and the arguments of the lifted one.
+        A function of a module, or of a pytree of modules, and of the arguments of the lifted function.
     """
     for fn in functions:
         check_function(name, fn)
@@ -124,9 +124,9 @@ def lift_functions(lift: Lift, *functions: Callable[..., Any], name: str, compar
 
 
 def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compared: bool = False) -> Callable[..., Any]:
-    """What takes a module, the arguments of the lifted function, and the lifts of its class, through the lift."""
-    lifted = lift(*functions)  # options are checked here, where they are given
-    # Each call lifts functions of its own, so nothing would be found again of what eager loops keep for theirs.
+    """Returns a function that passes a module, arguments, and the lifts of the module's class through the lift."""
+    lifted = lift(*functions)  # this checks the options, where they are given
+    # Each call lifts new functions, so the caches that eager loops keep for a function would never hit.
     lift_call = liftcore.lifter_of(lifted, functions[0]) or lift
     compared = compared or getattr(lift, "func", lift) is liftcore.jit
 
@@ -139,7 +139,7 @@ def _run(lift: Lift, functions: Sequence[Callable[..., Any]], name: str, compare
 
 
 def as_in_a_method() -> contextlib.AbstractContextManager[None]:
-    """A context in which errors speak of modules, as in a method that is running; in one it does nothing."""
+    """Returns a context in which errors speak of modules, as in a running method; inside a method it does nothing."""
     return contextlib.nullcontext() if context.is_used else no_parent()
 
 
@@ -147,13 +147,13 @@ def _class(name: str, methods: tuple[tuple[str, Keyed], ...], target: type[Modul
     try:
         with _LOCK:
             return _known_class(name, methods, target, prefix)  # type: ignore[arg-type]
-    except TypeError:  # no key stands for an option
+    except TypeError:  # an option has no key
         return _lifted_class(name, methods, target, prefix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keyed:
-    """A lift, compared and hashed by what it is and by the value, type and order of its options."""
+    """A lift that is compared and hashed by its function and by the values, types and order of its options."""
 
     lift: Lift
 
@@ -165,7 +165,7 @@ class Keyed:
 
 
 def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed], ...]:
-    """The methods that are lifted, each with its lift."""
+    """Returns the methods to lift, each with its lift."""
     if methods is None or isinstance(methods, str):
         methods = (methods or "__call__",)
     if not isinstance(methods, Mapping):
@@ -176,14 +176,14 @@ def _methods(name: str, lift: Lift, methods: Methods) -> tuple[tuple[str, Keyed]
         if unknown:
             raise LiftArgumentError(
                 f'{name}, methods["{method}"]',
-                f"{unknown} is no option (available: {sorted(options)}).",
-                "Give options by their names.",
+                f"{unknown} is not an option (available: {sorted(options)}).",
+                "Pass options by their names.",
             )
     return tuple((method, Keyed(_with(lift, changes))) for method, changes in methods.items())
 
 
 def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
-    """A lift with some options changed, as one that can be pickled."""
+    """Returns a lift with some options changed; it can be pickled."""
     if not isinstance(lift, functools.partial):
         return lift
     options = {**lift.keywords, **changes, **{name: flags(changes[name]) for name in {"split_rngs"} & set(changes)}}
@@ -192,21 +192,21 @@ def _with(lift: Lift, changes: Mapping[str, Any]) -> Lift:
 
 
 def flags(split_rngs: Any) -> Any:
-    """The argument `split_rngs`, where 0 and 1 are bools, as in Linen."""
+    """Converts 0 and 1 in the argument `split_rngs` to bools, as Linen allows them."""
     if not isinstance(split_rngs, Mapping):
         return split_rngs
     return {name: bool(flag) if type(flag) is int and flag in (0, 1) else flag for name, flag in split_rngs.items()}
 
 
 def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Module], prefix: str) -> Any:
-    """A subclass whose methods run on clones inside the lift."""
+    """Makes a subclass whose methods run on clones inside the lift."""
     missing = [method for method, _ in methods if not callable(getattr(cls, method, None))]
     if missing:
         known = sorted(key for key, value in vars(cls).items() if getattr(value, "is_module_method", False))
         raise LiftArgumentError(
             f"{name}, methods={[method for method, _ in methods]}",
             f"{cls.__name__} has no method {missing} (available: {known}).",
-            f"Choose among those: `methods={known[:1]}`.",
+            f"Choose one of these: `methods={known[:1]}`.",
         )
     class_name = f"{prefix or name.rpartition('.')[2].capitalize()}{cls.__name__}"
     namespace: dict[str, Any] = {
@@ -228,12 +228,12 @@ def _lifted_class(name: str, methods: Sequence[tuple[str, Keyed]], cls: type[Mod
 
 @nowrap
 def _reduced(module: Module) -> Any:
-    """What a pickle keeps of an instance: how its class was made, since no module has that by name, and its fields."""
+    """Returns what a pickle keeps of an instance: how to make its class, which no Python module has, and its fields."""
     return _without_fields, (_recipe(type(module)),), module.__getstate__()
 
 
 def _recipe(cls: Any) -> Any:
-    """How a lifted class was made; of another class, the class."""
+    """Returns how to make a lifted class again; for any other class, the class."""
     if "_recipe" not in vars(cls):
         return cls
     name, methods, base, prefix = cls._recipe
@@ -241,7 +241,7 @@ def _recipe(cls: Any) -> Any:
 
 
 def _without_fields(recipe: Any) -> Any:
-    """An instance without fields of the class that a recipe makes."""
+    """Makes an instance without fields, of the class that a recipe makes."""
     cls = _class_of(recipe)
     return cls.__new__(cls)
 
@@ -255,7 +255,7 @@ def _class_of(recipe: Any) -> Any:
 
 @nowrap
 def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
-    """A copy of the very class, whether it would be found again or not."""
+    """Copies a module; the copy has exactly the same class, even if the cache would not find it."""
     again = module.__new__(type(module))
     state = module.__getstate__()
     again.__setstate__(state if memo is None else copy.deepcopy(state, memo))
@@ -263,19 +263,19 @@ def _copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
 
 
 _known_class = functools.lru_cache(256)(_lifted_class)
-"""The same class for the same options: what was compiled for its instances is found again."""
+"""A cache of lifted classes by their options, so that code compiled for their instances is found again."""
 
 _LOCK = threading.RLock()
-"""Held while a class is looked up, so that threads that make it at once get the same one; making it may lift others."""
+"""Held during a lookup, so that threads that ask at once get the same class. Making a class may lift others."""
 
 
 def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, name: str) -> Callable[..., Any]:
-    """A method that runs `fn` inside the lift, and as it is where its module is inside already."""
+    """Returns a method that runs `fn` inside the lift, or directly if its module is already inside."""
     run = _run(lift, [fn], name)
 
-    @functools.wraps(fn)  # with its `is_module_method`: what surrounds a method belongs to `fn`, on the module inside
+    @functools.wraps(fn)  # copies `is_module_method`: the wrapping of a method belongs to `fn`, on the module inside
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if class_lift in self._state.lifts:  # the module inside has the lifted class too
+        if class_lift in self._state.lifts:  # the module inside also has the lifted class
             return fn(self, *args, **kwargs)
         return run(self, args, kwargs, (class_lift,))
 
@@ -283,6 +283,6 @@ def _lifted_method(lift: Lift, fn: Callable[..., Any], class_lift: ClassLift, na
 
 
 def mark_lifted(fn: Function) -> Function:
-    """Tells a lifted function from the method that it may have been made of: it runs `setup` inside the lift."""
+    """Marks a lifted function, which may be made of a method: unlike the method, it runs `setup` inside the lift."""
     fn.__dict__.update(is_lifted=True, is_module_method=False)
     return fn

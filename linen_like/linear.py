@@ -1,4 +1,4 @@
-"""Linear layers, and as in Linen also the convolutional ones and `Embed`, with what their signatures need."""
+"""Linear layers and, as in Linen, convolutional layers and `Embed`, with the names that their signatures use."""
 
 from __future__ import annotations
 

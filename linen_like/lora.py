@@ -1,6 +1,9 @@
-"""Low-rank updates beside the parameters of a model: a dense layer with one, or chosen layers of any model.
+"""Low-rank updates beside the parameters of a model: for one dense layer, or for chosen layers of any model.
 
-The parameters stay those of the model itself, name by name. The updates are a collection of their own, `lora`: a
+The parameters of the model keep their names. The updates are a separate collection, `lora`. To load a checkpoint of the
+model, write `variables | {"params": checkpoint["params"]}`. The filter `"lora"` matches exactly the updates. To train
+them alone, take the gradient with respect to `variables["lora"]`. The updates can also be parameters, with names of
+their own: lifts inside the model that take `params` then take the updates as well.
 checkpoint of the model is loaded by `variables | {"params": checkpoint["params"]}`, the filter `"lora"` takes exactly
 the updates, and to train them alone, one takes the gradient with respect to `variables["lora"]`. Or they are parameters
 too, by names of their own: lifts inside of the model that take `params` then take them as well.
@@ -38,14 +41,14 @@ _he_uniform = he_uniform()
 
 
 def _default_a_init(key: Key, *args: Any, **kwargs: Any) -> Array:
-    """What makes the first factor of an update, as a function that can be pickled."""
+    """Makes the first factor of an update, as a function that can be pickled."""
     return _he_uniform(key, *args, **kwargs)
 
 
 class LoRADense(Module):
-    """`inputs @ kernel + bias`, and a low-rank update of the kernel: `(alpha / rank) * inputs @ a @ b`.
+    """A `Dense` with a low-rank update added: `inputs @ kernel + bias + (alpha / rank) * inputs @ a @ b`.
 
-    The parameters are those of `Dense`, as are automatic names, so that a model may use it in place of that. See
+    Its parameters and automatic names are those of `Dense`, so a model can use it in place of `Dense`. See
     `liftcore.nn.lora`, also for the source.
 
     Example:
@@ -59,22 +62,22 @@ class LoRADense(Module):
         True
 
     Attributes:
-        features: the size of the last dimension of the result.
-        rank: that of the update.
-        alpha: its factor is `alpha / rank`; by default it is 1.
-        a_init, b_init: make the update.
+        features: the size of the last axis of the result.
+        rank: the rank of the update.
+        alpha: the update is multiplied by `alpha / rank`; by default by 1.
+        a_init, b_init: make the factors `a` and `b`.
         use_bias: whether there is a bias.
         dtype: the dtype of the computation; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
-        precision: how exactly products are computed: a `jax.lax.Precision`, or two for the two operands, or names of
-            them; by default as the backend does.
+        precision: the precision of products: a `jax.lax.Precision`, or a pair of these for the two operands, or their
+            names; by default that of the backend.
         kernel_init: makes the kernel.
         bias_init: makes the bias.
         promote_dtype: called as `promote_dtype(inputs, kernel, bias, dtype=dtype)`; returns the three in one dtype.
-        dot_general: what multiplies, called as `jax.lax.dot_general` is, which is the default.
-        collection: where the update is kept; in `"params"`, the two factors are called `lora_a` and `lora_b`.
+        dot_general: the multiplication, called like `jax.lax.dot_general`, which is the default.
+        collection: the collection of the update; in `"params"`, the two factors are called `lora_a` and `lora_b`.
         out_sharding: the sharding of the result, on a mesh of Explicit axes: a `PartitionSpec` or `NamedSharding`. By
-            default it follows from the inputs, and for new axes from the kernel.
+            default it follows from the inputs and, for new axes, from the kernel.
     """
 
     _name_prefix = "Dense"
@@ -108,15 +111,15 @@ class LoRADense(Module):
 
 
 class LoRA(Module):
-    """A module in which the kernels of chosen layers have a low-rank update, however deep they are.
+    """A module that adds low-rank updates to chosen layers of another module, however deep they are.
 
-    It is called as the module is, has its methods, and has its parameters under their own names. Nothing of the model
-    changes but what the updates add to the results of `Dense`, `DenseGeneral`, `Einsum`, `Conv` and `Embed` layers. See
+    It is called like that module, and has its methods and its parameters, under their own names. The updates are added
+    to the results of `Dense`, `DenseGeneral`, `Einsum`, `Conv` and `Embed` layers; nothing else changes. See
     `liftcore.nn.lora`, also for the source, and the guide on fine-tuning.
 
-    The updates are the collection `lora`, which lifts inside of the model have to take as they take `params`, for
-    example by `variable_axes={("params", "lora"): 0}`; or, by `collection="params"`, parameters `lora_a` and `lora_b`
-    beside each kernel, which each lift takes already.
+    The updates are the collection `lora`. Lifts inside the model have to take it in the same way as `params`, for
+    example with `variable_axes={("params", "lora"): 0}`. With `collection="params"`, the updates are parameters
+    instead, `lora_a` and `lora_b` beside each kernel, which such lifts already take.
 
     Example:
         >>> import jax, linen_like as nn
@@ -134,15 +137,16 @@ class LoRA(Module):
 
     Attributes:
         base: the module.
-        rank: that of the updates.
-        alpha: their factor is `alpha / rank`; by default it is 1.
-        targets: a filter of the kernels that have one, asked about `("params", *modules, "kernel")`, or "embedding".
-        param_dtype: the dtype of new updates; they are used in the dtype of their layer.
-        a_init, b_init: make them.
-        collection: where they are kept.
+        rank: the rank of the updates.
+        alpha: each update is multiplied by `alpha / rank`; by default by 1.
+        targets: a filter of the kernels that get an update, matched against `("params", *modules, "kernel")`, or
+            "embedding".
+        param_dtype: the dtype of the updates; they are computed in the dtype of their layer.
+        a_init, b_init: make the factors `a` and `b`.
+        collection: the collection of the updates.
 
     Raises:
-        LiftArgumentError: when called, where the rank is not positive or no layer has an update.
+        LiftArgumentError: when called, if the rank is not positive or no layer has an update.
     """
 
     base: Module
@@ -159,7 +163,7 @@ class LoRA(Module):
         return self._run("__call__", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Gives the other methods of the module, as methods of this one."""
+        """Returns the other methods of the module, as methods of this one."""
         method = getattr(type(self.__dict__.get("base")), name, None)
         if getattr(method, "is_module_method", False) and not name.startswith("_"):
             return types.MethodType(lambda module, *args, **kwargs: module._run(name, *args, **kwargs), self)
@@ -168,7 +172,7 @@ class LoRA(Module):
     @nowrap
     def _run(self, method: str, *args: Any, **kwargs: Any) -> Any:
         adding = _Adding(self)
-        base = self.base.clone(parent=self.scope.rewound(), _deep_clone=True)  # in its place, not below it
+        base = self.base.clone(parent=self.scope.rewound(), _deep_clone=True)  # in its place
         with intercept_methods(adding):
             y = getattr(base, method)(*args, **kwargs)
         adding.check()
@@ -176,7 +180,7 @@ class LoRA(Module):
 
 
 class _Adding:
-    """The interceptor that adds updates to the results of the layers of one call, and keeps which it saw."""
+    """Adds updates to the results of layers during one call, as an interceptor, and records these layers."""
 
     def __init__(self, tuned: LoRA) -> None:
         self.tuned, self.is_target = tuned, filters.to_predicate(tuned.targets)
@@ -197,7 +201,7 @@ class _Adding:
         before = self.added[place]
         y = next_fun(*args, **kwargs)
         self.seen[place] = type(layer).__name__
-        inner = self.added[place] > before  # a subclass whose method calls that of its base, which has it already
+        inner = self.added[place] > before  # a method called that of its base class, which added it
         if inner or not self.is_target(path, layer.scope.get_variable("params", kernel)):
             return y
         self.added[place] += 1
@@ -209,18 +213,18 @@ class _Adding:
         return y + nn.align(update.astype(y.dtype), y)
 
     def check(self) -> None:
-        """Checks that any layer has an update; what a lifted function was compiled for before shows no layers."""
+        """Checks that some layer has an update. Layers in functions that were compiled earlier are not seen."""
         if self.added.total():
             return
         layers = [f"{path} ({kind})" for path, kind in self.seen.items()]
         more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
         *kinds, last = (kind.__name__ for kind in _KINDS)
-        there = f"its layers are {', '.join(layers[:_SHOWN])}{more}" if layers else "there is none at all"
+        there = f"its layers are {', '.join(layers[:_SHOWN])}{more}" if layers else "it has no such layer at all"
         raise LiftArgumentError(
             f"LoRA at {self.tuned.scope.path_text}",
             f"{type(self.tuned.base).__name__} has no {', '.join(kinds)} or {last} that `targets` matches, "
             f"{self.tuned.targets!r}: {there}.",
-            "Write a filter that takes some of these paths; `targets=True` takes all.",
+            "Write a filter that matches some of these paths; `targets=True` matches all.",
         )
 
 
@@ -228,7 +232,7 @@ _METHODS = ("__call__",)
 _EMBED_METHODS = ("__call__", "attend")
 
 _SHOWN = 12
-"""How many layers an error lists."""
+"""The number of layers that an error lists."""
 
 
 def _dense(tuned: LoRA, layer: Any, method: str, inputs: ArrayLike) -> Array:
@@ -250,7 +254,7 @@ def _embedding(tuned: LoRA, layer: Any, method: str, inputs: ArrayLike) -> Array
 
 
 def _options(tuned: LoRA, layer: Module, fn: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of the function of an update that are fields of the layer, and those that are of the wrapper."""
+    """Returns the arguments of an update's function: fields of the layer, and fields of the wrapper."""
     return options(layer, fn) | options(tuned, fn)
 
 
@@ -261,4 +265,4 @@ _KINDS: dict[type[Module], Callable[..., Array]] = {
     Conv: _conv,
     Embed: _embedding,
 }
-"""The layers that updates can be added to, and what computes them, however often a layer was called before."""
+"""The layers that updates can be added to, with the functions that compute the updates."""

@@ -1,17 +1,17 @@
 """`Module`: a dataclass that describes a part of a model, and defines its variables where they are used.
 
-What a module does is spread over files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound,
-clones), `calling` (what surrounds a method), `entry` (`init`, `apply`). This file is the class that users see.
+The code is split into files by idea: `fields` (the dataclass), `naming`, `binding` (unbound to bound, clones),
+`calling` (around each method), `entry` (`init`, `apply`). This file is the class that users see.
 
-What lifting builds on:
-    - `Module(…, parent=scope)`: a module made on a scope. It adopts the unbound modules in its fields, and runs `setup`
-      there at the first use; `binding.constructor_arguments(module)` are the fields to make an equal one.
+Lifting relies on:
+    - `Module(…, parent=scope)`: makes a module on a scope. It adopts the unbound modules in its fields, and runs
+      `setup` there at the first use; `binding.constructor_arguments(module)` returns the fields to make an equal one.
     - `naming.map_instances(tree, kinds, fn)`: visits the modules in fields and arguments, in any pytree.
-    - `module._state.follow(other._state)`: goes on where another module stands: whether `setup` or a compact
-      method is running, and which lifts it is inside of.
-    - `liftcore.static_key(module)`: class and fields as one key, by `Base.__static_fields__`.
-    - `_name_prefix`: a class attribute; what automatic names of its instances begin with, by default the class's name.
-    - `method.__wrapped__`: a method as the user wrote it; `is_module_method` marks those that were wrapped.
+    - `module._state.follow(other._state)`: continues from the state of another module: whether `setup` or a compact
+      method is running, and the lifts that it is inside of.
+    - `liftcore.static_key(module)`: returns class and fields as one key, by `Base.__static_fields__`.
+    - `_name_prefix`: a class attribute: the start of automatic names of its instances, by default the class's name.
+    - `method.__wrapped__`: the method as the user wrote it; `is_module_method` marks wrapped methods.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class Module(fields.Base):
-    """Base class of all modules: layers, models, and whatever else holds variables.
+    """Base class of all modules: layers, models, and anything else that holds variables.
 
     A subclass is a dataclass: its annotated attributes are the arguments of its constructor. Submodules and variables
     are defined either in `setup`, as attributes, or in a method marked `nn.compact`, where they are used.
@@ -95,8 +95,8 @@ class Module(fields.Base):
         (5, 3)
 
     Attributes:
-        parent: the module that this is a submodule of, or the scope it was put on. By default the module whose method
-            is running; None makes a module of its own.
+        parent: the module that this is a submodule of, or the scope that it is bound to. By default the module whose
+            method is running; None means no parent.
         name: its name in the parent. By default the attribute that holds it, or the class's name and a number.
     """
 
@@ -108,12 +108,12 @@ class Module(fields.Base):
     if TYPE_CHECKING:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """What the module computes; a subclass writes it."""
+            """Computes the output of the module. A subclass defines it."""
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         fields.check_annotations(cls)
-        has_init = "__init__" in cls.__dict__  # the dataclass puts one there, unless it is written
+        has_init = "__init__" in cls.__dict__  # the dataclass adds one, unless the class has its own
         fields.make_dataclass(cls, kw_only)
         calling.wrap_methods(cls)
         cls._has_setup = cls.setup is not Module.setup
@@ -123,7 +123,7 @@ class Module(fields.Base):
     __post_init__ = binding.attach  # type: ignore[misc]
 
     def setup(self) -> None:
-        """Defines submodules and variables as attributes; a subclass may write it. It runs at the first use.
+        """Defines submodules and variables as attributes. It runs at the first use. Override this in a subclass.
 
         Lists, tuples and dicts of modules are named after the attribute and their keys, such as `layers_0`.
         """
@@ -149,14 +149,14 @@ class Module(fields.Base):
             binding.set_attribute(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__jax_array__":  # JAX asks for it before it gives up on what is no array
+        if name == "__jax_array__":  # JAX looks it up before it rejects a value that is not an array
             raise JaxTransformError(
                 binding.place(self),
-                "the module was given to JAX as an array: as an argument of a raw transformation, or to a function.",
+                "the module was passed to JAX as an array: as an argument of a raw transformation, or of a function.",
                 "Use the lifted transformation, which takes modules: `nn.jit`, `nn.vmap`, `nn.grad`, `nn.cond`, "
-                "`nn.checkpoint` and so on; or hand over variables: `jax.jit(model.apply)(variables, x)`.",
+                "`nn.checkpoint` and so on; or pass variables: `jax.jit(model.apply)(variables, x)`.",
             )
-        # Python asks for special methods where it can do without: that must run no `setup`.
+        # Python looks up special methods that are optional; this must not run `setup`.
         if not (name.startswith("__") and name.endswith("__")):
             if self.scope is not None and not self._state.ready and self.scope.tree.thread != get_ident():
                 with binding.entered(self) as module:
@@ -172,7 +172,7 @@ class Module(fields.Base):
         return list(object.__dir__(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles keep: an unbound module, without the variables of a bound one."""
+        """Returns the state that copies and pickles keep: an unbound module, without the variables of a bound one."""
         kept = {name: value for name, value in self.__dict__.items() if name not in ("scope", "_state", "_parent")}
         if self.scope is None:
             return kept
@@ -200,20 +200,20 @@ class Module(fields.Base):
         _reset_names: bool = False,
         **updates: Any,
     ) -> Self:
-        """A module with the same fields, unbound unless a parent is given.
+        """Returns a module with the same fields, unbound unless a parent is given.
 
         Args:
-            parent: the parent of the clone: a module, or a scope that the clone is put on.
-            _deep_clone: whether modules in the fields are cloned too; otherwise they are the same ones.
-            _reset_names: whether the clones of those lose their names.
-            **updates: fields to change, `name` among them.
+            parent: the parent of the clone: a module, or a scope that the clone is bound to.
+            _deep_clone: whether modules in the fields are cloned too; otherwise they are shared.
+            _reset_names: whether the clones of modules in the fields lose their names.
+            **updates: fields to change, including `name`.
         """
         if _deep_clone:
             return binding.deep_clone(self, parent, _reset_names, updates, {})
         return type(self)(parent=parent, **{**binding.constructor_arguments(self), **updates})
 
     def copy(self, *, parent: Any = UNSPECIFIED, name: str | None = None, **updates: Any) -> Self:
-        """A clone of this module and all modules in its fields, as a submodule of the module that is running.
+        """Clones this module and all modules in its fields, as a submodule of the running module.
 
         Args:
             parent: the parent of the copy.
@@ -223,22 +223,22 @@ class Module(fields.Base):
         return self.clone(parent=parent, name=name, _deep_clone=True, **updates)
 
     def bind(self, variables: Variables, *args: Any, rngs: RNGs | None = None, mutable: Filter = False) -> Self:
-        """A clone that holds variables, to look around in: `apply` is the way to compute.
+        """Returns a clone that holds variables, for interactive inspection. To compute, use `apply`.
 
         Args:
-            variables: what `init` returned.
+            variables: the variables that `init` returned.
             *args: ignored.
-            rngs: a key, which is the stream `params`, or a mapping such as `{"dropout": key}`.
-            mutable: which collections may be written; what is written is in `variables` of the clone.
+            rngs: a key, for the stream `params`, or a mapping such as `{"dropout": key}`.
+            mutable: a filter of the collections that may be written; written values are in `variables` of the clone.
         """
         _check_instance(self, "bind")
         return self.clone(parent=liftcore.bind(variables, rngs, mutable), _deep_clone=True)
 
     def unbind(self) -> tuple[Self, Variables]:
-        """This module unbound, and its variables: for what a part of a bound model is in its own right.
+        """Returns this module unbound, and its variables, to use a part of a bound model on its own.
 
         Raises:
-            CallUnbindOnUnboundModuleError: where it is unbound.
+            CallUnbindOnUnboundModuleError: if the module is unbound.
         """
         _check_instance(self, "unbind")
         if self.scope is None:
@@ -261,15 +261,15 @@ class Module(fields.Base):
         capture_intermediates: bool | CaptureFilter = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Makes the variables.
+        """Runs a method, and returns the variables that it makes.
 
         Args:
-            rngs: a key, which is the stream `params`, or a mapping from names to keys.
+            rngs: a key, for the stream `params`, or a mapping from names to keys.
             *args: arguments of the method.
-            method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
-            mutable: which collections are made.
-            capture_intermediates: whether to keep the output of every `__call__`, or a function `(module, method_name)
-                -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
+            method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
+            mutable: a filter of the collections to make.
+            capture_intermediates: whether to keep the output of every `__call__`; or a function `(module, method_name)
+                -> bool` that selects the methods. This adds "intermediates" to `mutable`.
             **kwargs: keyword arguments of the method.
 
         Returns:
@@ -289,7 +289,7 @@ class Module(fields.Base):
         capture_intermediates: bool | CaptureFilter = False,
         **kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """The output of the method and the variables; see `init`."""
+        """Returns the output of the method and the variables; see `init`."""
         _check_instance(self, "init_with_output")
         made = entry.init_with_output(entry.resolve_method(self, method), self, mutable, capture_intermediates)
         return made(rngs, *args, **kwargs)
@@ -302,17 +302,17 @@ class Module(fields.Base):
         mutable: Filter = NO_INTERMEDIATES,
         **kwargs: Any,
     ) -> Variables:
-        """The variables as `init` makes them, computing nothing else: arguments may be `jax.ShapeDtypeStruct`.
+        """Makes the variables as `init` does, and computes nothing else: arguments may be `jax.ShapeDtypeStruct`.
 
         Args:
             rngs: one key, or a mapping from names to keys.
-            *args: the arguments of the method; shapes will do where no initial value needs more.
+            *args: the arguments of the method; a shape is enough unless an initial value depends on the argument.
             method: the method to run, or its name; by default `__call__`.
-            mutable: a filter of what is returned; by default all but `intermediates`.
+            mutable: a filter of the collections to return; by default all but `intermediates`.
             **kwargs: keyword arguments of the method.
 
         Raises:
-            LazyInitError: where an initial value depends on an argument that is a shape only.
+            LazyInitError: if an initial value depends on an argument that is only a shape.
         """
         _check_instance(self, "lazy_init")
         made = entry.lazy_init(entry.resolve_method(self, method), self, mutable)
@@ -332,17 +332,17 @@ class Module(fields.Base):
         """Runs a method with given variables.
 
         Args:
-            variables: what `init` returned; never changed.
+            variables: the variables that `init` returned; they are never changed.
             *args: arguments of the method.
-            rngs: a key, which is the stream `params`, or a mapping such as `{"dropout": key}`.
-            method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
-            mutable: which collections may be written.
-            capture_intermediates: whether to keep the output of every `__call__`, or a function `(module, method_name)
-                -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
+            rngs: a key, for the stream `params`, or a mapping such as `{"dropout": key}`.
+            method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
+            mutable: a filter of the collections that may be written.
+            capture_intermediates: whether to keep the output of every `__call__`; or a function `(module, method_name)
+                -> bool` that selects the methods. This adds "intermediates" to `mutable`.
             **kwargs: keyword arguments of the method.
 
         Returns:
-            The output; where `mutable` is given, the output and the variables of the mutable collections.
+            The output; if `mutable` is given, a pair of the output and the variables of the mutable collections.
         """
         _check_instance(self, "apply")
         applied = entry.apply(entry.resolve_method(self, method), self, mutable, capture_intermediates)
@@ -364,7 +364,7 @@ class Module(fields.Base):
         compute_vjp_flops: bool = False,
         **kwargs: Any,
     ) -> str:
-        """The table of `nn.tabulate`, with the arguments of the method after `rngs`."""
+        """Returns the table of `nn.tabulate`; takes the arguments of the method after `rngs`."""
         _check_instance(self, "tabulate")
         options = (depth, show_repeated, mutable, console_kwargs, table_kwargs, column_kwargs)
         return summary.tabulate(self, rngs, *options, compute_flops, compute_vjp_flops)(*args, **kwargs)
@@ -377,28 +377,28 @@ class Module(fields.Base):
         mutable: Filter = NO_INTERMEDIATES,
         **kwargs: Any,
     ) -> dict[str, Module]:
-        """Unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
+        """Returns unbound copies of the modules that `init` calls, by their paths; see `nn.module_paths`."""
         _check_instance(self, "module_paths")
         return summary.module_paths(self, rngs, *args, show_repeated=show_repeated, mutable=mutable, **kwargs)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """What IPython shows."""
+        """Returns what IPython shows."""
         return summary.mimebundle(self)
 
     # -- variables ---------------------------------------------------------------------------------------------------
 
     def param(self, name: str, init_fn: Callable[..., T], *init_args: Any, unbox: bool = True, **init_kwargs: Any) -> T:
-        """A parameter: made by `init_fn(key, *init_args, **init_kwargs)` in `init`, given by the variables afterwards.
+        """Returns a parameter: `init` makes it by `init_fn(key, *init_args, **init_kwargs)`, `apply` reads it.
 
         Args:
             name: its name in this module.
             init_fn: the initializer.
-            *init_args: further arguments of it; the first is the shape, by custom.
-            unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
-            **init_kwargs: further keyword arguments of it.
+            *init_args: further arguments of the initializer; the first is usually the shape.
+            unbox: whether to return the value inside boxed metadata; see `liftcore.meta`.
+            **init_kwargs: further keyword arguments of the initializer.
 
         Raises:
-            DefineVariableError: outside `setup` and compact methods.
+            DefineVariableError: if it is called outside `setup` and compact methods.
         """
         scope = self.scope
         state = self._state
@@ -415,18 +415,18 @@ class Module(fields.Base):
         unbox: bool = True,
         **init_kwargs: Any,
     ) -> Variable:
-        """A variable of a collection, made by `init_fn(*init_args, **init_kwargs)`, read and written by `.value`.
+        """Returns a variable, made by `init_fn(*init_args, **init_kwargs)`. Read and write it with `.value`.
 
         Args:
             col: the collection, such as `batch_stats`.
             name: its name in this module.
-            init_fn: makes the first value; without one the variable must exist.
-            *init_args: arguments of it.
-            unbox: whether, of a value in a box (see `liftcore.meta`), one reads and writes what is in it.
-            **init_kwargs: keyword arguments of it.
+            init_fn: makes the initial value; without it the variable must exist.
+            *init_args: the arguments of `init_fn`.
+            unbox: whether `.value` is the value inside boxed metadata; see `liftcore.meta`.
+            **init_kwargs: the keyword arguments of `init_fn`.
 
         Raises:
-            DefineVariableError: outside `setup` and compact methods.
+            DefineVariableError: if it is called outside `setup` and compact methods.
         """
         scope = self.scope
         state = self._state
@@ -444,11 +444,11 @@ class Module(fields.Base):
 
     @property
     def variables(self) -> Variables:
-        """The variables of this module and of those below it."""
+        """The variables of this module and of the modules below it."""
         return bound_scope(self, "variables").variables()
 
     def has_variable(self, col: str, name: str) -> bool:
-        """Whether a variable exists in this module.
+        """Returns whether a variable exists in this module.
 
         Args:
             col: the name of its collection.
@@ -457,12 +457,12 @@ class Module(fields.Base):
         return bound_scope(self, f'has_variable("{col}", "{name}")').has_variable(col, name)
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
-        """The value of a variable of this module, or `default`.
+        """Returns the value of a variable of this module, or `default`.
 
         Args:
             col: the name of its collection.
             name: its name.
-            default: what is returned where there is none.
+            default: returned if there is no such variable.
         """
         return bound_scope(self, f'get_variable("{col}", "{name}")').get_variable(col, name, default)
 
@@ -484,14 +484,14 @@ class Module(fields.Base):
         reduce_fn: Callable[[Any, Any], Any] = lambda values, value: (*values, value),
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Keeps a value for the caller of `apply`, if that made the collection mutable.
+        """Keeps a value for the caller of `apply`, if the collection is mutable.
 
         Args:
             col: the collection, such as `intermediates`.
-            name: the name it is kept under.
+            name: the name to keep it under.
             value: a pytree of arrays.
-            reduce_fn: adds a value to what is there; by default to a tuple.
-            init_fn: makes what the first value is added to.
+            reduce_fn: adds a value to the values so far; by default it appends to a tuple.
+            init_fn: makes the value that the first one is added to.
 
         Returns:
             Whether the value was kept.
@@ -499,7 +499,7 @@ class Module(fields.Base):
         return bound_scope(self, f'sow("{col}", "{name}")').sow(col, name, value, init_fn, reduce_fn)
 
     def perturb(self, name: str, value: T, collection: str = "perturbations") -> T:
-        """The value with a variable added that is zero, for the gradient with respect to it: that of the value.
+        """Returns the value plus a zero variable of its shape, whose gradient is the gradient of the value.
 
         `init` makes the variable; see `liftcore.Scope.perturb`.
 
@@ -509,23 +509,23 @@ class Module(fields.Base):
             collection: the collection.
 
         Raises:
-            ScopeVariableNotFoundError: where the collection is given, empty or not, and this variable is not in it.
-            UnliftedCollectionError: inside a lift that does not take another collection.
+            ScopeVariableNotFoundError: if the collection is given, even empty, but does not have this variable.
+            UnliftedCollectionError: if it is called inside a lift that does not take `collection`.
         """
         scope = bound_scope(self, f'perturb("{name}")')
         if not (scope.has_variable(collection, name) or scope.is_mutable_collection(collection)):
             given = scope.tree.outermost()
             wanted = given.writable(collection) is not False
             if wanted or collection in given.variables:
-                scope.variable(collection, name, (lambda: value) if wanted else None)  # says why it cannot be
+                scope.variable(collection, name, (lambda: value) if wanted else None)  # raises the error
         return scope.perturb(name, value, collection)
 
     def make_rng(self, name: str = "params") -> Any:
-        """The next key of an RNG stream; see `liftcore.Scope.make_rng`."""
+        """Returns the next key of an RNG stream; see `liftcore.Scope.make_rng`."""
         return bound_scope(self, f'make_rng("{name}")').make_rng(name)
 
     def has_rng(self, name: str) -> bool:
-        """Whether an RNG stream of that name was given.
+        """Returns whether an RNG stream of that name was given.
 
         Args:
             name: the name of the stream.
@@ -533,14 +533,14 @@ class Module(fields.Base):
         return bound_scope(self, f'has_rng("{name}")').has_rng(name)
 
     def is_initializing(self) -> bool:
-        """Whether `init` is running, and not `apply`."""
+        """Returns whether `init` is running, not `apply`."""
         return bound_scope(self, "is_initializing").is_initializing()
 
     def is_mutable_collection(self, col: str) -> bool:
-        """Whether variables of a collection may be written.
+        """Returns whether variables of a collection may be written.
 
         Args:
-            col: its name.
+            col: the name of the collection.
         """
         return bound_scope(self, f'is_mutable_collection("{col}")').is_mutable_collection(col)
 
@@ -550,19 +550,19 @@ setattr(Module, "parent", binding.Parent())  # noqa: B010 - a type checker sees 
 
 
 def merge_param(name: str, a: T | None, b: T | None) -> T:
-    """The one of two values that is not None: an option given to the constructor, or at the call.
+    """Returns the one of two values that is not None: an option from the constructor or from the call.
 
     Example:
         >>> merge_param("train", None, True)
         True
 
     Args:
-        name: what errors call the option.
+        name: the name of the option, for errors.
         a: one of the values.
         b: the other one.
 
     Raises:
-        LiftArgumentError: where both are None, or neither.
+        LiftArgumentError: if both are None, or neither is.
     """
     if (a is None) == (b is None):
         running = context.modules[-1]
@@ -589,12 +589,12 @@ def _no_attribute(module: Module, name: str) -> ModuleAttributeError:
     binding.check_constructed(module)
     where = f'attribute "{name}" of {binding.place(module)}'
     if name == "__call__":
-        fix = 'Define `def __call__(self, …)`, or say what to run: `method="…"`.'
+        fix = 'Define `def __call__(self, …)`, or name the method to run: `method="…"`.'
         return ModuleAttributeError(where, "the class defines no `__call__`.", fix)
     known: Mapping[str, Any] = {**vars(type(module)), **module.__dict__}
     shown = sorted(key for key in known if not key.startswith("_"))
     if module.scope is None:
-        fix = "If `setup` sets it, use it within `init` or `apply`, or by `module.bind(variables)`."
+        fix = "If `setup` sets it, use it within `init` or `apply`, or on `module.bind(variables)`."
     else:
         fix = f"Set it in `setup`: `self.{name} = …`."
-    return ModuleAttributeError(where, f"there is none (available: {', '.join(shown)}).", fix)
+    return ModuleAttributeError(where, f"it does not exist (available: {', '.join(shown)}).", fix)

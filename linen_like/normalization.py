@@ -1,4 +1,4 @@
-"""Normalisation layers."""
+"""Normalization layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Found: TypeAlias = dict[str, tuple[Variable, Array]]
 
 
 class BatchNorm(Module):
-    """Normalises with the moments of the batch, or with their running averages; see `liftcore.nn.batch_norm`.
+    """Normalizes with the moments of the batch, or with their running averages; see `liftcore.nn.batch_norm`.
 
     Example:
         >>> import jax
@@ -39,22 +39,22 @@ class BatchNorm(Module):
         Array([1., 2.], dtype=float32)
 
     Attributes:
-        use_running_average: whether to use the running averages; given here or at the call.
+        use_running_average: whether to normalize with the running averages, as in evaluation; given here or at the
+            call.
         axis: the axes that are not averaged over.
-        momentum: how much of the running statistics stays.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        momentum: the weight of the old running averages.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        axis_name: a mapped axis to average over as well, such as that of a batch over devices.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        axis_name: a mapped axis to average over as well, such as the axis of devices that share a batch.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
     """
 
     use_running_average: bool | None = None
@@ -74,14 +74,14 @@ class BatchNorm(Module):
 
     @compact
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: ArrayLike | None = None) -> Array:
-        """Maps an array to one of its shape; `mask` says which elements count for the moments."""
+        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
         average = merge_param("use_running_average", self.use_running_average, use_running_average)
         given = options(self, nn.batch_norm, use_running_average=average, mask=mask)
         return nn.batch_norm(self.scope, x, **given)
 
 
 class LayerNorm(Module):
-    """Normalises each example by its own moments; see `liftcore.nn.layer_norm`.
+    """Normalizes each example with its own moments; see `liftcore.nn.layer_norm`.
 
     Example:
         >>> import jax
@@ -90,21 +90,20 @@ class LayerNorm(Module):
         (Array([[-1.,  1.]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Attributes:
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
-        feature_axes: the axes for which scale and bias have values of their own.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        reduction_axes: the axes to average over.
+        feature_axes: the axes along which scale and bias have separate values.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
     """
 
     epsilon: float = 1e-6
@@ -123,7 +122,7 @@ class LayerNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Maps an array to one of its shape; `mask` says which elements count for the moments."""
+        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
         return nn.layer_norm(self.scope, x, **options(self, nn.layer_norm), mask=mask)
 
 
@@ -137,18 +136,17 @@ class RMSNorm(Module):
         (Array([[2., 0., 0., 0.]], dtype=float32), {'params': {'scale': (4,)}})
 
     Attributes:
-        epsilon: is added to the mean square, so that zeros give zeros.
+        epsilon: added to the mean square, so that zeros give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of a new scale.
         use_scale: whether there is a scale.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over.
-        feature_axes: the axes for which the scale has values of their own.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        force_float32_reductions: whether the mean square is at least `float32`, where inputs or `dtype` are less.
-        use_fast_variance: changes nothing, since nothing is centred.
+        reduction_axes: the axes to average over.
+        feature_axes: the axes along which the scale has separate values.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        force_float32_reductions: whether to compute the mean square in at least `float32`, whatever the dtypes.
+        use_fast_variance: has no effect: without a mean there is only one way to compute the mean square.
     """
 
     epsilon: float = 1e-6
@@ -165,12 +163,12 @@ class RMSNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Maps an array to one of its shape; `mask` says which elements count for the mean."""
+        """Normalizes an array; `mask` selects the elements that the mean is computed from."""
         return nn.rms_norm(self.scope, x, **options(self, nn.rms_norm), mask=mask)
 
 
 class GroupNorm(Module):
-    """Normalises groups of features of each example by their own moments; see `liftcore.nn.group_norm`.
+    """Normalizes groups of features of each example with their own moments; see `liftcore.nn.group_norm`.
 
     Example:
         >>> import jax
@@ -179,23 +177,22 @@ class GroupNorm(Module):
         (Array([[-1.,  1., -1.,  1.]], dtype=float32), {'params': {'bias': (4,), 'scale': (4,)}})
 
     Attributes:
-        num_groups: the number of groups; None where their size is given.
-        group_size: the number of features in a group, in place of that.
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        num_groups: the number of groups; None if `group_size` is given.
+        group_size: the number of features in a group; None if `num_groups` is given.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        reduction_axes: the axes that are averaged over, the last one, of features, among them; by default all but the
-            first. Give them where there may be other than one batch dimension.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        reduction_axes: the axes to average over, including the last one, the features; by default all but the first.
+            Set it if there is not exactly one batch dimension.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
     """
 
     num_groups: int | None = 32
@@ -215,12 +212,12 @@ class GroupNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Maps an array to one of its shape; `mask` says which elements count for the moments."""
+        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
         return nn.group_norm(self.scope, x, **options(self, nn.group_norm), mask=mask)
 
 
 class InstanceNorm(Module):
-    """Normalises each feature of each example by its own moments; see `liftcore.nn.instance_norm`.
+    """Normalizes each feature of each example with its own moments; see `liftcore.nn.instance_norm`.
 
     Example:
         >>> import jax
@@ -231,20 +228,20 @@ class InstanceNorm(Module):
                 [ 1.,  1.]]], dtype=float32), {'params': {'bias': (2,), 'scale': (2,)}})
 
     Attributes:
-        epsilon: is added to the variance, so that constant inputs give zeros.
+        epsilon: added to the variance, so that constant inputs give zeros.
         dtype: the dtype of the result; by default what inputs and parameters promote to.
         param_dtype: the dtype of new parameters.
         use_bias: whether there is a bias.
         use_scale: whether there is a scale.
         bias_init: makes the bias.
         scale_init: makes the scale.
-        feature_axes: the axes with moments, scale and bias of their own; not the first, which is that of examples.
-        axis_name: a mapped axis to average over as well, where one example is spread over devices or elements.
-        axis_index_groups: groups of indices along `axis_name`, each of which is averaged over by itself, as in
-            `jax.lax.pmean`.
-        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, and not `E|x - E x|²`,
-            slower and more exact.
-        force_float32_reductions: whether statistics are at least `float32`, where inputs or `dtype` are less.
+        feature_axes: the axes that are not averaged over; scale and bias have separate values along them. The batch
+            axis, the first one, is not among them.
+        axis_name: a mapped axis to average over as well, if one example is spread over devices or elements.
+        axis_index_groups: groups of indices along `axis_name`, each averaged separately, as in `jax.lax.pmean`.
+        use_fast_variance: whether to compute `E|x|² - |E x|²`, which reads the inputs once, instead of `E|x - E x|²`,
+            which is slower and more accurate.
+        force_float32_reductions: whether to compute statistics in at least `float32`, whatever the dtypes.
     """
 
     epsilon: float = 1e-6
@@ -262,20 +259,21 @@ class InstanceNorm(Module):
 
     @compact
     def __call__(self, x: Array, *, mask: ArrayLike | None = None) -> Array:
-        """Maps an array to one of its shape; `mask` says which elements count for the moments."""
+        """Normalizes an array; `mask` selects the elements that the moments are computed from."""
         return nn.instance_norm(self.scope, x, **options(self, nn.instance_norm), mask=mask)
 
 
 class SpectralNorm(Module):
-    """Calls a layer with each matrix of its parameters divided by its largest singular value, so that this is 1.
+    """Calls a layer after dividing each matrix of its parameters by its largest singular value, which becomes 1.
 
-    `W / σ`, where `σ = v W uᵀ` for the singular vectors `u` and `v` that a power iteration has found so far. Arrays of
-    more dimensions count as matrices of shape `(-1, features)`; scalars and vectors stay as they are. `init` stores
-    parameters that are divided already. The gradient takes `u` and `v` for constants.
-    Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
+    `W / σ`, where `σ = v W uᵀ` for the singular vectors `u` and `v` that the power iteration has found so far. Arrays
+    with more dimensions count as matrices of shape `(-1, features)`; scalars and vectors are not changed. `init` stores
+    parameters that are already divided. The gradient treats `u` and `v` as constants.
+    Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks",
+    https://arxiv.org/abs/1802.05957.
 
-    Collection `collection_name`, for a matrix `Dense_0/kernel`, `(in, features)`: `Dense_0/kernel/u`, `(1, features)`,
-    and `Dense_0/kernel/sigma`, `()`. Streams: one draw from `params` for each new `u`.
+    Collection `collection_name`: for a matrix `Dense_0/kernel`, `(in, features)`, it has `Dense_0/kernel/u`, `(1,
+    features)`, and `Dense_0/kernel/sigma`, `()`. Streams: one draw from `params` for each new `u`.
 
     Example:
         >>> import linen_like as nn
@@ -288,15 +286,15 @@ class SpectralNorm(Module):
 
     Attributes:
         layer_instance: the layer.
-        n_steps: the steps of the power iteration at each call; none is done, and nothing divided, where it is below 1.
-        epsilon: is added to the squared length of a vector before it is divided by that.
+        n_steps: the number of power iteration steps in each call; if below 1, nothing is divided.
+        epsilon: added to the squared length of a vector before dividing by it.
         dtype: the dtype of the divided matrices; by default, what they and `u` promote to.
-        param_dtype: the dtype of a new `u` and `sigma`.
-        error_on_non_matrix: whether arrays of more than two dimensions are refused.
+        param_dtype: the dtype of `u` and `sigma`.
+        error_on_non_matrix: whether arrays of more than two dimensions are an error.
         collection_name: the collection of `u` and `sigma`.
 
     Raises:
-        LiftArgumentError: where they are.
+        LiftArgumentError: if `error_on_non_matrix` is True, and a parameter has more than two dimensions.
     """
 
     layer_instance: Module
@@ -318,21 +316,21 @@ class SpectralNorm(Module):
         """
         found: _Found = {}
         y = call_with(functools.partial(self._change, found), self._seen_dtype, self, self.layer_instance, args, kwargs)
-        if update_stats:  # the power iteration goes on from here next time
+        if update_stats:  # the next power iteration continues from here
             for variable, value in found.values():
                 variable.value = value
         return y
 
     @nowrap
     def _change(self, found: _Found, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        """What divides a matrix, and notes what it found for its variables."""
+        """Returns a function that divides a matrix and records what it found, or None."""
         if len(shape) < 2 or self.n_steps < 1:
             return None
         if len(shape) > 2 and self.error_on_non_matrix:
             raise LiftArgumentError(
                 f'"{name}" in SpectralNorm at {self.scope.path_text}',
                 f"expected a matrix, given shape {shape}.",
-                "Pass `error_on_non_matrix=False` to take all dimensions but the last as one.",
+                "Pass `error_on_non_matrix=False` to merge all dimensions but the last.",
             )
         u = self.variable(self.collection_name, f"{name}/u", self._start, shape[-1])
         sigma = self.variable(self.collection_name, f"{name}/sigma", jnp.ones, (), self.param_dtype)
@@ -356,13 +354,14 @@ class SpectralNorm(Module):
 
 
 class WeightNorm(Module):
-    """Calls a layer with its parameters scaled to length 1 for each feature, times a scale that is learned.
+    """Calls a layer after scaling its parameters to length 1 for each feature, times a learned scale.
 
-    `scale * w / |w|`, which learns length and direction apart. Source: Salimans & Kingma, "Weight Normalization",
+    `scale * w / |w|`, which learns length and direction separately. Source: Salimans & Kingma, "Weight Normalization",
     https://arxiv.org/abs/1602.07868.
 
-    Parameters, for one of the layer such as `Dense_0/kernel`: `Dense_0/kernel/scale`, with the sizes of `feature_axes`.
-    The layer's own are stored scaled by `init`, in their own dtype, and are scaled again whenever they are used.
+    Parameters: for a parameter of the layer such as `Dense_0/kernel`, the scale `Dense_0/kernel/scale`, with the sizes
+    of `feature_axes`. `init` stores the parameters of the layer scaled, in their own dtype; they are scaled again at
+    each use.
 
     Example:
         >>> import linen_like as nn
@@ -375,17 +374,17 @@ class WeightNorm(Module):
 
     Attributes:
         layer_instance: the layer.
-        epsilon: is added to the squared length, so that zeros stay zeros.
+        epsilon: added to the squared length, so that zeros stay zeros.
         dtype: the dtype of the scaled parameters; by default, what they and the scale promote to.
-        param_dtype: the dtype of new scales.
+        param_dtype: the dtype of the scales.
         use_scale: whether there are scales.
         scale_init: makes a scale.
-        feature_axes: the axes of a parameter with lengths of their own; None for one length of it all.
-        variable_filter: texts, such as `{"kernel"}`: the parameters whose path contains one of them are scaled. Where
-            there are none, or it is None, all are.
+        feature_axes: the axes of a parameter with separate lengths; None for one length of the whole parameter.
+        variable_filter: strings, such as `{"kernel"}`: parameters whose path contains one of them are scaled. If it is
+            empty or None, all are.
 
     Raises:
-        LiftArgumentError: where a parameter that is to be scaled lacks one of the axes.
+        LiftArgumentError: if a parameter to scale lacks one of the axes.
     """
 
     layer_instance: Module
@@ -398,7 +397,7 @@ class WeightNorm(Module):
     variable_filter: Iterable[str] | None = dataclasses.field(default_factory=lambda: {"kernel"})
 
     def __post_init__(self) -> None:
-        if isinstance(self.variable_filter, Iterator):  # which would be empty the second time
+        if isinstance(self.variable_filter, Iterator):  # an iterator would be empty the second time
             self.variable_filter = tuple(self.variable_filter)
         super().__post_init__()
 
@@ -409,7 +408,7 @@ class WeightNorm(Module):
 
     @nowrap
     def _change(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-        """What scales a parameter, if it is chosen."""
+        """Returns a function that scales a parameter, or None if it is not chosen."""
         if not self._chooses(name):
             return None
         scale, features = None, self._features(name, shape)
@@ -445,7 +444,7 @@ class WeightNorm(Module):
         if any(not -len(shape) <= axis < len(shape) for axis in axes):
             raise LiftArgumentError(
                 f'"{name}" in WeightNorm at {self.scope.path_text}',
-                f"feature_axes is {axes}, and the parameter has shape {shape}.",
-                "Give other `feature_axes`, None for one length of it all, or a `variable_filter` that leaves it out.",
+                f"feature_axes is {axes}, but the parameter has shape {shape}.",
+                "Pass other `feature_axes`, None for one length of it all, or a `variable_filter` that leaves it out.",
             )
         return tuple(sorted({axis % len(shape) for axis in axes}))

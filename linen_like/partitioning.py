@@ -1,8 +1,8 @@
-"""Names of axes in collections of their own: the older of Linen's two ways to say how variables lie on a mesh.
+"""Names of axes in separate collections: the older of Linen's two ways to say how variables are sharded on a mesh.
 
-`param_with_axes("kernel", …, axes=("embed", "mlp"))` makes the parameter, and beside it the entry `kernel_axes` in the
-collection `params_axes`. The newer way are boxes round the variables themselves, see `spmd`, with the same names and
-rules; the functions that are the same in both are named here too.
+`param_with_axes("kernel", …, axes=("embed", "mlp"))` makes the parameter and, beside it, the entry `kernel_axes` in the
+collection `params_axes`. The newer way puts variables themselves in boxed metadata, see `spmd`, with the same names and
+rules. Functions that are the same in both ways are available here, too.
 """
 
 from __future__ import annotations
@@ -71,36 +71,36 @@ class AxisMetadata(PyTreeNode, liftcore.meta.AxisMetadata):
     """The names of the axes of one variable, as an entry of a collection such as `params_axes`.
 
     Attributes:
-        names: a name or None for each axis; for a pytree of arrays, a pytree of such.
+        names: a name or None for each axis; for a pytree of arrays, a pytree of such names.
     """
 
     names: Any = field(pytree_node=False)
 
     def unbox(self) -> Any:
-        """The names."""
+        """Returns the names."""
         return self.names
 
     def replace_boxed(self, value: Any) -> AxisMetadata:
-        """Other names."""
+        """Returns metadata with other names."""
         return AxisMetadata(value)
 
     def add_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
-        """With the name of an axis more."""
+        """Adds the name of a new axis."""
         new = params.get(PARTITION_NAME)
         return AxisMetadata(_map_names(lambda names: (*names[:index], new, *names[index:]), self.names))
 
     def remove_axis(self, index: int, params: Mapping[Any, Any]) -> AxisMetadata:
-        """With the name of an axis less."""
+        """Removes the name of an axis."""
         return AxisMetadata(_map_names(lambda names: (*names[:index], *names[index + 1 :]), self.names))
 
 
 class PartitionedVariable(Variable):
-    """A variable whose value is constrained to lie as the names of its axes say, when it is read and when it is set.
+    """A variable whose value is constrained by the names of its axes, both when it is read and when it is set.
 
     Args:
         variable: the variable.
         axes: the logical names of its axes.
-        fallback: what becomes of a name that no rule is for.
+        fallback: the treatment of a name without a rule.
     """
 
     def __init__(self, variable: Variable, axes: Sequence[str | None], fallback: RulesFallback) -> None:
@@ -109,7 +109,7 @@ class PartitionedVariable(Variable):
 
     @property
     def value(self) -> Any:
-        """The value."""
+        """The value, constrained."""
         return self._constrained(super().value)
 
     @value.setter
@@ -128,7 +128,7 @@ def param_with_axes(
     module: Module | None = None,
     **init_kwargs: Any,
 ) -> Any:
-    """A parameter, constrained to lie as the names of its axes say; they are kept in the collection `params_axes`.
+    """Returns a parameter, constrained by the names of its axes; these are kept in the collection `params_axes`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -143,13 +143,13 @@ def param_with_axes(
     Args:
         name: the name of the parameter.
         init_fn: the initializer.
-        *init_args: further arguments of it; the first is the shape, by custom.
-        axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.param`.
-        module: the module that it belongs to, by default the one whose method is running.
-        **init_kwargs: further keyword arguments of it.
+        *init_args: further arguments of the initializer; the first is usually the shape.
+        axes: a name or None for each axis; for a pytree, a pytree of such names. Without names, this is `Module.param`.
+        module: the module that the parameter belongs to; by default the one whose method is running.
+        **init_kwargs: further keyword arguments of the initializer.
 
     Raises:
-        LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
+        LiftArgumentError: if no method of a module is running, or the number of names is not the number of axes.
     """
     owner = _owner("param_with_axes", name, module)
     value = owner.param(name, init_fn, *init_args, **init_kwargs)
@@ -169,20 +169,21 @@ def variable_with_axes(
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     **init_kwargs: Any,
 ) -> Variable:
-    """A variable that is always constrained to lie as the names of its axes say; they are kept in `{collection}_axes`.
+    """Returns a variable that is always constrained by the names of its axes; these are kept in `{collection}_axes`.
 
     Args:
         collection: the name of the collection.
         name: the name of the variable.
-        init_fn: makes the first value; without one the variable must exist.
-        *init_args: arguments of it.
-        axes: a name or None for each axis, or, for a pytree, a pytree of such; without, it is `Module.variable`.
-        module: the module that it belongs to, by default the one whose method is running.
-        fallback: what to do about a name without a rule.
-        **init_kwargs: keyword arguments of it.
+        init_fn: makes the initial value; without it the variable must exist.
+        *init_args: the arguments of `init_fn`.
+        axes: a name or None for each axis; for a pytree, a pytree of such names. Without names, this is
+            `Module.variable`.
+        module: the module that the variable belongs to; by default the one whose method is running.
+        fallback: the treatment of a name without a rule.
+        **init_kwargs: the keyword arguments of `init_fn`.
 
     Raises:
-        LiftArgumentError: where no method of a module is running, or the names are not as many as the axes.
+        LiftArgumentError: if no method of a module is running, or the number of names is not the number of axes.
     """
     owner = _owner("variable_with_axes", name, module)
     variable = owner.variable(collection, name, init_fn, *init_args, **init_kwargs)
@@ -193,13 +194,13 @@ def variable_with_axes(
 
 
 def get_axis_names(axes_metadata: Mapping[str, Any]) -> FrozenDict[str, Any]:
-    """A `PartitionSpec` of names for each variable, under the names of the variables themselves.
+    """Returns a `PartitionSpec` of names for each variable, under the names of the variables themselves.
 
     Args:
         axes_metadata: a collection such as `params_axes`.
 
     Raises:
-        LiftArgumentError: where it holds anything but `AxisMetadata`.
+        LiftArgumentError: if it holds anything but `AxisMetadata`.
     """
     named = {}
     for path, value in leaves_of(axes_metadata):
@@ -224,7 +225,7 @@ def remat(
     policy: Callable[..., Any] | None = None,
     methods: Methods = None,
 ) -> Target:
-    """`nn.remat`, where `static_argnums` do not count the module: number 0 is the first argument after it.
+    """Like `nn.remat`, but `static_argnums` does not count the module: number 0 is the first argument after it.
 
     Args:
         target: see `nn.remat`, also for the arguments that are not named here.
@@ -232,7 +233,7 @@ def remat(
         rngs: see `nn.remat`.
         concrete: see `nn.remat`.
         prevent_cse: see `nn.remat`.
-        static_argnums: which arguments are static; negative ones count from the end.
+        static_argnums: the positions of static arguments; negative ones count from the end.
         policy: see `nn.remat`.
         methods: see `nn.remat`.
     """
@@ -257,25 +258,26 @@ def scan_with_axes(
     data_transform: Callable[..., Any] | None = None,
     methods: Methods = None,
 ) -> Target:
-    """`nn.scan`, with the name of the axis of iterations among those that `param_with_axes` keeps.
+    """Like `nn.scan`, and adds the name of the axis of iterations to the names that `param_with_axes` keeps.
 
     Args:
         target: see `nn.scan`, also for the arguments that are not named here.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
-        in_axes: for each argument after the carry the axis to slice, or `broadcast` for the whole of it each time; a
-            pytree prefix.
-        out_axes: for what is stacked the new axis, or `broadcast` for a value that is the same in all iterations.
-        length: how many iterations there are; needed only where nothing is sliced.
-        reverse: whether to begin with the last slices.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
+        in_axes: the axis to slice for each argument after the carry, or `broadcast` to pass the whole argument to each
+            iteration; a pytree prefix.
+        out_axes: the new axis of each stacked result, or `broadcast` for a value that is the same in all iterations.
+        length: the number of iterations; needed only if nothing is sliced.
+        reverse: whether to run from the last slice to the first.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them.
         axis_name: the name of the axis.
         axes_collections: the collections whose variables have names; each must be in `variable_axes`.
-        data_transform: must be None; a function of the core's own groups, which are others here.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        data_transform: must be None: it would be called with the groups of flax's core, which differ from those here.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
     """
     names = dict.fromkeys(axes_collections, axis_name)
     _check_collections("axes_collections of scan_with_axes", names, variable_axes)
@@ -308,21 +310,23 @@ def vmap_with_axes(
     spmd_axis_name: Any = None,
     methods: Methods = None,
 ) -> Target:
-    """`nn.vmap`, with a name of the new axis among those that `param_with_axes` keeps.
+    """Like `nn.vmap`, and adds the name of the new axis to the names that `param_with_axes` keeps.
 
     Args:
         target: see `nn.vmap`, also for the arguments that are not named here.
-        variable_axes: for each filter of variables an axis, None (shared by the elements), or `In`, `Out`, `InOut`.
-        split_rngs: for each filter of RNG streams whether elements draw different keys; or one bool for all.
-        in_axes: for each argument after the module the axis to map over, or None for the same value in all elements; a
-            pytree prefix.
-        out_axes: the axis of each result, or None for one that is the same in all elements; a pytree prefix.
-        axis_size: how many elements there are; needed only where nothing is mapped.
-        axis_name: the name of the mapped axis for collectives.
+        variable_axes: maps filters of variables to axes: an int, None (shared by the elements), or `In`, `Out`,
+            `InOut`.
+        split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
+            streams.
+        in_axes: the axis to map over for each argument after the module, or None to pass the same value to all
+            elements; a pytree prefix.
+        out_axes: the axis of each result, or None for a result that is the same in all elements; a pytree prefix.
+        axis_size: the number of elements; needed only if nothing is mapped.
+        axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
         partitioning_axis_names: the name of the new axis, for each collection whose variables have names.
-        spmd_axis_name: the axes of a mesh that the mapped axis lies on, for `with_sharding_constraint` inside.
-        methods: which methods of a class are lifted, by default `__call__`; or a mapping from their names to options
-            that differ from those given here.
+        spmd_axis_name: the mesh axes over which the mapped axis is sharded, for `with_sharding_constraint` inside.
+        methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
+            override the options given here.
     """
     names = partitioning_axis_names
     _check_collections("partitioning_axis_names of vmap_with_axes", names, variable_axes)
@@ -333,7 +337,7 @@ def vmap_with_axes(
 
 
 def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str], methods: Methods) -> Target:
-    """A lifted target, outside of which the kept names have those of a new axis too."""
+    """Lifts a target; outside of it, the kept names include the name of the new axis."""
     for collection, name in names.items():
         place_of_axis = {f"{collection}{_SUFFIX}": axes[collection]}
         target = add_metadata_axis(target, place_of_axis, {PARTITION_NAME: name}, methods)
@@ -341,7 +345,7 @@ def _with_names(target: Target, axes: Mapping[Any, Any], names: Mapping[str, str
 
 
 def _collections(names: Mapping[str, Any]) -> tuple[str, ...]:
-    """The collections that the names of axes are kept in."""
+    """Returns the collections that hold the names of axes."""
     return tuple(f"{collection}{_SUFFIX}" for collection in names)
 
 
@@ -350,7 +354,7 @@ def _check_collections(where: str, names: Mapping[str, Any], variable_axes: Mapp
     if missing:
         raise LiftArgumentError(
             where,
-            f"{missing} is not in `variable_axes`, so its variables get no new axis (there are {list(variable_axes)}).",
+            f"{missing} is not in `variable_axes`, so its variables get no new axis (given: {list(variable_axes)}).",
             f'Give it an axis there, `variable_axes={{"{missing[0]}": 0}}`, or leave it out here.',
         )
 
@@ -360,15 +364,15 @@ def _owner(what: str, name: str, module: Module | None) -> Module:
     if owner is None:
         raise LiftArgumentError(
             f'{what}("{name}")',
-            "no method of a module is running that it could belong to.",
-            "Call it in a method, or say where: `module=…`.",
+            "no method of a module is running, so it belongs to no module.",
+            "Call it in a method, or pass the module: `module=…`.",
         )
     bound_scope(owner, f'{what}("{name}")')
     return owner
 
 
 def _as_names(axes: Any) -> Any:
-    """Names as a tuple, and a pytree of names as it is."""
+    """Returns names as a tuple, and a pytree of names unchanged."""
     return tuple(axes) if isinstance(axes, list) and _is_names(tuple(axes)) else axes
 
 
@@ -377,7 +381,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _map_names(fn: Callable[[tuple[str | None, ...]], Any], names: Any) -> Any:
-    """The names of one array, or of each array of a pytree, through a function."""
+    """Applies a function to the names of one array, or of each array of a pytree."""
     return jax.tree.map(fn, _as_names(names), is_leaf=_is_names)
 
 

@@ -1,4 +1,4 @@
-"""Pooling; the functions are those of `liftcore.nn`, since they hold no variables."""
+"""Pooling functions from `liftcore.nn`; they hold no variables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recurrent layers: a cell run over a sequence, in one direction or in both.
+"""Recurrent layers: run a cell over a sequence, in one direction or in both.
 
-The cells themselves lie in `cells`; all their names are here too.
+The cells themselves are in `cells`; their names are available here, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _concatenate(ahead: Array, back: Array) -> Array:
 
 
 class RNNBase(Protocol):
-    """What `Bidirectional` takes for each direction: a module that is called as `RNN` is."""
+    """The type of `Bidirectional`'s two layers: a module that is called like `RNN`."""
 
     def __call__(
         self,
@@ -73,10 +73,12 @@ class RNNBase(Protocol):
 class RNN(Module):
     """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `nn.scan`.
 
-    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`, to outputs likewise. The
-    cell says by `num_feature_axes` how many axes `features` are. Parameters are those of the cell, below `cell`.
+    Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`; outputs have the same
+    layout. The attribute `num_feature_axes` of the cell is the number of axes in `features`. Parameters: those of the
+    cell, below `cell`.
 
-    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. What comes
+    Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. Later
+    steps are padding. Padding stays at the end if `reverse`, its outputs are not set to zero, and it changes no carry.
     after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
 
     Example:
@@ -91,12 +93,12 @@ class RNN(Module):
         return_carry: whether the result is a pair, the carry after the last step of each sequence and the outputs.
         reverse: whether to run from the last step to the first; outputs are in the order in which they were made.
         keep_order: whether outputs are in the order of the inputs even if `reverse`.
-        unroll: how many iterations one step of the compiled loop runs; True for all of them.
-        variable_axes: for each filter of stacked variables their axis, or `In`, `Out`, `InOut`.
+        unroll: the number of iterations in one step of the compiled loop; True for all of them.
+        variable_axes: maps filters of stacked variables to axes: an int, or `In`, `Out`, `InOut`.
         variable_broadcast: a filter of the shared variables.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all. A cell
-            with dropout needs `split_rngs={"params": False, "dropout": True}`, one with statistics
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams. A cell with dropout needs `split_rngs={"params": False, "dropout": True}`, one with statistics
             `variable_carry="batch_stats"`.
     """
 
@@ -131,19 +133,19 @@ class RNN(Module):
 
         Args:
             inputs: the sequence.
-            initial_carry: the carry before the first step; by default what `cell.initialize_carry` makes.
-            init_key: the key that it makes it with; by default `jax.random.key(0)`.
-            seq_lengths: how many steps each sequence has; where that is traced, what is beyond the end counts as the
-                end.
-            return_carry: whether to return the last carry too; used instead of the attribute, if given.
+            initial_carry: the carry before the first step; by default the result of `cell.initialize_carry`.
+            init_key: the key for `cell.initialize_carry`; by default `jax.random.key(0)`.
+            seq_lengths: the number of steps of each sequence. Traced lengths are not checked; one beyond the end counts
+                as the end.
+            return_carry: whether to also return the last carry; used instead of the attribute, if given.
             time_major: whether time is the first axis; used instead of the attribute, if given.
             reverse: whether to run from the last step to the first; used instead of the attribute, if given.
             keep_order: whether the outputs of a reversed run are in the order of the inputs; used instead of the
                 attribute, if given.
 
         Raises:
-            LiftArgumentError: where inputs, carry and lengths do not fit together.
-            CarryTypeError: where the cell changes the type of the carry.
+            LiftArgumentError: if the shapes of inputs, carry and lengths do not match.
+            CarryTypeError: if the cell changes the type of the carry.
         """
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
@@ -184,15 +186,15 @@ class RNN(Module):
 
 
 _OWN_CARRY = (
-    "The first carry is what `initialize_carry` of the cell made, for a cell of this library in its `param_dtype`. "
-    "Its products are of the dtype `dtype`: give it both alike, or cast the inputs."
+    "The cell's `initialize_carry` made the first carry; a cell of this library uses `param_dtype` for it. "
+    "The products have the dtype `dtype`: pass the same dtype for both, or cast the inputs."
 )
 
 
 def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
-    """One step of a cell, the outputs of which get the axis of time.
+    """Returns a function that runs one step of a cell; the outputs get the time axis.
 
-    To stack all carries, and to pick the last one of each sequence later, costs less than to choose in each step.
+    Stacking all carries and picking the last one of each sequence later costs less than choosing in each step.
     """
 
     def step(cell: Any, carry: PyTree, x: Array) -> tuple[PyTree, PyTree]:
@@ -200,7 +202,7 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise LiftArgumentError(
                 place(cell),
-                f"a cell must return a pair, the next carry and outputs; given {shown(result)}.",
+                f"a cell must return a pair, the next carry and the outputs; given {shown(result)}.",
                 "Write `return carry, outputs`.",
             )
         carry, y = Sequences.kept(result[0], carry), result[1]
@@ -208,8 +210,8 @@ def _step(axis: int, keeps_all: bool) -> Callable[..., Any]:
         if short:
             raise LiftArgumentError(
                 place(cell),
-                f"its outputs are stacked along axis {axis}, behind those of the batch, and one has shape {short[0]}.",
-                "Return an output for each sequence, or run it with `time_major=True`.",
+                f"its outputs are stacked along axis {axis}, after the batch axes, but one has shape {short[0]}.",
+                "Return outputs with the batch axes, or run it with `time_major=True`.",
             )
         return carry, (carry, y) if keeps_all else y
 
@@ -221,8 +223,8 @@ class Bidirectional(Module):
 
     Source: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997.
 
-    Shapes: those of `RNN`; by default, the last axis of the outputs holds those of both directions.
-    Parameters are those of the layers, below `forward_rnn` and `backward_rnn`; the same module for both shares them.
+    Parameters: those of the layers, below `forward_rnn` and `backward_rnn`; if both are the same module, they share
+    them.
 
     Example:
         >>> x = jnp.ones((2, 5, 3))
@@ -232,11 +234,12 @@ class Bidirectional(Module):
         ((2, 5, 8), ['forward_rnn', 'backward_rnn'])
 
     Attributes:
-        forward_rnn: what runs from the first step to the last, such as an `RNN`.
-        backward_rnn: what runs from the last to the first; its outputs are put in the order of the inputs.
-        merge_fn: called with an array of outputs of each of them; by default these are concatenated.
+        forward_rnn: the layer that runs from the first step to the last, such as an `RNN`.
+        backward_rnn: the layer that runs from the last step to the first; its outputs are put in the order of the
+            inputs.
+        merge_fn: called with the outputs of each layer; by default they are concatenated.
         time_major: whether time is the first axis, before those of the batch.
-        return_carry: whether the result is a pair, both carries, as a pair, and the outputs.
+        return_carry: whether to return a pair: both carries, as a pair, and the outputs.
     """
 
     forward_rnn: RNNBase
@@ -269,15 +272,15 @@ class Bidirectional(Module):
         Args:
             inputs: the sequence.
             initial_carry: a pair of carries before the first step, of `forward_rnn` and of `backward_rnn`.
-            init_key: split into a key for each of them, if it is given.
-            seq_lengths: the number of steps of each sequence, `(*batch)`; what comes after is padding.
-            return_carry: whether to return the last carries too; used instead of the attribute, if given.
+            init_key: split into a key for each layer, if given.
+            seq_lengths: the number of steps of each sequence, `(*batch)`; later steps are padding.
+            return_carry: whether to also return the last carries; used instead of the attribute, if given.
             time_major: whether time is the first axis; used instead of the attribute, if given.
             reverse: must not be True, since both directions are run.
-            keep_order: of no effect, since outputs are in the order of the inputs.
+            keep_order: has no effect, since outputs are in the order of the inputs.
 
         Raises:
-            LiftArgumentError: where `initial_carry` is no pair, or `reverse` is True.
+            LiftArgumentError: if `initial_carry` is not a pair, or `reverse` is True.
         """
         self._check(initial_carry, reverse)
         return_carry = self.return_carry if return_carry is None else return_carry
@@ -307,8 +310,8 @@ class Bidirectional(Module):
         if reverse:
             raise LiftArgumentError(
                 place(self),
-                "it was called with `reverse=True`, and it runs in both directions already.",
-                "Leave it out, or give `forward_rnn` and `backward_rnn` in the other order.",
+                "it was called with `reverse=True`, but it already runs in both directions.",
+                "Leave it out, or swap `forward_rnn` and `backward_rnn`.",
             )
 
 
@@ -319,7 +322,7 @@ def _check_cell(cell: Any) -> None:
         raise LiftArgumentError(
             "RNN, cell",
             f"expected an RNNCellBase, or another module with `num_feature_axes`, given {shown(cell)}.",
-            "Pass a cell, such as `LSTMCell(features)`; one of your own inherits from `RNNCellBase`.",
+            "Pass a cell, such as `LSTMCell(features)`; derive a cell of your own from `RNNCellBase`.",
         )
 
 
@@ -335,5 +338,5 @@ def _check_rank(where: str, inputs: Any, features: int, time_major: bool) -> Non
         raise LiftArgumentError(
             where,
             f"expected an array of shape {layout}, given {given}.",
-            "For one step call the cell itself; a sequence of numbers has one feature: `inputs[..., None]`.",
+            "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`.",
         )

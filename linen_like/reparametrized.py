@@ -1,7 +1,7 @@
-"""Calling a layer that sees its parameters changed, and stores its first ones so: in one run of the layer.
+"""Calls a layer that sees its parameters changed, and stores its initial parameters changed, in one run of the layer.
 
 The layer runs inside `liftcore.map_variables`, which makes its parameters before it computes the rest of the layer. So
-what is learned or kept beside a parameter can be made when its shape is known, and the layer need not run for that.
+variables that belong to a parameter can be made when its shape is known, without another run of the layer.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def call_with(
     """Calls a layer that sees its parameters as a module around it changes them.
 
     Args:
-        change: called with the name of a parameter, such as `Dense_0/kernel`, and its shape; returns what changes it,
-            or None, and makes variables for that.
-        seen_dtype: called with its name and value; returns the dtype of what that returns, without making any
-            variable; None where there is no change.
-        module: the module around the layer, which is bound.
+        change: called with the name of a parameter, such as `Dense_0/kernel`, and its shape; makes its variables and
+            returns the function that changes it, or returns None.
+        seen_dtype: called with the name and value of a parameter; returns the dtype that the changed value would have,
+            without making a variable; None if the parameter is not changed.
+        module: the bound module around the layer.
         layer: the layer.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        args: the arguments of the layer.
+        kwargs: the keyword arguments of the layer.
     """
     if not isinstance(layer, Module):
         raise LiftArgumentError(
@@ -63,7 +63,7 @@ def call_with(
     try:
         return lift_functions(lift, call, name=f"call of {type(layer).__name__}")(layer)
     finally:
-        view.__dict__.clear()  # a body that was compiled inside may be kept, and this with it
+        view.__dict__.clear()  # a compiled body may be kept, and would keep this object
 
 
 def _map_variables(fn: Callable[..., Any], view: _View, creates: bool) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def _map_variables(fn: Callable[..., Any], view: _View, creates: bool) -> Callab
 
 
 def _map(fn: Callable[[str, Any], Any], variables: Any) -> Any:
-    """`fn(name, value)` of each variable, box and all; names are those below the collection."""
+    """Applies `fn(name, value)` to each variable, including its metadata; names are those below the collection."""
     return jax.tree_util.tree_map_with_path(lambda path, value: fn(_text(path[1:]), value), variables, is_leaf=is_box)
 
 
@@ -88,9 +88,10 @@ def _text(path: Any) -> str:
 
 
 class _View:
-    """How a layer sees its parameters in one call.
+    """The view that a layer has of its parameters in one call.
 
-    New ones are stored changed, in their own dtype. Their change may give another dtype: the layer sees that from the
+    New parameters are stored changed, in their own dtype. The change may give another dtype. The layer sees that dtype
+    as soon as it makes the parameter, before the change itself is known.
     moment it makes them, before anybody knows what the change is.
     """
 
@@ -102,15 +103,15 @@ class _View:
         self._places: dict[str, Path] = {}
 
     def store(self, name: str, value: Any) -> Any:
-        """What is stored of a new parameter."""
+        """Returns the value to store for a new parameter."""
         self._new.add(name)
         return _as_before(self._changed(name, value), value)
 
     def see(self, name: str, value: Any) -> Any:
-        """What the layer sees of a stored one; what it made itself has the dtype that it was made in."""
+        """Returns what the layer sees of a stored parameter; one that it made itself keeps the dtype that it saw."""
         if name not in self._new:
             return self._changed(name, value)
-        wrapped_twice = self._tree.sight is not None  # the wrapper around this one has changed it since
+        wrapped_twice = self._tree.sight is not None  # the outer wrapper has changed it since
         return _as_before(self._changed(name, value), value) if wrapped_twice else value
 
     def _changed(self, name: str, value: Any) -> Any:
@@ -122,7 +123,7 @@ class _View:
         return value if change is None else replace_boxed(value, change(jnp.asarray(unbox(value))))
 
     def enter(self, scope: Scope) -> None:
-        """Begins in a tree that the layer runs on."""
+        """Starts in a tree that the layer runs on."""
         tree, around = scope.tree, self._tree.sight
 
         def sight(path: Path, value: Any) -> Any:
@@ -135,7 +136,7 @@ class _View:
                 self._claim(_text(path), tree.base)
 
     def _seen(self, base: Path, path: Path, value: Any) -> Any:
-        """What the layer sees of a parameter that it makes."""
+        """Returns what the layer sees of a parameter that it makes."""
         place = "/".join(path[len(base) :])
 
         def seen(path: Any, leaf: Any) -> Any:
@@ -147,16 +148,16 @@ class _View:
         return jax.tree_util.tree_map_with_path(seen, value, is_leaf=is_box)
 
     def _claim(self, name: str, base: Path) -> None:
-        """Checks that no parameter of a module that the layer was given from outside has the name of another one."""
+        """Checks that a parameter of a module from outside the layer does not have the name of another parameter."""
         if self._places.setdefault(name, base) != base:
             raise LiftArgumentError(
                 self._where,
                 f'two parameters of {type(self._layer).__name__} have the name "{name}": it holds a module that was '
                 "made outside.",
-                "Make that module inside the layer, or wrap it itself.",
+                "Make that module inside the layer, or wrap that module instead.",
             )
 
 
 def _as_before(new: Any, old: Any) -> Any:
-    """A value in the dtypes of another one."""
+    """Converts a value to the dtypes of another one."""
     return jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), new, old)

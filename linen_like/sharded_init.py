@@ -1,4 +1,4 @@
-"""`init_sharded` for modules: their variables are made on a mesh, with each device computing only its shards."""
+"""`init_sharded` for modules: makes their variables on a mesh, with each device computing only its shards."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["init_sharded"]
 
 
 def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: LogicalRules | None = None) -> ShardedInit:
-    """A function that makes the variables of a module on a mesh, sharded by the logical names of their axes.
+    """Returns a function that makes the variables of a module on a mesh, sharded by the logical names of their axes.
 
-    No device and no process ever has more of an array than its shards: the shapes are computed first, boxes and rules
-    give a sharding for each array, and these are the `out_shardings` of the compiled `init`. Arrays without names are
-    replicated.
+    No device and no process ever holds more of an array than its shards: the shapes are computed first, metadata and
+    rules give a sharding for each array, and these are the `out_shardings` of the compiled `init`. Arrays without names
+    are replicated.
 
     Example:
         >>> import jax, linen_like as nn
@@ -34,7 +34,7 @@ def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: Logical
         >>> variables["params"]["kernel"].value.sharding.spec == jax.sharding.PartitionSpec(None, "model")
         True
 
-        The whole state of a training run; its optimiser's state is sharded like the parameters:
+        The same works for the whole state of a training run; the optimiser's state is sharded like the parameters:
 
         >>> import optax
         >>> from liftcore.training import TrainState
@@ -47,21 +47,21 @@ def init_sharded(target: Module | Callable[..., Any], mesh: Mesh, rules: Logical
         True
 
     Args:
-        target: a module, whose `init` is meant; or any function that makes a pytree with arrays in boxes.
+        target: a module, whose `init` is called; or any function that makes a pytree with boxed arrays.
         mesh: the mesh; its axes may be Auto or Explicit.
-        rules: pairs of a logical name and a mesh axis, several as a tuple, or None for an axis that is not sharded; by
-            default those of the `with` block. They hold while the module runs, too. A logical name without a rule must
-            be an axis of the mesh.
+        rules: pairs of a logical name and a mesh axis, a tuple of mesh axes, or None for an axis that is not sharded;
+            by default those of the `with` block. They also apply while the module runs. A logical name without a rule
+            must be an axis of the mesh.
 
     Returns:
-        A function with the arguments of `init`. Arrays among them are those of `jax.jit`; a `jax.ShapeDtypeStruct`
-        stands for zeros, which nobody allocates; anything else is static. Its method `eval_shape` returns the same
-        pytree with shapes and shardings, as `restore` of a checkpoint takes it.
+        A function with the arguments of `init`. Arrays among them are passed to `jax.jit`; a `jax.ShapeDtypeStruct`
+        means zeros, which are never allocated; anything else is static. Its method `eval_shape` returns the same pytree
+        with shapes and shardings, for the `restore` of a checkpoint.
 
     Raises:
-        LiftArgumentError: if the mesh is none; when called, if names and mesh do not fit, with a list of all that does
-            not: logical names without a rule, rules with an axis that the mesh does not have, a mesh axis that shards
-            two dimensions of an array, or does not divide one.
+        LiftArgumentError: if `mesh` is not a mesh; when called, if names and mesh do not match. The error lists all
+            problems: logical names without a rule, rules with an axis that the mesh does not have, a mesh axis that
+            shards two dimensions of an array, or does not divide one.
     """
     init_fn = target.init if isinstance(target, Module) else target
     if not callable(init_fn):

@@ -1,10 +1,10 @@
-"""Names of axes: of the mesh, or of the model, with rules from the latter to the former.
+"""Names of axes: of the mesh, or logical ones of the model, with rules that map logical names to the mesh.
 
-The boxes are those of `liftcore.meta`. What is added here are *logical* names such as `embed` or `heads`: a model names
-its axes so, and whoever trains it says by rules which axis of the mesh each of them lies on. The rules that hold in a
-`with` block are known to `jax.jit`: under other rules a function is traced again.
+Boxed metadata comes from `liftcore.meta`. This file adds *logical* names such as `embed` or `heads`: a model names its
+axes, and the training code maps each name to an axis of the mesh by rules. `jax.jit` knows the rules of a `with` block:
+under other rules a function is traced again.
 
-Left out is `set_logical_axis_rules`, which would set rules for all code that runs later.
+`set_logical_axis_rules` is left out, since it would set rules for all code that runs later.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ __all__ = [
 Target = TypeVar("Target", bound=Callable[..., Any])
 
 Names: TypeAlias = Any
-"""A name for each axis of an array: a tuple or a `PartitionSpec` of texts and None; or None alone."""
+"""Type: a name for each axis of an array: a tuple or a `PartitionSpec` of strings and None; or None alone."""
 
 _RULES: Any = jax.make_user_context(default_value=())
-"""The one context: the rules of the innermost `with` block of a thread. `jax.jit` sees it as it sees its arguments."""
+"""The rules of the innermost `with` block of a thread. To `jax.jit` they are like an argument."""
 
 
 def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[None]:
-    """A `with` block in which logical names follow rules.
+    """Returns a `with` block in which logical names follow rules.
 
     Example:
         >>> with logical_axis_rules([("batch", "data"), ("embed", None)]):
@@ -77,23 +77,23 @@ def logical_axis_rules(rules: LogicalRules | None) -> AbstractContextManager[Non
         True
 
     Args:
-        rules: pairs of a logical name and an axis of the mesh; the first that can be followed holds.
+        rules: pairs of a logical name and an axis of the mesh; the first pair that can be followed is used.
     """
     context: AbstractContextManager[None] = _RULES(_hashable(rules or ()))
     return context
 
 
 def get_logical_axis_rules() -> LogicalRules:
-    """The rules that hold here."""
+    """Returns the rules of the innermost `with` block."""
     rules: LogicalRules = _RULES.value
     return rules
 
 
 def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = None) -> PartitionSpec | None:
-    """The axes of the mesh on which the axes of an array lie.
+    """Returns the axes of the mesh that the axes of an array are split over.
 
-    Rules are followed in their order. One is passed over where its axis of the mesh is taken by another axis of the
-    array, or where the logical name has one already. A name without a rule gets None.
+    Rules are followed in their order. A rule is skipped if its axis of the mesh is taken by another axis of the array,
+    or if the logical name already has an axis. A name without a rule gets None.
 
     Example:
         >>> rules = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
@@ -101,11 +101,11 @@ def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = No
         True
 
     Args:
-        array_dim_names: the logical names; an item that is no text stays as it is. None gives None.
+        array_dim_names: the logical names; an item that is not a string is returned unchanged. None gives None.
         rules: the rules, by default those of the `with` block.
 
     Raises:
-        LiftArgumentError: where a name occurs twice.
+        LiftArgumentError: if a name occurs twice.
     """
     if array_dim_names is None:
         return None
@@ -114,26 +114,26 @@ def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = No
 
 
 _UNASSIGNED: Any = object()
-"""In place of the axis of the mesh for a name that no rule could be followed for."""
+"""Returned for a name for which no rule could be followed."""
 
 
 def _assigned(names: Names, rules: LogicalRules | None) -> list[Any]:
-    """The axis of the mesh for each name, or `_UNASSIGNED`."""
+    """Returns the axis of the mesh for each name, or `_UNASSIGNED`."""
     names = list(names)
     texts = [name for name in names if isinstance(name, str)]
     twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
         raise LiftArgumentError(
             _where(names),
-            f"{twice} occurs twice, and an axis of the mesh can split only one axis of an array.",
-            "Give the axes different names, or None to those that are not split.",
+            f"{twice} occurs twice, but an axis of the mesh can split only one axis of an array.",
+            "Give the axes different names; use None for axes that are not split.",
         )
     found = follow_rules(names, get_logical_axis_rules() if rules is None else rules)
     return [found.get(number, _UNASSIGNED) for number in range(len(names))]
 
 
 def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
-    """A pytree of `PartitionSpec` with logical names, as `get_partition_spec` gives it, as one with those of the mesh.
+    """Maps the logical names in a pytree of `PartitionSpec`, such as `get_partition_spec` returns, to axes of the mesh.
 
     Args:
         tree: the pytree.
@@ -143,9 +143,9 @@ def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
 
 
 def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | None = None) -> PyTree:
-    """As `logical_to_mesh`, but the shardings on a mesh.
+    """Returns shardings on a mesh, for a pytree of `PartitionSpec` with logical names; see `logical_to_mesh`.
 
-    A logical name without a rule is not sharded. To have it as an error, write `nn.get_sharding(tree, mesh, rules)`,
+    A logical name without a rule is not sharded. To get an error instead, write `nn.get_sharding(tree, mesh, rules)`,
     which takes variables or their shapes.
 
     Args:
@@ -165,7 +165,7 @@ def _is_spec(value: Any) -> bool:
 
 
 class RulesFallback(enum.Enum):
-    """What becomes of a constraint with a name that no rule could be followed for."""
+    """The treatment of a constraint with a name for which no rule could be followed."""
 
     AXIS_IS_UNSHARDED = "axis_is_unsharded"
     RAISE_ERROR = "raise_error"
@@ -179,19 +179,19 @@ def with_logical_constraint(
     mesh: Mesh | None = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
 ) -> PyTree:
-    """Arrays that are to lie on the mesh as their logical names say; without rules or a mesh they lie as they will.
+    """Constrains the sharding of arrays by their logical names; does nothing without rules or a mesh.
 
     Args:
         x: a pytree of arrays.
-        logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without.
+        logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without names.
         rules: the rules, by default those of the `with` block.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
-        fallback: what to do about a name without a rule. By default its axis is not split, so that a model may name
-            more than is split; `RulesFallback.RAISE_ERROR` finds names that are misspelt.
+        mesh: the mesh; None means that of `jax.set_mesh`.
+        fallback: the treatment of a name without a rule. By default its axis is not split, so that a model may name
+            more axes than are split; `RulesFallback.RAISE_ERROR` finds misspelt names.
 
     Raises:
-        LiftArgumentError: where a name occurs twice; where one has no rule, if `fallback` says so; where the mesh lacks
-            an axis that a rule names.
+        LiftArgumentError: if a name occurs twice, if a name has no rule and `fallback` is `RAISE_ERROR`, or if the mesh
+            lacks an axis that a rule names.
     """
     rules = get_logical_axis_rules() if rules is None else rules
     if not rules or logical_axis_resources is None:
@@ -219,7 +219,7 @@ def with_logical_constraint(
 
 
 def _where(names: Names) -> str:
-    """Logical names, and the module that runs, for the text of an error."""
+    """Returns logical names, and the running module, for the text of an error."""
     running = context.modules[-1]
     return f"logical names {tuple(names)}{'' if running is None else f' in {place(running)}'}"
 
@@ -233,7 +233,7 @@ def _is_names(value: Any) -> bool:
 
 
 class LogicallyPartitioned(Partitioned):
-    """The box with logical names.
+    """Boxed metadata: an array with logical names for its axes.
 
     Example:
         >>> box = LogicallyPartitioned(jax.numpy.ones((3, 4)), ("embed", "mlp"), rules=(("mlp", "model"),))
@@ -241,19 +241,19 @@ class LogicallyPartitioned(Partitioned):
         True
 
     Attributes:
-        rules: the rules of this box, or None for those of the `with` block.
+        rules: the rules for this array; None means those of the `with` block.
     """
 
     rules: LogicalRules | None = field(default=None, pytree_node=False)
 
     def __post_init__(self) -> None:
-        """Makes names and rules values that can be hashed."""
+        """Makes names and rules hashable."""
         super().__post_init__()
         if self.rules is not None:
             object.__setattr__(self, "rules", _hashable(self.rules))
 
     def unbox(self) -> Any:
-        """The array, constrained to lie as the rules say, where there is a mesh."""
+        """Returns the array, constrained as the rules say if there is a mesh."""
         if self.mesh is None and jax.sharding.get_abstract_mesh().empty:
             return self.value
         return with_logical_constraint(self.value, self.names, self.rules, self.mesh)
@@ -265,7 +265,7 @@ def _hashable(rules: LogicalRules) -> LogicalRules:
 
 @dataclasses.dataclass(frozen=True)
 class _WithLogicalPartitioning:
-    """An initializer that boxes. Equal ones are equal, so that a module that has one as a field is not traced again."""
+    """An initializer that boxes. It is compared by its arguments, so that modules with equal ones share traces."""
 
     fn: Callable[..., Any]
     names: tuple[Any, ...]
@@ -282,7 +282,7 @@ def with_logical_partitioning(
     mesh: Mesh | None = None,
     rules: LogicalRules | None = None,
 ) -> Callable[..., LogicallyPartitioned]:
-    """An initializer whose value has logical names for its axes.
+    """Returns an initializer whose value has logical names for its axes.
 
     Example:
         >>> import linen_like as nn
@@ -293,10 +293,11 @@ def with_logical_partitioning(
     Args:
         fn: an initializer, or any function that returns an array.
         names: the logical names of its axes, one for each.
-        mesh: the mesh, or None for that of `jax.set_mesh`.
+        mesh: the mesh; None means that of `jax.set_mesh`.
         rules: the rules, by default those of the `with` block.
 
-    A variable that is made with it has as many names as axes, or none; others raise `LiftArgumentError`.
+    A variable made with it must have one axis for each name, or there must be no names; otherwise `LiftArgumentError`
+    is raised.
     """
     return _WithLogicalPartitioning(fn, tuple(names), mesh, None if rules is None else _hashable(rules))
 
@@ -307,18 +308,19 @@ def add_metadata_axis(
     metadata_params: Mapping[Any, Any] = NO_AXES,
     methods: Methods = None,
 ) -> Target:
-    """`liftcore.add_metadata_axis` for a module class, a method or a function of a module.
+    """Applies `liftcore.add_metadata_axis` to a module class, a method or a function of a module.
 
     Args:
         target: a Module class, or a function whose first argument is a module.
-        variable_axes: for each filter of variables the place of the axis in their arrays, or `In`, `Out`, `InOut`.
-            Other variables are lifted as they are.
-        metadata_params: what boxes are told of the axis, such as its name: `{PARTITION_NAME: "layers"}`.
-        methods: which methods of a class are lifted; see `nn.vmap`.
+        variable_axes: maps filters of variables to the position of the axis in their arrays, or to `In`, `Out`,
+            `InOut`. Other variables are lifted unchanged.
+        metadata_params: passed to boxed metadata that gains the axis, such as the name of the axis, `{PARTITION_NAME:
+            "layers"}`.
+        methods: the methods of a class to lift; see `nn.vmap`.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
     """
     lift = functools.partial(liftcore.add_metadata_axis, variable_axes=variable_axes, metadata_params=metadata_params)
-    prefix = "Map_variables" * len(variable_axes)  # Linen's automatic names, which are those of `map_variables`
+    prefix = "Map_variables" * len(variable_axes)  # as in Linen, where automatic names are those of `map_variables`
     return lift_with(lift, target, methods=methods, name="nn.add_metadata_axis", prefix=prefix)

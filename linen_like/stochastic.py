@@ -1,4 +1,4 @@
-"""Layers that are random while training."""
+"""Layers that are random during training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Dropout(Module):
     Attributes:
         rate: the probability to drop an element.
         broadcast_dims: axes along which all elements are dropped or kept together.
-        deterministic: whether to drop nothing; given here or at the call.
+        deterministic: whether to return the inputs unchanged; given here or at the call.
         rng_collection: the name of the RNG stream.
     """
 
@@ -36,6 +36,6 @@ class Dropout(Module):
 
     @compact
     def __call__(self, inputs: Array, deterministic: bool | None = None, rng: Key | None = None) -> Array:
-        """Maps an array to one of its shape; `rng` is the key to use in place of a draw."""
+        """Drops elements, unless `deterministic` is True; `rng` is the key to use instead of a draw."""
         drops_nothing = merge_param("deterministic", self.deterministic, deterministic)
         return nn.dropout(self.scope, inputs, **options(self, nn.dropout, deterministic=drops_nothing, key=rng))

@@ -1,7 +1,7 @@
-"""Names for the types in signatures of Linen models: those of `flax.typing`, with its meanings; nothing here runs.
+"""Types for the signatures of Linen models, with the names and meanings of `flax.typing`; nothing here runs.
 
-`liftcore.typing` has the types of liftcore itself. Three names mean something else there: `Path`, which is a tuple,
-`Key`, which is a PRNG key, and `Collection`, which may be written.
+`liftcore.typing` has the types of liftcore itself. Three names have another meaning there: `Path` is a tuple, `Key` is
+a PRNG key, and `Collection` can be written.
 
 Example:
     >>> from linen_like.typing import Array, PathParts
@@ -64,12 +64,12 @@ __all__ = [
     "VariableDict",
 ]
 
-# Keys of random numbers, named streams of them, and what `fold_in` of a module's path takes.
+# PRNG keys, named RNG streams, and the fold-in data for a module's path.
 PRNGKey: TypeAlias = jax.Array
 RNGSequences: TypeAlias = dict[str, PRNGKey]
 PRNGFoldable: TypeAlias = int | str
 
-# Trees, and the way to a leaf: joined by slashes, or in parts.
+# Trees, and the path to a leaf: joined by slashes, or in parts.
 Leaf: TypeAlias = Any
 ArrayPytree: TypeAlias = Any
 Key: TypeAlias = Hashable
@@ -92,12 +92,12 @@ EinsumT: TypeAlias = Callable[..., Array]
 LaxPadding: TypeAlias = str | Sequence[tuple[int, int]]
 Axes: TypeAlias = int | Sequence[int]
 
-# What `variable_axes` maps a filter to.
+# The values of the mapping `variable_axes`.
 InOutAxis: TypeAlias = Axis | In | Out | InOut
 ScanAxis: TypeAlias = int
 InOutScanAxis: TypeAlias = ScanAxis | In | Out | InOut
 
-# Axes of arrays, by the names of the model and by those of the mesh.
+# Axes of arrays, named by the model or by the mesh.
 LogicalNames: TypeAlias = tuple[str | None, ...]
 AxisName: TypeAlias = str | tuple[str, ...] | None
 LogicalRules: TypeAlias = Sequence[tuple[str, AxisName]]

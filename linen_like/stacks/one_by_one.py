@@ -46,7 +46,8 @@ def one_by_one(
         length: how many layers there are.
         variable_broadcast: see `liftcore.scan`; these variables must exist.
         variable_carry: a filter of the carried variables.
-        split_rngs: for each filter of RNG streams whether iterations draw different keys; or one bool for all.
+        split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
+            all streams.
         metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
             name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
 

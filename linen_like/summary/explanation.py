@@ -39,10 +39,10 @@ def explain(
 
     Args:
         module: an unbound module.
-        rngs: a key, which is the stream `params`, or a mapping from names to keys.
+        rngs: a key, for the stream `params`, or a mapping from names to keys.
         variables: what `init` returned, to have `apply` explained; by default it is `init`.
         mutable: which variables may be written; by default what `init` makes, or nothing.
-        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:
         `explained(*args, **kwargs)`, which returns an `Explanation`. Arrays may be `jax.ShapeDtypeStruct`.

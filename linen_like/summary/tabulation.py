@@ -78,7 +78,7 @@ def tabulate(
 
     Args:
         module: an unbound module.
-        rngs: a key, which is the stream `params`, or a mapping from names to keys.
+        rngs: a key, for the stream `params`, or a mapping from names to keys.
         depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
         show_repeated: whether to show each call, and not only the first one of each module.
         mutable: which collections are made.
@@ -129,7 +129,7 @@ def summarize(
 
     Args:
         module: an unbound module.
-        rngs: a key, which is the stream `params`, or a mapping from names to keys.
+        rngs: a key, for the stream `params`, or a mapping from names to keys.
         depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
         show_repeated: whether to show each call, and not only the first one of each module.
         mutable: which collections are made.
@@ -138,7 +138,7 @@ def summarize(
             with all its iterations; one of unknown length, such as a `while_loop`, as one iteration, and the number has
             a `+`. A call that cannot be run alone has a `?`.
         compute_vjp_flops: whether to count those of its pullback, the call itself included.
-        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:
         `summarized(*args, **kwargs)`, with the arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
@@ -193,11 +193,11 @@ def module_paths(
 
     Args:
         module: an unbound module.
-        rngs: a key, which is the stream `params`, or a mapping from names to keys.
+        rngs: a key, for the stream `params`, or a mapping from names to keys.
         *args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
         show_repeated: whether of a module that is called again it is the copy at the last call.
         mutable: which collections are made.
-        method: the method that is run: a name, a function of the module or a bound method; by default `__call__`.
+        method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of the method.
 
     Returns:

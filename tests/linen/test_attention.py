@@ -237,7 +237,7 @@ def narrow(query: Any, key: Any, value: Any) -> Any:
 )
 def test_function_that_cannot_do_what_was_asked_for_is_refused(config: Any, call: Any, option: str) -> None:
     layer = Attention(attention_fn=narrow, **config)
-    with pytest.raises(LiftArgumentError, match=f"function narrow, takes no `{option}`, which would be lost"):
+    with pytest.raises(LiftArgumentError, match=f"has no parameter `{option}`, so this option"):
         jax.eval_shape(functools.partial(layer.init, **call), KEY, X)
 
 
@@ -289,14 +289,14 @@ def test_function_with_keyword_arguments_gets_all_of_them() -> None:
             "given (2, 5, 8), (2, 5, 8) and (2, 1, 5, 5). Pass inputs of one batch, ",
         ),
         ({}, (X, None, X), {}, "`inputs_v` was given without `inputs_k`, so its keys are missing"),
-        ({}, (X, X), {"inputs_kv": X}, "`inputs_kv` was given beside `inputs_k` or `inputs_v`, and means both"),
+        ({}, (X, X), {"inputs_kv": X}, "together with `inputs_k` or `inputs_v`, but it means both"),
         (
             {},
             (X,),
             {"mask": np.ones((2, 5, 5))},
             "the mask has shape (2, 5, 5), which does not broadcast to that of the w",
         ),
-        ({}, (X,), {"positions": np.arange(5)}, "positions were given, and the layer does nothing with them"),
+        ({}, (X,), {"positions": np.arange(5)}, "positions were given, but the layer does not use them"),
         ({"rotary": nn.rotary_embedding}, (X,), {"positions": np.arange(4)}, "the positions have shape (4,)"),
         ({"qk_attn_weights_einsum_cls": lambda: jnp.einsum}, (X,), {}, "`qk_attn_weights_einsum` was given alone"),
     ],
@@ -330,7 +330,7 @@ def test_dropout_asks_for_deterministic_and_for_a_key() -> None:
 
 def test_deprecated_ways_warn_where_they_are_used() -> None:
     layer = nn.SelfAttention(num_heads=4)
-    with pytest.warns(DeprecationWarning, match="`MultiHeadDotProductAttention` with one input does the same"):
+    with pytest.warns(DeprecationWarning, match="call `MultiHeadDotProductAttention` with one input"):
         variables = layer.init(KEY, X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

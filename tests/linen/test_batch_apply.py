@@ -47,9 +47,9 @@ def test_with_one_dimension_arguments_may_differ_in_it() -> None:
             jnp.add,
             2,
             (X, X.swapaxes(0, 1)),
-            r"agree in the first 2, given shapes \[\(2, 3, 4\), \(3, 2, 4\)\]. Close over what is not to be merged",
+            r"agree in the first 2, given shapes \[\(2, 3, 4\), \(3, 2, 4\)\]. Close over arrays that must not",
         ),
-        (jnp.sum, 2, (X,), r"expected results of shape \(6, ...\), since \(2, 3\) was merged; found \(\). Let"),
+        (jnp.sum, 2, (X,), r"expected results of shape \(6, ...\), since \(2, 3\) was merged; found \(\). Ret"),
         (lambda x: x.T, 2, (X,), r"results of shape \(6, ...\).* found \(4, 6\)"),
     ],
 )

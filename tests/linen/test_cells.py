@@ -99,7 +99,7 @@ def test_parameters_without_a_product() -> None:
     assert_same((kernel, bias), (variables["params"]["kernel"], None))
     assert_same(DenseParams(4).init(KEY, X), nn.Dense(4).init(KEY, X))
     with pytest.raises(
-        LiftArgumentError, match=r"DenseParams at /: expected inputs of shape .*, given a scalar\. Give "
+        LiftArgumentError, match=r"DenseParams at /: expected inputs of shape .*, given a scalar\. Add "
     ):
         DenseParams(4).init(KEY, 1.0)
 
@@ -122,9 +122,9 @@ def test_carry_of_a_convolutional_cell() -> None:
 
 PAIR = "LSTMCell at /: expected a carry of shape ((2, 4), (2, 4)) for inputs of shape (2, 3), given "
 SINGLE = "GRUCell at /: expected a carry of shape (2, 4) for inputs of shape (2, 3), given "
-CARRY = "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave the axis of time out."
+CARRY = "Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave out the time axis."
 STEP = "expected the inputs of one step, of shape"
-FEATURES = "Give them a dimension for the features: `inputs[..., None]`."
+FEATURES = "Add a feature dimension: `inputs[..., None]`."
 MISTAKES = [
     (nn.LSTMCell(4), (H, H[:, :3]), X, f"{PAIR}((2, 4), (2, 3)). {CARRY}"),
     (nn.LSTMCell(4), (H[0], H[0]), X, f"{PAIR}((4,), (4,)). {CARRY}"),
@@ -144,9 +144,9 @@ MISTAKES = [
         nn.ConvLSTMCell(2, (2,), padding="VALID"),
         (array(2, 2), array(2, 2)),
         array(2, 1),
-        "ConvLSTMCell at /: the convolution changes the spatial sizes, from shape (2, 1) to (1, 8), and the states of "
-        'all steps have one shape. Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the '
-        "kernel's size less one.",
+        "ConvLSTMCell at /: the convolution changes the spatial sizes, from shape (2, 1) to (1, 8), but the states of "
+        'all steps must have one shape. Leave `strides` out, and pass `padding="SAME"`, or pairs that add up to the '
+        "kernel's size minus one.",
     ),
 ]
 
@@ -166,7 +166,7 @@ def test_what_a_cell_of_ones_own_must_define() -> None:
     class Counted(Mine):
         num_feature_axes = 1
 
-    text = "Mine at /cell: the class defines no `num_feature_axes`. Write `num_feature_axes = 1` in it"
+    text = "Mine at /cell: the class defines no `num_feature_axes`. Write `num_feature_axes = 1` in the"
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Mine()).apply({}, X)
     text = r"Counted at /cell: the class defines no `initialize_carry\(rng, input_shape\)`. Write it, or pass a carry: "

@@ -49,13 +49,13 @@ def test_another_method_may_make_the_variables() -> None:
 def test_variables_of_another_model_are_an_error_that_names_the_first_difference() -> None:
     there = to_flax(Model(), Model().init(KEY, X), X)
     missing = {"params": {name: below for name, below in there["params"].items() if name != "JitDense_0"}}
-    with pytest.raises(LiftArgumentError, match=r'"params/Dense_\d/bias" of Model: the model makes it, and'):
+    with pytest.raises(LiftArgumentError, match=r'"params/Dense_\d/bias" of Model: the model makes it, but'):
         from_flax(Model(), missing, X)
-    with pytest.raises(LiftArgumentError, match=r'"params/Extra/w" of Model: the model makes none'):
+    with pytest.raises(LiftArgumentError, match=r'"params/Extra/w" of Model: the model does not make it'):
         from_flax(Model(), {"params": {**there["params"], "Extra": {"w": X}}}, X)
-    with pytest.raises(LiftArgumentError, match=r"have it with shape \(3, 3\), and the model makes it with \(3, 4\)"):
+    with pytest.raises(LiftArgumentError, match=r"it has shape \(3, 3\) in the variables, but \(3, 4\) in the model"):
         from_flax(Model(4), there, X)
-    with pytest.raises(LiftArgumentError, match=r"the model makes it with \(3, 4\)"):
+    with pytest.raises(LiftArgumentError, match=r"but \(3, 4\) in the model"):
         to_flax(Model(4), Model().init(KEY, X), X)
 
 

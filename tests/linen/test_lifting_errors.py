@@ -58,7 +58,7 @@ def test_unknown_method_is_named_beside_those_there_are(lift: Any) -> None:
 
 @lifts
 def test_methods_are_chosen_of_classes_only(lift: Any) -> None:
-    with pytest.raises(LiftArgumentError, match=r"methods: it chooses methods of a class, given a function"):
+    with pytest.raises(LiftArgumentError, match=r"methods: it selects methods of a class, given a function"):
         lift(lambda mdl, x: x, methods=["a"])
 
 
@@ -269,7 +269,7 @@ class Around(nn.Module):
 def test_raw_transformation_of_a_submodule_itself_is_an_error_in_init(raw: str) -> None:
     for inside in (True, False):
         name = NAMES.get(raw, raw)
-        told = rf"nn\.{name}\b|the module was given to JAX|use the lifted one of the same name"
+        told = rf"nn\.{name}\b|the module was passed to JAX|use the lifted one of the same name"
         with pytest.raises((JaxTransformError, UnhashableModuleError), match=told):
             jax.jit(Around(raw, inside).init)(KEY, X)
 
@@ -289,7 +289,7 @@ def test_module_as_argument_of_a_raw_transformation_is_told_the_lifted_form(raw:
             block = Block()
             return getattr(jax, raw)(lambda block, x: block(x)[0].sum())(block, x)
 
-    with pytest.raises(JaxTransformError, match=r"Block at /Block_0: the module was given to JAX") as caught:
+    with pytest.raises(JaxTransformError, match=r"Block at /Block_0: the module was passed to JAX") as caught:
         Model().init(KEY, X)
     assert f"nn.{raw}" in caught.value.fix
 
@@ -301,7 +301,7 @@ def test_raw_jit_as_decorator_of_a_method_is_told_the_lifted_form() -> None:
         def __call__(self, x: Any) -> Any:
             return nn.Dense(3)(x)
 
-    with pytest.raises(JaxTransformError, match=r"Model at /: the module was given to JAX.*`nn\.jit`"):
+    with pytest.raises(JaxTransformError, match=r"Model at /: the module was passed to JAX.*`nn\.jit`"):
         Model().init(KEY, X)
 
 

@@ -49,7 +49,7 @@ def test_equation_is_given_once() -> None:
 )
 def test_local_convolution_refuses_what_it_cannot_heed(option: dict[str, Any]) -> None:
     model = nn.Sequential([nn.ConvLocal(4, 3, **option)])
-    with pytest.raises(LiftArgumentError, match=r"ConvLocal at /layers_0: .* no meaning .* or use `Conv`"):
+    with pytest.raises(LiftArgumentError, match=r"ConvLocal at /layers_0: .* cannot be used .* or use `Conv`"):
         jax.eval_shape(model.init, KEY, SERIES)
 
 

@@ -232,7 +232,7 @@ CLASSES: Table = {
     "a property that reads what is not there": (
         misspelt_in_property,
         DescriptorAttributeError,
-        'property "kernel" of Mine at / | attribute "dens" of Mine at /: there is none | Check the attributes that',
+        'property "kernel" of Mine at / | attribute "dens" of Mine at /: it does not exist | Check the attributes that',
     ),
 }
 
@@ -368,7 +368,7 @@ ATTRIBUTES: Table = {
     "a self forgotten in setup": (
         forgotten_self,
         ModuleAttributeError,
-        'attribute "dense" of Mine at / | there is none | Set it in `setup`: `self.dense = …`.',
+        'attribute "dense" of Mine at / | it does not exist | Set it in `setup`: `self.dense = …`.',
     ),
     "super().setup() forgotten": (
         forgotten_super_setup,
@@ -378,17 +378,17 @@ ATTRIBUTES: Table = {
     "a parameter of a layer read as its attribute": (
         lambda: plain(lambda net, x: x @ net.dense.kernel),
         ModuleAttributeError,
-        'attribute "kernel" of Dense at /dense | there is none (available: bias_init,  | Set it in `setup`',
+        'attribute "kernel" of Dense at /dense | it does not exist (available: bias_init,  | Set it in `setup`',
     ),
     "the parameters read as an attribute": (
         lambda: nn.Dense(3).params,
         ModuleAttributeError,
-        'attribute "params" of Dense (unbound) | there is none (available:  | `module.bind(variables)`',
+        'attribute "params" of Dense (unbound) | it does not exist (available:  | `module.bind(variables)`',
     ),
     "a submodule of a compact call read as an attribute": (
         lambda: Net(lambda net, x: nn.Dense(3, name="dense")(x)).bind({}).dense,
         ModuleAttributeError,
-        'attribute "dense" of Net at / | there is none (available: act,  | Set it in `setup`: `self.dense = …`.',
+        'attribute "dense" of Net at / | it does not exist (available: act,  | Set it in `setup`: `self.dense = …`.',
     ),
 }
 

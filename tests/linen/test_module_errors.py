@@ -119,7 +119,7 @@ WRONG = {
     "misspelling an attribute": (
         lambda: Net(lambda net, x: net.denze(x)).init(KEY, X),
         errors.ModuleAttributeError,
-        r'attribute "denze" of Net at /: there is none \(available: .*dense.*\). Set it in `setup`: `self.denze = …`',
+        r'attribute "denze" of Net at /: it does not exist \(av.*dense.*\). Set it in `setup`: `self.denze = …`',
     ),
     "calling a class without __call__": (
         lambda: nn.Module().init(KEY, X),

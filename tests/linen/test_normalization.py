@@ -122,7 +122,7 @@ def test_layer_that_has_parameters_already_may_be_wrapped() -> None:
 
 def test_weight_norm_refuses_axes_that_a_parameter_lacks() -> None:
     layer = nn.WeightNorm(nn.Dense(3), feature_axes=(0, 1), variable_filter=None)
-    message = '"layer_instance/bias" in WeightNorm at /: feature_axes is (0, 1), and the parameter has shape (3,).'
+    message = '"layer_instance/bias" in WeightNorm at /: feature_axes is (0, 1), but the parameter has shape (3,).'
     with pytest.raises(LiftArgumentError, match=re.escape(message)):
         jax.eval_shape(layer.init, KEY, ROWS)
 

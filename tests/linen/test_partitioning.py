@@ -150,7 +150,7 @@ def test_axis_names_are_read_from_names_only() -> None:
 
 
 def test_a_collection_with_names_must_have_an_axis() -> None:
-    with pytest.raises(LiftArgumentError, match=r"\['params'\] is not in `variable_axes`.*there are \['cache'\]"):
+    with pytest.raises(LiftArgumentError, match=r"\['params'\] is not in `variable_axes`.*given: \['cache'\]"):
         partitioning.scan_with_axes(Step, variable_axes={"cache": 0}, length=2)
     with pytest.raises(LiftArgumentError, match=r"partitioning_axis_names of vmap_with_axes: \['cache'\]"):
         partitioning.vmap_with_axes(Layer, {"params": 0}, partitioning_axis_names={"cache": "x"})

@@ -296,7 +296,7 @@ def test_layers_are_values() -> None:
 
 LAYER = nn.RNN(nn.LSTMCell(4))
 SHAPE = "RNN at /: expected an array of shape"
-STEP = "For one step call the cell itself; a sequence of numbers has one feature: `inputs[..., None]`."
+STEP = "For a single step call the cell; for a sequence of numbers add a feature axis: `inputs[..., None]`."
 LENGTHS = "RNN at /: expected seq_lengths to be integers of shape"
 EACH = "one for each sequence of the batch, given"
 COUNT = "Count the steps of each sequence; time is axis 1 of the inputs, as `time_major` says."
@@ -337,8 +337,8 @@ MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
         {"initial_carry": (np.ones((3, 4)),) * 2},
         LiftArgumentError,
         "LSTMCell at /cell/scan(step): expected a carry of shape ((2, 4), (2, 4)) for inputs of shape (2, 4), given "
-        "((3, 4), (3, 4)). Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave the axis of "
-        "time out.",
+        "((3, 4), (3, 4)). Make it with `cell.initialize_carry(key, inputs.shape)`; for a sequence, leave out the "
+        "time axis.",
     ),
     (
         LAYER,
@@ -366,10 +366,7 @@ def test_mistakes_at_a_layer(layer: Any, x: Any, call: dict[str, Any], error: ty
     assert str(raised.value) == text
     notes = getattr(raised.value, "__notes__", [])
     makes_it = error is CarryTypeError and "initial_carry" not in call
-    assert (
-        any(note.startswith("The first carry is what `initialize_carry` of the cell made") for note in notes)
-        == makes_it
-    )
+    assert any(note.startswith("The cell's `initialize_carry` made the first carry") for note in notes) == makes_it
 
 
 def test_inputs_of_other_features_than_the_parameters_say_which() -> None:
@@ -405,9 +402,7 @@ class Scalar(nn.RNNCellBase):
 
 
 def test_cell_that_forgets_the_batch() -> None:
-    text = (
-        r"Scalar at /cell/scan\(step\): its outputs are stacked along axis 1.* has shape \(\)\. Return an output for "
-    )
+    text = r"Scalar at /cell/scan\(step\): its outputs are stacked along axis 1.* has shape \(\)\. Return outputs with "
     with pytest.raises(LiftArgumentError, match=text):
         nn.RNN(Scalar()).apply({}, SEQUENCES)
     assert nn.RNN(Scalar(), time_major=True).apply({}, SEQUENCES).shape == (2,)
@@ -435,7 +430,7 @@ def test_mistakes_at_both_directions() -> None:
     ):
         layer.apply({}, SEQUENCES, initial_carry=jnp.ones(2))
     with pytest.raises(
-        LiftArgumentError, match=r"Bidirectional at /: it was called with `reverse=True`, and it runs in "
+        LiftArgumentError, match=r"Bidirectional at /: it was called with `reverse=True`, but it already runs in "
     ):
         layer.apply({}, SEQUENCES, reverse=True)
     with pytest.raises(LiftArgumentError, match="Bidirectional, backward_rnn: expected a module, given the class RNN"):

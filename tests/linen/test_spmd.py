@@ -251,8 +251,8 @@ def test_a_name_that_occurs_twice_is_an_error() -> None:
     with pytest.raises(LiftArgumentError) as caught:
         logical_to_mesh_axes(("a", "b", "a"), RULES)
     assert str(caught.value) == (
-        "logical names ('a', 'b', 'a'): ['a'] occurs twice, and an axis of the mesh can split only one axis of an "
-        "array. Give the axes different names, or None to those that are not split."
+        "logical names ('a', 'b', 'a'): ['a'] occurs twice, but an axis of the mesh can split only one axis of an "
+        "array. Give the axes different names; use None for axes that are not split."
     )
 
 
