@@ -24,9 +24,11 @@ except ImportError:  # JAX 0.8
     from jax.core import mapped_aval  # type: ignore
 
 __all__ = [
+    "DRAWS_SHARDED",
     "NUMPY_ARRAYS",
     "TAG",
     "as_array",
+    "auto_axes",
     "checkpoint",
     "closed_over",
     "forget_calls",
@@ -50,6 +52,9 @@ _TYPED = tuple(kind for kind in typing.get_args(jax.typing.ArrayLike) if kind.__
 
 NUMPY_ARRAYS: tuple[Any, ...] = (np.ndarray, np.generic, *_TYPED)
 """The arrays and scalars of NumPy. JAX 0.8 has an array of its own beside them, which `jax.checkpoint` returns."""
+
+DRAWS_SHARDED = jax.__version_info__ >= (0, 10)
+"""Whether `jax.vmap` can draw random arrays from keys that are sharded along the mapped axis by their type."""
 
 TAG = "liftcore: initial value"
 """The name under which `tag` marks a value; `is_tag` finds it again."""
@@ -125,6 +130,16 @@ def checkpoint(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, _TYPED) else leaf, run(*words))
 
     return call
+
+
+def auto_axes(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`jax.sharding.auto_axes`, in a loop too.
+
+    JAX 0.8.0 cannot stack, for the derivative of a loop, what is computed while axes are Auto: there the derivative
+    computes it again from the arguments.
+    """
+    run: Callable[..., Any] = jax.sharding.auto_axes(fn, **options)
+    return run if jax.__version_info__ >= (0, 8, 1) else checkpoint(run)
 
 
 def closed_over(traced: Any) -> list[Any]:

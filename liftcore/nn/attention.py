@@ -15,7 +15,7 @@ from .dtypes import promote_dtype
 from .equation import to_equation
 from .fused_attention import check_unfused_options, fused_attention
 from .masks import check_attention_mask
-from .sharding import is_sharded, product_sharding, reshape
+from .sharding import agree, is_sharded, product_sharding, reshape
 from .stochastic import draw_kept
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
@@ -201,6 +201,7 @@ def _einsum(precision: lax.PrecisionLike, dot_general: Callable[..., Array] | No
     def einsum(text: str, left: Array, right: Array) -> Array:
         if is_sharded(left, right):
             equation = to_equation("attention", text, left.shape, right.shape)
+            left, right = agree(left, right, equation)
             return jnp.einsum(text, left, right, out_sharding=product_sharding(left, right, equation), **options)
         return jnp.einsum(text, left, right, **options)
 

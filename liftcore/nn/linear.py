@@ -19,7 +19,7 @@ from .axes import normalize_axes, to_tuple
 from .dtypes import PromoteDtypeFn, promote_dtype
 from .equation import to_equation
 from .params import param_for
-from .sharding import Labels, align, explained, product_sharding, reshape
+from .sharding import Labels, agree, align, explained, product_sharding, reshape
 
 __all__ = ["affine", "affine_einsum", "dense", "dense_general", "einsum"]
 
@@ -275,8 +275,10 @@ def affine(
     )
     batch_shape, features = tuple(shape[i] for i in batch), sizes[len(lead) :]
     summed = tuple(range(len(batch), len(lead)))
+    labels = _labels(len(shape), axes, batch, len(features))
+    inputs, kernel = agree(inputs, kernel, labels)
     if out_sharding is None:
-        out_sharding = product_sharding(inputs, kernel, _labels(len(shape), axes, batch, len(features)))
+        out_sharding = product_sharding(inputs, kernel, labels)
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)
     with explained(where, _FIX, inputs=inputs, kernel=kernel):
         y = (dot_general or lax.dot_general)(
@@ -336,6 +338,7 @@ def affine_einsum(
     """
     shape = jnp.shape(kernel)
     equation = to_equation(where, einsum_str, jnp.shape(inputs), shape)
+    inputs, kernel = agree(inputs, kernel, equation)
     if out_sharding is None:
         out_sharding = product_sharding(inputs, kernel, equation)
     options = _given(preferred_element_type=preferred_element_type, out_sharding=out_sharding)

@@ -22,6 +22,7 @@ from .kernels import check_groups, check_kernel_mask, convolve
 from .linear import affine, affine_einsum
 from .lookup import Embedding
 from .low_rank import LORA, Update, lora_scale
+from .sharding import reshape
 from .windows import PaddingLike, to_window
 
 __all__ = ["LowRankEmbedding", "lora_conv", "lora_einsum", "lora_embedding"]
@@ -189,9 +190,9 @@ def lora_conv(
         return y
     if groups == 1:
         return affine(y, b, precision=precision, where=update.where)
-    y, b = y.reshape(*y.shape[:-1], groups, rank), b.reshape(rank, groups, features // groups)
-    y = jnp.einsum("...gr,rgf->...gf", y, b, precision=precision)
-    return y.reshape(*y.shape[:-2], features)
+    y, b = reshape(y, (*y.shape[:-1], groups, rank)), reshape(b, (rank, groups, features // groups))
+    y = affine_einsum("...gr,rgf->...gf", y, b, precision=precision, where=update.where)
+    return reshape(y, (*y.shape[:-2], features))
 
 
 @dataclass

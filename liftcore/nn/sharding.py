@@ -18,12 +18,14 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._compat import auto_axes
 from ..errors import LiftArgumentError
 from ..typing import Array, ArrayLike, Shape
 
 __all__ = [
     "Entry",
     "Labels",
+    "agree",
     "align",
     "distinct",
     "explained",
@@ -200,6 +202,42 @@ def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
     return groups
 
 
+def agree(left: Any, right: Any, labels: Labels) -> tuple[Any, Any]:
+    """Return the two operands of a product, sharded alike along their batch dimensions, as JAX 0.12 requires.
+
+    If one operand is not sharded along a batch dimension, it takes the sharding of the other. If both are sharded, but
+    along different axes of the mesh, the right operand takes the sharding of the left one, along summed dimensions too.
+    A summed dimension may be sharded in one operand only.
+
+    Example:
+        >>> agree(jnp.ones(2), jnp.zeros(2), ("b", "b", "b"))
+        (Array([1., 1.], dtype=float32), Array([0., 0.], dtype=float32))
+
+    Args:
+        left: the first operand.
+        right: the second operand.
+        labels: a name for each dimension of the left operand, of the right one, and of the result.
+    """
+    if not is_sharded(left, right):
+        return left, right
+    ours, theirs = [*sharding_entries(left)], [*sharding_entries(right)]
+    for label in labels[0]:
+        if label not in labels[1]:
+            continue
+        i, j = labels[0].index(label), labels[1].index(label)
+        entry, other, summed = ours[i], theirs[j], label not in labels[2]
+        if entry == other or jnp.shape(left)[i] != jnp.shape(right)[j] or (summed and None in (entry, other)):
+            continue
+        if entry is not None:
+            theirs = [None if {*_names(one)} & {*_names(entry)} else one for one in theirs]
+            theirs[j] = entry
+        elif any({*_names(one)} & {*_names(other)} for one in ours):
+            theirs[j] = None  # the left operand has that axis of the mesh along another dimension
+        else:
+            ours[i] = other
+    return place(left, ours, right), place(right, theirs, left)
+
+
 def product_sharding(
     left: ArrayLike,
     right: ArrayLike,
@@ -254,7 +292,7 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
     """
     if out_sharding is not None:
         mesh = getattr(out_sharding, "mesh", None) or jax.sharding.get_abstract_mesh()
-        return jax.sharding.auto_axes(fn, axes=_explicit(mesh), out_sharding=out_sharding)(*args)
+        return auto_axes(fn, axes=_explicit(mesh), out_sharding=out_sharding)(*args)
     if not is_sharded(args):
         return fn(*args)
     mesh = _mesh_of(*args)
@@ -265,7 +303,7 @@ def on_auto_axes(fn: Callable[..., Any], specs: Any, *args: Any, out_sharding: A
     plain = jax.tree.map(_without_sharding, args)
     shapes = jax.eval_shape(fn, *plain)
     shardings = jax.tree.map(fitting, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, P))
-    return jax.sharding.auto_axes(fn, axes=_explicit(mesh), out_sharding=shardings)(*args)
+    return auto_axes(fn, axes=_explicit(mesh), out_sharding=shardings)(*args)
 
 
 def on_rest_axes(fn: Callable[..., Array], *args: Any) -> Array:

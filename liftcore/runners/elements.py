@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.core import ShapedArray
 
+from .._compat import DRAWS_SHARDED
 from ..errors import LoopInvarianceError
 from ..pipeline.packing import Lifter, transformation
 from ..pipeline.splitting import Split
@@ -107,10 +108,13 @@ def over_elements(
             arguments.sliced,
         )
         operand_axes = ([axis for axis in along if axis is not None], 0, arguments.axes)
-        operands = MeshAxis(operands, operand_axes).alike(operands, operand_axes)
+        along_mesh = MeshAxis(operands, operand_axes)
+        draws = not DRAWS_SHARDED and bool(jax.tree.leaves(operands[1]))
+        operands = operands if draws else along_mesh.alike(operands, operand_axes)
         places, whole = _whole(join, operands) if mapper.closed else ([], [])
         donated = [*arguments.belong_to(mapper.donated), *[False for _ in whole]] if mapper.donated else []
-        elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)
+        gathered = along_mesh if draws else None
+        elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated, gathered)
         result, groups = elements.run(body, element, (operands, whole), out_axes)
         return result, boxes_outside(groups, axes.out_axes, metadata_params)
 
@@ -146,6 +150,7 @@ class Elements(NamedTuple):
         in_axes: the axes of the operands.
         group_axes: those of the output groups.
         donated: for each of the last leaves of the operands whether it is donated; empty where none is.
+        gathered: if operands have to be gathered for `jax.vmap`, the axes of the mesh that they are sharded along.
     """
 
     mapper: Mapper
@@ -153,10 +158,11 @@ class Elements(NamedTuple):
     in_axes: PyTree
     group_axes: tuple[Axis, ...]
     donated: Sequence[bool] = ()
+    gathered: MeshAxis | None = None
 
     def batch(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
         """`jax.vmap`."""
-        return jax.vmap(
+        mapped = jax.vmap(
             fn,
             in_axes,
             out_axes,
@@ -164,6 +170,7 @@ class Elements(NamedTuple):
             axis_name=self.mapper.axis_name,
             spmd_axis_name=self.mapper.spmd_axis_name,
         )
+        return mapped if self.gathered is None else self.gathered.gathered(mapped, in_axes, out_axes)
 
     def spread(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
         """The transformation itself."""

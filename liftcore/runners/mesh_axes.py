@@ -45,12 +45,37 @@ class MeshAxis:
         pairs = zip(leaves, flatten_axes("variables", axes, tree), strict=True)
         return jax.tree.unflatten(treedef, [leaf if axis is None else self._placed(leaf, axis) for leaf, axis in pairs])
 
+    def gathered(self, mapped: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+        """The same mapping, with operands gathered along their mapped axes, and results sharded along theirs.
+
+        Before JAX 0.10, `jax.vmap` cannot draw random arrays from keys that are sharded along the mapped axis. So each
+        device computes all elements.
+        """
+        if self._sharding is None:
+            return mapped
+
+        def run(*operands: Any) -> Any:
+            leaves, treedef = jax.tree.flatten(operands)
+            axes = flatten_axes("operands", tuple(in_axes) if isinstance(in_axes, list) else in_axes, operands)
+            whole = [leaf if axis is None else self._whole(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+            return self.alike(mapped(*jax.tree.unflatten(treedef, whole)), out_axes)
+
+        return run
+
     def _placed(self, leaf: Any, axis: int) -> Any:
         entries = [*jax.typeof(leaf).sharding.spec]
         if entries[axis] is not None:
             return leaf
         mesh, entries[axis] = self._sharding
         return _reshard(leaf, NamedSharding(mesh, _to_spec(*entries)))
+
+    def _whole(self, leaf: Any, axis: int) -> Any:
+        found = _entry(leaf, axis)
+        if found is None:
+            return leaf
+        entries = [*jax.typeof(leaf).sharding.spec]
+        entries[axis] = None
+        return _reshard(leaf, NamedSharding(found[0], _to_spec(*entries)))
 
 
 def _entry(leaf: Any, axis: int) -> Any:
