@@ -1,20 +1,20 @@
-"""One filter language, for every place that chooses variables or RNG streams.
+"""Filters choose variables and RNG streams, with one syntax everywhere.
 
 A filter is a predicate over `(path, value)`, where `path` is `(collection, *modules, name)`, or a short form of one:
 
-    ...  True        Everything()        all
-    None  False      Nothing()           none
-    "params"         WithTag("params")   that collection or stream, or values whose `tag` is that
-    a type           OfType(T)           values that are a `T`, or whose `.type` is a subclass of it
-    tuple list set   Any(*filters)       what one of them matches
-                     All(*filters)       what all of them match
-                     Not(f) DenyList(f)  what `f` does not match
-                     PathContains(key)   values with that key in their path, or (exact=False) in a name of it
+    ...  True        Everything()        everything
+    None  False      Nothing()           nothing
+    "params"         WithTag("params")   this collection or stream, or values with this `tag`
+    a type           OfType(T)           values that are a `T`, or whose `.type` is a subclass of `T`
+    tuple list set   Any(*filters)       values that any of the filters matches
+                     All(*filters)       values that all of the filters match
+                     Not(f) DenyList(f)  values that `f` does not match
+                     PathContains(key)   values with the key in their path or, with exact=False, in a name of it
     a callable       itself
 
-Whatever can be decided for a whole collection, or a whole subtree, is decided once and no value below it is looked at.
-So a string decides by the collection's name alone there, and a value's `tag` counts only where values are visited:
-when the predicate is called, or beside filters that ask about values, as in `Any("lora", OfType(Box))`.
+If a filter can decide for a whole collection or subtree, it does so once, and the values in it are not visited. So a
+string usually decides by the name of the collection alone. The `tag` of a value counts only if values are visited:
+when the predicate is called directly, or together with filters that ask about values, as in `Any("lora", OfType(Box))`.
 
 Example:
     >>> variables = {"params": {"dense": {"kernel": 1.0, "lora": 2.0}}, "cache": {"step": 3}}

@@ -1,4 +1,4 @@
-"""The algebra of filters. Those that only name collections are worked out to their shortest form."""
+"""The algebra of filters. Filters that only name collections are simplified to their shortest form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["intersect", "names_collections", "subtract", "union"]
 
 
 class _Names(typing.NamedTuple):
-    """A set of collections that is known by names: these, or all but these."""
+    """A set of collections by name: the named ones or, if inverted, all others."""
 
     names: frozenset[str]
     inverted: bool = False
@@ -37,13 +37,13 @@ class _Names(typing.NamedTuple):
 
 
 _SHORTEST = (Everything, Nothing, WithTag)
-"""Filters that cannot be said in fewer words."""
+"""Filters that are in their shortest form already."""
 
 _ALL, _NONE = _Names(frozenset(), inverted=True), _Names(frozenset())
 
 
 def names_collections(filter: Filter) -> bool:
-    """Says whether a filter asks about nothing but the name of the collection.
+    """Returns whether a filter depends only on the name of the collection.
 
     Example:
         >>> from liftcore.filters import PathContains
@@ -57,9 +57,9 @@ def names_collections(filter: Filter) -> bool:
 
 
 def _names(predicate: typing.Any) -> _Names | None:
-    """Returns the collections that `predicate` takes if it asks about nothing else, or `None`.
+    """Returns the collections that `predicate` takes, or `None` if it depends on more than their names.
 
-    A subclass of what is listed here may take others.
+    Only the exact classes count, because a subclass may match other collections.
     """
     kind = type(predicate)
     if kind is WithTag:
@@ -81,9 +81,9 @@ def _names(predicate: typing.Any) -> _Names | None:
 
 
 def intersect(a: Filter, b: Filter) -> Predicate:
-    """Returns the filter that takes the collections and variables that both take.
+    """Returns the filter that takes what `a` and `b` both take.
 
-    Filters that only name collections give one that does so too, in its shortest form.
+    If both only name collections, so does the result, in its shortest form.
 
     Example:
         >>> intersect(("params", "cache"), DenyList("cache"))
@@ -94,7 +94,7 @@ def intersect(a: Filter, b: Filter) -> Predicate:
         b: another one.
     """
     left, right = to_predicate(a), to_predicate(b)
-    for one, other in ((left, right), (right, left)):  # most often there is nothing to work out
+    for one, other in ((left, right), (right, left)):  # most often there is nothing to simplify
         if type(one) in _SHORTEST and (type(other) is Everything or (type(one), one) == (type(other), other)):
             return one
         if type(other) is Nothing:

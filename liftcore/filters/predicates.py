@@ -1,4 +1,4 @@
-"""Predicates: what a filter is, and what can be asked of it."""
+"""Predicates: the classes of filters, and functions that evaluate them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _ACCEPTED = (
 
 
 class SubtreePredicate(abc.ABC):
-    """A predicate that may know its answer for a whole subtree. Every predicate class of this file is one."""
+    """A predicate that can decide for a whole subtree. Every predicate class of this file is one."""
 
     @abc.abstractmethod
     def __call__(self, path: Path, value: typing.Any) -> bool:
-        """Says whether the value at `path` matches."""
+        """Returns whether the value at `path` matches."""
 
     @abc.abstractmethod
     def decide(self, prefix: Path) -> bool | None:
-        """Answers for all values under `prefix`: all match, none match, or `None` where they must be visited.
+        """Returns `True` if all values under `prefix` match, `False` if none do, or `None` if they must be visited.
 
         Args:
-            prefix: the first parts of the paths of these values; its first is the collection.
+            prefix: the first parts of the paths of these values, beginning with the collection.
         """
 
 
@@ -55,7 +55,7 @@ class SubtreePredicate(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Everything(SubtreePredicate):
-    """Matches all."""
+    """Matches everything."""
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return True
@@ -66,7 +66,7 @@ class Everything(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(SubtreePredicate):
-    """Matches none."""
+    """Matches nothing."""
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         return False
@@ -77,9 +77,9 @@ class Nothing(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WithTag(SubtreePredicate):
-    """Matches the collection or stream `tag`, and a value whose own `tag` is that.
+    """Matches the collection or stream `tag`, and values whose attribute `tag` is equal to it.
 
-    A whole collection is decided by its name; see the top of `liftcore.filters`.
+    For a whole collection, the name decides; see the top of `liftcore.filters`.
 
     Args:
         tag: the name of a collection or stream, or a tag.
@@ -99,7 +99,7 @@ class WithTag(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OfType(SubtreePredicate):
-    """Matches values that are a `type`, or whose own `.type` is a subclass of it.
+    """Matches values that are a `type`, or whose attribute `type` is a subclass of it.
 
     Args:
         type: a class.
@@ -131,7 +131,7 @@ class PathContains(SubtreePredicate):
 
     Attributes:
         key: the text to look for.
-        exact: whether one of the names must be `key`; if false, it is enough that one contains it.
+        exact: whether a name must equal `key`; if false, it is enough that a name contains it.
     """
 
     key: str
@@ -149,7 +149,7 @@ class PathContains(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class _Several(SubtreePredicate):
-    """A predicate that is made of others, of which one may settle the answer: the one that is `decisive`."""
+    """A predicate made of others, in which a single `decisive` answer settles the result."""
 
     decisive: typing.ClassVar[bool]
     filters: tuple[Predicate, ...]
@@ -167,7 +167,7 @@ class _Several(SubtreePredicate):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class Any(_Several):
-    """Matches what one of the filters matches; with none given, nothing.
+    """Matches what any of the filters matches; without filters, nothing.
 
     Args:
         *filters: filters, or short forms of them.
@@ -181,7 +181,7 @@ class Any(_Several):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class All(_Several):
-    """Matches what all of the filters match; with none given, everything.
+    """Matches what all of the filters match; without filters, everything.
 
     Args:
         *filters: filters, or short forms of them.
@@ -218,7 +218,7 @@ class Not(SubtreePredicate):
 
 
 class DenyList(Not):
-    """Matches all but what the filter matches: `Not` under the name that reads well in `mutable=`.
+    """Matches what the filter does not match: `Not` under a name that reads well in `mutable=`.
 
     Example:
         >>> matches_collection(DenyList("intermediates"), "params")
@@ -235,7 +235,7 @@ class DenyList(Not):
 
 
 def short_form(predicate: Predicate) -> str:
-    """Returns the shortest text that reads as `predicate` inside another filter.
+    """Returns the shortest source text of `predicate` inside another filter.
 
     Example:
         >>> short_form(Any("params", DenyList("cache")))
@@ -258,7 +258,7 @@ def short_form(predicate: Predicate) -> str:
     return getattr(predicate, "__qualname__", None) or repr(predicate)
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- functions --------------------------------------------------------------------------------------------------------
 
 
 def to_predicate(filter: Filter) -> Predicate:
@@ -272,7 +272,7 @@ def to_predicate(filter: Filter) -> Predicate:
         filter: the filter, or a short form of one.
 
     Raises:
-        InvalidFilterError: if `filter` is none of the forms listed at the top of `liftcore.filters`.
+        InvalidFilterError: if `filter` has none of the forms listed at the top of `liftcore.filters`.
     """
     if isinstance(filter, SubtreePredicate):
         return filter
@@ -293,21 +293,23 @@ def to_predicate(filter: Filter) -> Predicate:
         return Any(*sorted(filter, key=repr))  # equal sets must give equal predicates
     if callable(filter):
         return filter
-    raise InvalidFilterError("filter", f"{filter!r} of type {type(filter).__name__} is none.", f"Give {_ACCEPTED}.")
+    raise InvalidFilterError(
+        "filter", f"{filter!r} of type {type(filter).__name__} is not a filter.", f"Use {_ACCEPTED}."
+    )
 
 
 def decide(predicate: Predicate, prefix: Path) -> bool | None:
-    """Returns `predicate`'s answer for all values under `prefix`, or `None` where they must be visited.
+    """Returns the answer of `predicate` for all values under `prefix`, or `None` if they must be visited.
 
     Args:
         predicate: a predicate.
-        prefix: the first parts of the paths of these values; its first is the collection.
+        prefix: the first parts of the paths of these values, beginning with the collection.
     """
     return predicate.decide(prefix) if isinstance(predicate, SubtreePredicate) else None
 
 
 def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bool | None:
-    """Says whether a filter takes a whole collection, without looking at values.
+    """Returns whether a filter takes a whole collection, without visiting its values.
 
     Example:
         >>> [matches_collection(f, "params") for f in ("params", "cache", All("params", PathContains("lora")))]
@@ -316,16 +318,16 @@ def matches_collection(filter: Filter, collection: str, prefix: Path = ()) -> bo
     Args:
         filter: the filter.
         collection: the name of the collection.
-        prefix: the modules below which it is asked, if not the whole collection.
+        prefix: the path of modules to restrict the question to; by default, the whole collection.
 
     Returns:
-        `True` if all values in it match, `False` if none can, `None` if that depends on paths or values.
+        `True` if all values in it match, `False` if none can match, `None` if it depends on their paths or values.
     """
     return decide(to_predicate(filter), (collection, *prefix))
 
 
 def matches_stream(filter: Filter, name: str) -> bool:
-    """Says whether a filter takes the RNG stream `name`: its path is `(name,)` and its value `None`.
+    """Returns whether a filter takes the RNG stream `name`; a stream has the path `(name,)` and the value `None`.
 
     Args:
         filter: the filter, or a short form of one.

@@ -1,4 +1,4 @@
-"""Trees of variables, split by filters and merged again."""
+"""Functions that split trees of variables by filters, and merge them again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["leaves_of", "merge", "partition", "split"]
 def partition(
     variables: Variables, filters: Sequence[Filter], prefix: Path = (), *, empty: bool = False
 ) -> tuple[list[dict[str, typing.Any]], dict[str, typing.Any]]:
-    """Splits variables into one tree per filter and the rest; the first filter that matches takes a variable.
+    """Splits variables into one tree per filter and a rest; the first filter that matches takes a variable.
 
-    A subtree that goes to one place as a whole is passed on as the object it is. A value is whatever is no mapping.
-    Collections with nothing in them appear nowhere.
+    A subtree that goes to one tree as a whole is passed on as the same object. Everything that is not a mapping is a
+    value. Empty collections are left out.
 
     Example:
         >>> from liftcore.filters import PathContains
@@ -29,11 +29,11 @@ def partition(
     Args:
         variables: `{collection: {module: {name: value}}}`.
         filters: the filters, in order.
-        prefix: the modules that `variables` lies below: a predicate sees `(collection, *prefix, *relative path)`.
-        empty: whether a dict with nothing in it may be a value, which a filter takes, and is not left out.
+        prefix: the path of modules above `variables`: a predicate sees `(collection, *prefix, *relative path)`.
+        empty: whether an empty dict counts as a value, which a filter can take, instead of being left out.
 
     Returns:
-        The trees, in the order of the filters, and the tree of what none of them matched.
+        The trees, in the order of the filters, and a tree of the variables that no filter matched.
     """
     predicates = list(enumerate(map(to_predicate, filters)))
     trees: list[dict[str, typing.Any]] = [{} for _ in range(len(predicates) + 1)]
@@ -47,12 +47,12 @@ def partition(
 def _assign(
     tree: typing.Any, path: Path, predicates: list[tuple[int, Predicate]], rest: int, empty: bool
 ) -> list[tuple[int, typing.Any]]:
-    """Returns the parts of `tree`, each with the index of what takes it: one of `predicates`, else `rest`."""
+    """Returns the parts of `tree`, each with the index of the predicate that takes it, or `rest` if none does."""
     undecided: list[tuple[int, Predicate]] = []
     for index, predicate in predicates:
         answer = decide(predicate, path)
         if answer:
-            rest = index  # whatever is left by the undecided ones before it goes here
+            rest = index  # takes whatever the undecided predicates before it leave over
             break
         if answer is None:
             undecided.append((index, predicate))
@@ -70,7 +70,7 @@ def _assign(
                 parts.setdefault(index, {})[key] = part
             whole = whole and kept and part is child
     if whole and len(parts) == 1:
-        # As it is and not as a new dict: a `FrozenDict` may be the value of a variable.
+        # The same object, not a new dict: a `FrozenDict` may be the value of a variable.
         return [(index, tree) for index in parts]
     return list(parts.items())
 
@@ -80,7 +80,7 @@ def _is_empty(tree: typing.Any) -> bool:
 
 
 def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any], ...]:
-    """Splits variables into one tree per filter, and raises if one of them is matched by none.
+    """Splits variables into one tree per filter, and raises if a variable matches none of them.
 
     Example:
         >>> split({"params": {"w": 1}, "cache": {"step": 2}}, "cache", ...)
@@ -91,7 +91,7 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
         *filters: the filters, in order; the first that matches takes a variable.
 
     Returns:
-        One tree per filter; `merge` of them is `variables` again, less its empty dicts.
+        One tree per filter; merged, they are `variables` again, without its empty dicts.
 
     Raises:
         UnmatchedFilterError: if a variable matches none of the filters.
@@ -99,17 +99,17 @@ def split(variables: Variables, *filters: Filter) -> tuple[dict[str, typing.Any]
     trees, rest = partition(variables, filters)
     if not rest:
         return tuple(trees)
-    from ..traverse_util import flatten_dict  # which a model does not need
+    from ..traverse_util import flatten_dict  # imported here: needed only for this error
 
     missed = [f"/{'/'.join(map(str, path))}" for path in flatten_dict(rest, keep_empty_nodes=True)]
     shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
     given = ", ".join(short_form(to_predicate(f)) for f in filters) or "none"
     what = f"no filter matches {shown} (filters given: {given})."
-    raise UnmatchedFilterError("split", what, "Add a filter for them, or ... as the last one to take all that is left.")
+    raise UnmatchedFilterError("split", what, "Add a filter for them, or `...` as the last filter to take the rest.")
 
 
 def leaves_of(tree: Variables) -> Iterator[tuple[Path, typing.Any]]:
-    """Yields each variable of a tree, or of a part of one, with its path.
+    """Yields each variable of a tree, or of a subtree, with its path.
 
     Example:
         >>> list(leaves_of({"params": {"dense": {"bias": 1}}}))
@@ -130,9 +130,9 @@ def _leaves_below(prefix: Path, tree: Variables) -> Iterator[tuple[Path, typing.
 
 
 def merge(*trees: Variables) -> dict[str, typing.Any]:
-    """Returns the variables of all trees in one: the inverse of `split` and `partition`.
+    """Returns the variables of all trees in one tree: the inverse of `split` and `partition`.
 
-    Where two trees have a value at one path, the later one wins; nothing given in is changed.
+    If two trees have a value at the same path, the later one wins. The arguments are not changed.
 
     Example:
         >>> merge({"params": {"a": 1}}, {"params": {"b": 2}})

@@ -66,20 +66,20 @@ def associative_scan(
 
 
 def _check_reads_only(body: Body, changes: Changes, _: Sequence[Any]) -> None:
-    """Checks that one call of the operator changed nothing."""
+    """Check that one call of the operator changed nothing."""
     record = body.use.record
     sown = sorted({f"{one.collection}/{one.name}" for each in record.sown for one in each})
     drawn = sorted({name for (_, _, name), _ in record.draws})
     done = (
-        ("creates", names_of(changes.created), "Create it before, and read it here: `scope.get_variable(…)`."),
-        ("writes", names_of(changes.values), "Write it after, from what the scan gives."),
-        ("sows", sown, "Sow it after, from what the scan gives."),
-        ("draws from", drawn, "Draw before, and pass the keys (or what is made of them) in `elems`."),
+        ("creates", names_of(changes.created), "Create it before the scan, and read it here: `scope.get_variable(…)`."),
+        ("writes", names_of(changes.values), "Write it after the scan, from its result."),
+        ("sows", sown, "Sow it after the scan, from its result."),
+        ("draws from", drawn, "Draw before the scan, and pass the keys, or values made from them, in `elems`."),
     )
     for act, names, fix in done:
         if names:
             raise LiftArgumentError(
                 body.where,
-                f"the operator {act} {names}, but JAX calls it several times, on ever fewer pairs: it may only read.",
+                f"the operator {act} {names}, but it may only read: JAX calls it several times, on different pairs.",
                 fix,
             )

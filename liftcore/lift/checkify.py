@@ -50,7 +50,7 @@ def checkify(
     """
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        from jax.experimental import checkify as checks  # it is slow to import, and few need it
+        from jax.experimental import checkify as checks  # imported here: it is slow to import and seldom needed
 
         chosen = checks.user_checks if errors is None else errors
 

@@ -93,10 +93,10 @@ class custom_jvp(WithRule):
 
 
 class _Moving:
-    """Which leaves of a pytree have tangents; those of numbers that are no floats, and of keys, have none.
+    """Selects the leaves of a pytree that have tangents. Keys, and arrays that are not of floats, have none.
 
     Attributes:
-        types: the types of the tangents that there are.
+        types: the types of the tangents, for the leaves that have one.
     """
 
     def __init__(self, primals: Any) -> None:
@@ -106,11 +106,11 @@ class _Moving:
         self.types = [kind for kind, moves in zip(self._types, self._moves, strict=True) if moves]
 
     def select(self, tangents: Any) -> list[Any]:
-        """Those of all tangents that are."""
+        """Return the tangents of those leaves that have one."""
         return [leaf for leaf, moves in zip(jax.tree.leaves(tangents), self._moves, strict=True) if moves]
 
     def join(self, given: Sequence[Any]) -> Any:
-        """All tangents, with zeros for those that have none."""
+        """Return the tangents of all leaves, with zeros for those that have none."""
         rest = iter(given)
         pairs = zip(self._types, self._moves, strict=True)
         return jax.tree.unflatten(self._treedef, [next(rest) if moves else zero_tangent(kind) for kind, moves in pairs])

@@ -1,7 +1,7 @@
 """Lifted `jax.custom_batching.custom_vmap`.
 
-JAX runs a rule when it batches the function, and that may be long after the lift has ended. So the rule gets scopes of
-its own, which hold the variables and nothing else.
+JAX runs a rule when it batches the function, which may be long after the lift has ended. So the rule receives separate
+scopes, which hold only the variables.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class custom_vmap:
         """Defines the result of the function under `vmap`.
 
         Args:
-            rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree of bools
-                like it: which parts have a new axis 0. `scopes` have the same structure as in the function, and can
-                only be read. Their variables are batched, so read them with `get_variable`. `in_batched` is a tuple:
-                for the scopes a dict `{collection: {module: {name: bool}}}` of what is below, then for each argument a
-                pytree of bools. Where keys alone are batched, `jax.vmap` maps the function itself. A forward
-                derivative may ask with nothing batched, as in JAX, for then the tangents alone are.
+            rule: called as `rule(axis_size, in_batched, scopes, *args)`; returns the result, and a pytree of bools of
+                the same structure that tells which parts have a new axis 0. `scopes` have the same structure as in the
+                function and are read-only. Their variables are batched, so read them with `get_variable`. `in_batched`
+                is a tuple: for the scopes, a dict `{collection: {module: {name: bool}}}`; for each argument, a pytree
+                of bools. If only keys are batched, `jax.vmap` maps the function itself. As in JAX, a forward
+                derivative may call the rule with nothing batched, because only the tangents are.
 
         Returns:
             The rule.
@@ -115,7 +115,7 @@ class custom_vmap:
 
 
 class Rule:
-    """A rule of the user's, as JAX calls it. It keeps nothing of the lift that ends with it."""
+    """A user's rule in the form that JAX calls. It must not refer to the lift, which has ended by then."""
 
     def __init__(self, rule: Callable[..., tuple[Any, Any]], run: Callable[..., Any], use: Use, where: str) -> None:
         functools.update_wrapper(self, rule)
@@ -123,7 +123,7 @@ class Rule:
         self._places = [(outer.path, outer.tree.initializing) for outer in use.outers]
 
     def __call__(self, axis_size: int, in_batched: Sequence[Any], *operands: Any) -> tuple[Any, Any]:
-        """What the rule gives, and beside it what the function itself sows."""
+        """Return the result of the rule, together with the values that the function itself sows."""
         _, created, (variables,), _, args = operands
         _, is_created, (is_variable,), _, is_arg = in_batched
         flags = [merge(*trees) for trees in zip(is_variable, is_created[0], strict=True)]
@@ -138,7 +138,7 @@ class Rule:
         try:
             result, is_result = self._rule(axis_size, (seen, *is_arg), given, *args)
         except LiftError as error:
-            error.add_note(f"This is the rule of {self._where}: it may read variables, and do nothing else to scopes.")
+            error.add_note(f"This is the rule of {self._where}: it may read variables, but not use scopes otherwise.")
             raise
         finally:
             for root in roots:
@@ -146,14 +146,14 @@ class Rule:
         return (result, sown), (is_result, batched[1])
 
     def _root(self, place: tuple[Path, bool], variables: Mapping[str, Any]) -> Scope:
-        """A root scope with the variables at their absolute paths, to be read only."""
+        """Return a read-only root scope with the variables at their absolute paths."""
         path, initializing = place
         tree = Tree({name: _above(below, path) for name, below in variables.items()}, {}, Nothing())
         tree.initializing = initializing
         return Scope.at(tree, tree.root, (), None)
 
     def _mapped(self, axis_size: int, in_batched: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-        """What the function itself gives, as `jax.vmap` maps it, and what of it is batched."""
+        """Return the result of the function as `jax.vmap` maps it, and bools that tell what is batched."""
         if not any(jax.tree.leaves(in_batched)):  # `jax.vmap` refuses to map nothing
             given = self._run(*operands)
             return given, jax.tree.map(lambda _: False, given)
@@ -163,12 +163,12 @@ class Rule:
 
 
 def _above(below: Any, path: Path) -> Any:
-    """A collection as it lies at the root, from a part of it that lies at a path."""
+    """Return a collection as seen from the root, given its part at a path."""
     return functools.reduce(lambda inner, name: {name: inner}, reversed(path), below)
 
 
 def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The part of each collection that lies at a path."""
+    """Return the part of each collection at a path."""
     found = {}
     for collection, inner in tree.items():
         for name in path:
@@ -179,14 +179,14 @@ def _below(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _positional(body: Body, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All arguments by position, those with a default too, as a rule gets them."""
+    """Return all arguments by position, including defaults, as a rule receives them."""
     bound = bind(body.where, body.fn, tuple(args), dict(kwargs))
     bound.apply_defaults()
     named = sorted(set(bound.kwargs) & set(kwargs))
     if named:
         raise LiftArgumentError(
             body.where,
-            f"the keyword arguments {named} have no position, and the rule is given all by position.",
+            f"the keyword arguments {named} have no position, but the rule receives all arguments by position.",
             "Make them positional in the signature.",
         )
     return bound.args[1:]
@@ -197,6 +197,6 @@ def _check_unwritten(body: Body, values: PyTree) -> None:
     if names:
         raise LiftArgumentError(
             body.where,
-            f"the body writes {names}; under `vmap` the rule takes its place, and has no way to write.",
+            f"the body writes {names}; under `vmap` the rule runs in its place, and cannot write.",
             "Return the value, and write it outside.",
         )

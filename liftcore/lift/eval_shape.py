@@ -15,7 +15,7 @@ from ..typing import Filter
 
 __all__ = ["eval_shape"]
 
-_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("its types only",), ("left as it was",), ("its types only",))
+_ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', ("its types only",), ("left unchanged",), ("its types only",))
 
 
 def eval_shape(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:

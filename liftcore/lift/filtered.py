@@ -1,4 +1,4 @@
-"""`filtered`: any lift, over arguments and results that hold any Python objects."""
+"""`filtered`: any lift, for arguments and results that contain any Python objects."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def filtered(
 
 @dataclasses.dataclass(frozen=True)
 class _Body:
-    """A function of scopes and of values whose static leaves are hidden; equal where the function is the same."""
+    """A function of scopes and of values whose static leaves are hidden; equal if the functions are equal."""
 
     fn: Callable[..., Any]
     is_traced: Callable[[Any], bool]
@@ -79,14 +79,14 @@ class _Body:
 
 
 def _body(fn: Callable[..., Any], is_traced: Callable[[Any], bool]) -> Callable[..., Any]:
-    """A body with the name, the text and the signature of its function."""
+    """Return a body with the name, the docstring and the signature of its function."""
     body = _Body(fn, is_traced)
     body.__dict__.update({"__name__": name_of(fn), "__doc__": fn.__doc__, "__wrapped__": fn})
     return body
 
 
 def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., Any], what: str) -> PyTree:
-    """A pytree with a `Rest` in the place of each static leaf."""
+    """Return a pytree with a `Rest` in the place of each static leaf."""
 
     def is_dynamic(leaf: Any) -> bool:
         return not _is_rest(leaf) and is_traced(leaf)
@@ -98,7 +98,7 @@ def _hidden(tree: PyTree, is_traced: Callable[[Any], bool], fn: Callable[..., An
 
 
 def _placed(error: Undescribed, tree: PyTree, is_traced: Callable[[Any], bool]) -> Undescribed:
-    """The same error with the place in the pytree, which is looked for only where there is one."""
+    """Return the same error with the path in the pytree; the path is computed only after a failure."""
     try:
         split_static(tree, is_traced)
     except Undescribed as placed:
@@ -110,13 +110,13 @@ def _no_key(fn: Callable[..., Any], what: str, error: Undescribed) -> LiftArgume
     kind = type(error.value).__name__
     return LiftArgumentError(
         f"filtered({name_of(fn)})",
-        f"{what}{error.place} is a {kind}, which is static, and no key stands for it: it may change unseen.",
+        f"{what}{error.place} is a {kind}, which is static but has no key, because it may change unnoticed.",
         f"Register {kind} as a pytree, make it a frozen dataclass, or name it in `is_traced`; scopes come first.",
     )
 
 
 def _shown(tree: PyTree) -> PyTree:
-    """The pytree again."""
+    """Return the pytree with the static leaves in place of each `Rest`."""
     return jax.tree.map(lambda leaf: leaf.value if _is_rest(leaf) else leaf, tree, is_leaf=_is_rest)
 
 

@@ -1,4 +1,4 @@
-"""RNG streams that start again at a scope, so that its draws do not depend on the scopes above it."""
+"""`fold_rngs`: RNG streams start again at a scope, so that its draws do not depend on the scopes above it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE = Advice(
 )
 
 _PLACE = "fold_rngs"
-"""The name below a scope under which new roots are drawn, and counted."""
+"""The name of the child scope under which new root keys are drawn and counted."""
 
 
 def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter = True) -> Callable[..., Any]:
@@ -70,10 +70,10 @@ def fold_rngs(fn: Callable[..., Any], *, variables: Filter = True, rngs: Filter 
 
 
 def _fold(outer: Scope, roots: dict[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
-    """New roots, and how many keys were drawn for them.
+    """Return new root keys, and how many keys were drawn for them.
 
-    They are drawn as those of a scope below are, so no other draw has their fold-in data; but nothing is counted yet,
-    since the body may raise.
+    They are drawn as in a child scope, so no other draw has their fold-in data. They are not counted yet, since the
+    body may raise.
     """
     before = outer.node.child(_PLACE)
     drawn: Counter[str] = Counter()

@@ -85,8 +85,8 @@ def fori_loop(
             if unroll is not None:
                 raise LiftArgumentError(
                     f"{body.where}, unroll={unroll}",
-                    "a loop can be unrolled only where both bounds are known when it is traced.",
-                    "Leave it out, or give numbers of Python as bounds.",
+                    "a loop can be unrolled only if both bounds are known when it is traced.",
+                    "Leave out `unroll`, or pass Python integers as bounds.",
                 )
             return _unknown(body, iteration, counts, variables, (lower, upper), init_val)
         size = max(int(upper) - int(lower), 0)
@@ -106,7 +106,7 @@ def fori_loop(
 
 
 def _bounds(where: str, lower: Any, upper: Any) -> tuple[Any, Any]:
-    """The bounds, of one integer type."""
+    """Return the bounds, cast to one integer type."""
     kinds = [jax.dtypes.result_type(bound) for bound in (lower, upper)]
     weak = [jax.typeof(bound).weak_type for bound in (lower, upper)]
     if all(jnp.issubdtype(kind, jnp.integer) for kind in kinds):
@@ -130,7 +130,7 @@ def _known(
     state: tuple[Any, Any],
     unroll: int | bool,
 ) -> tuple[Any, Any]:
-    """The loop between bounds that are known, which is a scan that carries the index and the value."""
+    """Run the loop between known bounds: a scan that carries the index and the value."""
 
     def step(body: Body, given: Any, now: Any, _: Any) -> tuple[Any, Any, Any]:
         carried, (index, value) = now
@@ -153,7 +153,7 @@ def _unknown(
     bounds: tuple[Any, Any],
     init_val: Any,
 ) -> tuple[Any, Any]:
-    """The loop to a bound that is known when it runs."""
+    """Run the loop up to a bound that is known only at run time."""
 
     def condition(_: Body, variables: Variables, number: Any, state: Any) -> Any:
         return state[0] < bounds[1], body.unchanged

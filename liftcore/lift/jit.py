@@ -113,7 +113,7 @@ def jit(
         return _Prepared(static, donated, all_options, _SHARED if is_shareable(fn) else Cache(), _key_of(fn))
 
     @functools.cache
-    def own() -> _Prepared:  # one for all steps, so that what one of them traced serves the others
+    def own() -> _Prepared:  # shared by all steps, so that each can use what another one traced
         return prepare(fn)
 
     def transform(step: Step, body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,7 +128,7 @@ def jit(
                 placed = placement.arrange(body.where, use, gone, variable_groups, kept)
             cache, keys = _keys(body.where, body.fn, fixed, prepared.cache)
             key = (prepared.key, _around())
-            if use.observer is not None:  # a body that was compiled before would not run
+            if use.observer is not None:  # trace again, because a compiled body would not run under the observer
                 cache, key = Cache(), (object(), ())
             program = Program(body.fn, key, use.layout, keys, _seen_paths(use, asked), placed)
             found = cache.find(program, prepared.options)
@@ -148,7 +148,7 @@ def jit(
 
 
 class _Prepared(NamedTuple):
-    """What is worked out once for each function: its arguments by name, and where what is compiled for it is kept."""
+    """The data computed once for each function: its arguments by name, and the cache of its compiled programs."""
 
     static: set[str]
     donated: set[str]
@@ -158,11 +158,11 @@ class _Prepared(NamedTuple):
 
 
 _SHARED = Cache()
-"""Compiled functions of bodies that hold no arrays and may be found again by an equal one."""
+"""Compiled functions of bodies that hold no arrays and that an equal body may use again."""
 
 
 def _key_of(fn: Callable[..., Any]) -> Hashable:
-    """The key of a function; an object that equals no other where there is none, or where it may be the lift's own."""
+    """Return the key of a function, or a unique object if it has no key and must not share its trace."""
     try:
         return static_key(fn)
     except Undescribed:
@@ -170,7 +170,7 @@ def _key_of(fn: Callable[..., Any]) -> Hashable:
 
 
 def _around() -> Hashable:
-    """What surrounds a call; an object that equals no other where nothing stands for it."""
+    """Return a key of the settings around a call, or a unique object if they have no key."""
     try:
         return surroundings()
     except Undescribed:
@@ -184,7 +184,7 @@ def _options(**given: Any) -> tuple[tuple[str, Any], ...]:
 def _keys(
     where: str, fn: Callable[..., Any], fixed: Mapping[str, Any], cache: Cache
 ) -> tuple[Cache, tuple[tuple[str, Hashable, Any], ...]]:
-    """The static arguments, each with its key; and the cache, a new one where one of them has none."""
+    """Return the cache and the static arguments with their keys; if an argument has no key, the cache is a new one."""
     names, keys = parameter_names(fn) if fixed else [], []
     for name, value in fixed.items():
         try:
@@ -193,11 +193,11 @@ def _keys(
             shown = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
             warn_not_shared(f"static argument {shown} of {where}", error)
             cache = Cache()
-            keys.append((name, object(), value))  # which equals no other
+            keys.append((name, object(), value))  # a key that equals no other
     return cache, tuple(keys)
 
 
 def _seen_paths(use: Use, asked: bool) -> tuple[Path, ...]:
-    """The paths of what is lifted, where a filter may ask for them: one of the lift (`asked`), or that of `mutable`."""
+    """Return the paths of the scopes if a filter may depend on them: one of the lift (`asked`), or `mutable`."""
     asked = asked or not all(names_collections(outer.tree.mutable) for outer in use.outers)
     return tuple(outer.path for outer in use.outers) if asked else ()

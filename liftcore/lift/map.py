@@ -83,7 +83,7 @@ def _in_turn(
     operands: PyTree,
     batch_size: int | None,
 ) -> PyTree:
-    """Maps a function, which is traced once, over its operands."""
+    """Map a function over its operands; the function is traced once."""
     leaves, treedef = jax.tree.flatten(operands)
     axes = flatten_axes("operands", in_axes, operands)
     outputs: list[Any] = []

@@ -1,9 +1,9 @@
-"""Variables that a function sees other than they are stored: transposed, normalised, cast, renamed.
+"""`map_variables`: a function sees variables in another form than the stored one, such as transposed or cast.
 
-What is stored is `map_out` of what the body made, and what the body sees is `map_in` of what is stored. So that `init`
-gives what `apply` gives, a body that may create variables is traced first. Then come, once each: what it creates, the
-stored form of that, what the body sees of it, and the rest of the body, computed from what it sees. An initial value
-that reads a mapped variable is made after the body sees that one.
+The body sees `map_in` of the stored variables, and `map_out` of what the body creates is stored. To make `init` and
+`apply` agree, a body that may create variables is traced first. Then its parts run once each, in this order: the
+initial values, their stored form, the form that the body sees, and the rest of the body. An initial value that reads a
+mapped variable is computed after the body's form of that variable.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ def map_variables(
     Args:
         fn: called as `fn(scopes, *args, **kwargs)`.
         mapped: a filter of the variables that are mapped. Other variables are lifted unchanged.
-        map_in: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the body
-            sees; not called if there are none.
-        map_out: from what the body made or wrote to what is stored, which `mapped` must take too. Where the initial
-            value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a `map_out`
-            with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
+        map_in: maps the stored variables below a scope, `{collection: {...}}`, to the variables that the body sees;
+            not called if there are none.
+        map_out: maps the variables that the body created or wrote to the variables to store, which `mapped` must match
+            too. If the initial value of a mapped variable reads another one, both functions are traced, as under
+            `jax.jit`. If `map_out.by_parts` is true, it is called several times instead, each time with the variables
+            created so far.
         init: whether the body may create mapped variables.
-        mutable: whether it may write them, and create them.
+        mutable: whether the body may write mapped variables, as well as create them.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
@@ -73,10 +74,10 @@ def map_variables(
         `lifted(scopes, *args, **kwargs)`.
 
     Raises:
-        UnliftedCollectionError: when called, if a mapped variable is created or written and may not be.
-        LiftArgumentError: when called, if `map_in` does not undo what `map_out` does to a shape or dtype, if one of
-            them returns something that cannot be used, and if an initial value reads a mapped variable that they make
-            from that same value too.
+        UnliftedCollectionError: when called, if a mapped variable is created or written without permission.
+        LiftArgumentError: when called, if `map_in` does not restore a shape or dtype that `map_out` changed, if one of
+            them returns an invalid value, or if an initial value reads a mapped variable that depends on that same
+            value.
     """
     for function in (map_in, map_out):
         check_function("map_variables", function)
@@ -86,10 +87,10 @@ def map_variables(
         variables if creates else subtract(variables, mapped),
     ]
     advice = Advice(
-        '`init=True` (made) or `mutable=True` (written) if "{0}" is mapped, "{0}" to `variables` if not',
+        '`init=True` (to create) or `mutable=True` (to write) if "{0}" is mapped, or "{0}" to `variables` if not',
         '"{}" to `rngs`',
         ("seen through `map_in`", "passed through"),
-        ("stored as `map_out` makes it", "passed through"),
+        ("stored through `map_out`", "passed through"),
         ("passed through",),
     )
 
@@ -109,7 +110,7 @@ def map_variables(
 
 
 def _traced(maps: VariableMaps, run: Callable[..., Any], before: Any, mutable: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Runs `body(body, seen)`, which may create mapped variables beside those that were there before."""
+    """Run `body(body, seen)`, which may create mapped variables besides those that already exist."""
     body, seen = maps.body, maps.view(before)
     joins: list[Callable[..., Any]] = []
 
@@ -137,6 +138,6 @@ def _check_unwritten(body: Body, written: PyTree) -> None:
     if names:
         raise UnliftedCollectionError(
             body.where,
-            f"{names} was written, and is mapped.",
-            "Let it be stored as `map_out` makes it: `mutable=True`.",
+            f"{names} was written, but the lift does not allow writing mapped variables.",
+            "To write them through `map_out`, add `mutable=True`.",
         )

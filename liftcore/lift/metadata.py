@@ -1,4 +1,4 @@
-"""`add_metadata_axis`: boxes that name an axis more outside than inside."""
+"""`add_metadata_axis`: boxed metadata that names one more axis outside than inside."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add_metadata_axis(
 
 
 def _words(axes: Sequence[Axis]) -> tuple[str, ...]:
-    """What becomes of each group of variables, the last of which is the rest."""
+    """Describe how each group of variables is treated; the last group is the rest."""
     return (
         *("passed through" if axis is None else f"boxes name axis {axis} outside only" for axis in axes),
         "passed through",

@@ -25,7 +25,7 @@ _ADVICE = Advice(
 
 
 def _donated(*args: Any, in_axes: InOutAxes = 0, donate_argnums: int | Iterable[int] = (), **_: Any) -> Collection[int]:
-    """The arguments that are donated: of those with the axis None nothing is."""
+    """Return the numbers of the donated arguments, without those whose axis is None."""
     numbers = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     axes = flatten_axes("in_axes", in_axes, args) if numbers else []
     owners = [number for number, arg in enumerate(args, 1) for _ in jax.tree.leaves(arg)]
@@ -97,7 +97,7 @@ def pmap(
     if any(number < 1 for number in numbers):
         raise LiftArgumentError(
             f"donate_argnums={numbers} of pmap",
-            "number 0 is the scope (or the module) itself, and numbers are not negative.",
+            "number 0 is the scope (or the module) itself, and negative numbers are not allowed.",
             "Count from 1: the first argument after it.",
         )
 
@@ -118,9 +118,9 @@ def _on_devices(
     operands: PyTree,
     options: Mapping[str, Any],
 ) -> PyTree:
-    """`jax.pmap` of a function, with negative axes too, and where nothing is mapped but the function itself.
+    """Run `jax.pmap`, and accept negative axes and operands without any mapped axis too.
 
-    Arrays that the function closes over are given to it as arguments: else they would be compiled in.
+    Arrays that the function closes over are passed as arguments; otherwise, they would be compiled in as constants.
     """
     leaves, treedef = jax.tree.flatten(operands)
     axes = [
@@ -131,7 +131,7 @@ def _on_devices(
     def run(*slices: Any) -> Any:
         return fn(*jax.tree.unflatten(treedef, slices))
 
-    # `jax.pmap` keeps the function that it is given, which must hold no arrays.
+    # `jax.pmap` keeps a reference to the function, which must therefore hold no arrays.
     converted, consts, shapes = closure_convert(run, *elements.sliced(leaves, axes), axes=elements.names)
     outputs, structure = jax.tree.flatten(shapes)
     along = [

@@ -1,4 +1,4 @@
-"""A function of scopes as a pure function, for JAX code that needs one."""
+"""`purify`: turns a function of scopes into a pure function, for JAX code that needs one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..typing import Filter, Path, PyTree, RNGs, Variables
 __all__ = ["purify"]
 
 _ADVICE = Advice(
-    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("made, where missing",), ("passed through",)
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("created if missing",), ("passed through",)
 )
 
 
@@ -54,7 +54,7 @@ def purify(
         *example_args: example arguments of `fn`. If they are given and variables may be created, `fn` is traced once,
             and its variables are created in the scope. An array may be a `jax.ShapeDtypeStruct` if no initial value
             depends on it.
-        **example_kwargs: likewise.
+        **example_kwargs: example keyword arguments of `fn`.
 
     Returns:
         `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which is like `apply(fn)`, and the variables
@@ -62,7 +62,7 @@ def purify(
 
     Raises:
         LazyInitError: if an initial value depends on an example that is only a shape.
-        LiftArgumentError: if scopes have nothing in common.
+        LiftArgumentError: if the scopes belong to different trees.
     """
     transform = _create if example_args or example_kwargs else _leave
     lifted = transformation(transform, [True], [True, Captured()], [True], "purify", advice=_ADVICE)(fn)
@@ -89,13 +89,13 @@ def purify(
 
 
 def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Use, tuple[Any, ...]]:
-    """Does nothing but find the scopes."""
+    """Find the scopes and do nothing else."""
     outers = body.use.outers
     if len({id(outer.tree) for outer in outers}) > 1:
         raise LiftArgumentError(
             body.where,
             f"the scopes belong to different trees of variables: {[outer.path_text for outer in outers]}.",
-            "Give scopes of one `init`, `apply` or lift.",
+            "Pass scopes of one `init`, `apply` or lift.",
         )
     return body.use, body.unchanged
 
@@ -103,7 +103,7 @@ def _leave(body: Body, variable_groups: Any, rng_groups: Any) -> tuple[Use, tupl
 def _create(
     body: Body, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any
 ) -> tuple[Use, tuple[Any, ...]]:
-    """Makes the variables that a function makes, and does nothing else that it does."""
+    """Create the variables that a function creates, and drop its other effects."""
     use, (unchanged, captured) = _leave(body, variable_groups, rng_groups)
     if not body.writes:
         return use, (unchanged, captured)
@@ -120,8 +120,8 @@ def _create(
         if 1 in reads:
             raise LazyInitError(
                 f'"{path_text(path[2:])}" in {body.where}',
-                "its initial value depends on the numbers of an example that is given as a shape only.",
-                "Give an array for that example.",
+                "its initial value depends on the values of an example that is given as a shape only.",
+                "Pass an array for that example.",
             )
     created = parts.prologue(numbers, None)
     names = tuple(scope.names() for scope in use.given)
@@ -131,14 +131,14 @@ def _create(
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """What all paths begin with."""
+    """Return the longest common prefix of the paths."""
     if not paths:
         return ()
     return next(paths[0][:size] for size in range(len(paths[0]), -1, -1) if len({path[:size] for path in paths}) == 1)
 
 
 def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) -> Scope:
-    """A root scope above the place of the variables, so that paths are absolute; keys depend on what is below alone."""
+    """Return a root scope above the variables, so that paths are absolute; keys depend on the path below `base`."""
     checked = bind(variables, rngs, mutable).tree
 
     def fold_in_data(path: Path, name: str, count: int, rewound: int) -> Any:
@@ -149,7 +149,7 @@ def _root(base: Path, variables: Variables, rngs: RNGs | None, mutable: Filter) 
 
 
 def _nested(path: Path, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables at a path, as those of a scope above it."""
+    """Return variables at a path as variables of the root."""
 
     def at(path: Path, below: Any) -> Any:
         return {path[0]: at(path[1:], below)} if path else below

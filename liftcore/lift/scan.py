@@ -148,7 +148,7 @@ def scan(
 
 
 def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
-    """Checks that variables with an axis have one: a loop, unlike a mapping, has a filter for those that have none."""
+    """Check that each filter has an axis: unlike a mapping, a loop has a separate filter for variables without one."""
     if None in axes:
         raise LiftArgumentError(
             f"variable_axes={dict(variable_axes)!r} of scan",
@@ -158,7 +158,7 @@ def _check_stacked(variable_axes: Mapping[Any, Any], axes: list[Any]) -> None:
 
 
 def _carry(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The carry, given by position or by the name of the first parameter after the scopes; and the other arguments."""
+    """Return the carry, passed by position or by the name of the parameter after the scopes, and the arguments left."""
     if args:
         return args[0], args[1:], kwargs
     names = parameter_names(body.fn)[1:2]
@@ -171,7 +171,7 @@ def _pair(where: str, result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise LiftArgumentError(
             where,
-            f"the body must return a pair, the next carry and what is stacked; given {shown(result)}.",
+            f"the body must return a pair, the next carry and the values to stack; given {shown(result)}.",
             "Write `return carry, ys`, or `return carry, None`.",
         )
     return result[0], result[1]

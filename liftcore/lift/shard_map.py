@@ -127,7 +127,7 @@ def _check_specs(variable_specs: Mapping[Any, PartitionSpec]) -> list[PartitionS
 
 
 def _splits(split_rngs: Mapping[Any, SplitOver] | SplitOver) -> dict[Any, SplitOver]:
-    """The argument `split_rngs`, by filters."""
+    """Return the argument `split_rngs` as a dict by filters."""
     splits = split_rngs if isinstance(split_rngs, Mapping) else {...: split_rngs}
     for split in splits.values():
         if not isinstance(split, bool | str) and not (isinstance(split, tuple) and split):

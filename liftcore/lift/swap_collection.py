@@ -1,4 +1,4 @@
-"""A function sees two collections under each other's name."""
+"""`swap_collection`: a function sees two collections under each other's name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def swap_collection(
 
 
 def _renamed(filter: Predicate, names: Mapping[str, str]) -> Predicate:
-    """The filter of what another one takes once collections have their other names."""
+    """Return a filter that matches under the other names of the collections what the given filter matches."""
     if not names_collections(filter):
         return Renamed(filter, tuple(names.items()))
     taken = tuple(names[name] for name in names if matches_collection(filter, name))
@@ -74,17 +74,17 @@ def _renamed(filter: Predicate, names: Mapping[str, str]) -> Predicate:
 
 @dataclasses.dataclass(frozen=True)
 class Renamed(SubtreePredicate):
-    """Matches what a filter matches once the collection has its other name."""
+    """Matches what a filter matches after the collection is renamed."""
 
     filter: Predicate
     names: tuple[tuple[str, str], ...]
 
     def __call__(self, path: Path, value: Any) -> bool:
-        """Says whether the value at `path` matches."""
+        """Returns whether the value at `path` matches."""
         return self.filter(self._renamed(path), value)
 
     def decide(self, prefix: Path) -> bool | None:
-        """Answers for all values under `prefix`."""
+        """Returns the answer for all values under `prefix`; see `SubtreePredicate.decide`."""
         return decide(self.filter, self._renamed(prefix))
 
     def _renamed(self, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""RNG streams that start again from keys that the caller passes."""
+"""`with_rngs`: RNG streams start again from keys that the caller passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..typing import RNGs
 __all__ = ["begin_anew", "with_rngs"]
 
 _ADVICE = Advice(
-    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("from the keys given",)
+    '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("from the given keys",)
 )
 
 
@@ -69,7 +69,7 @@ def begin_anew(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Runs a function of scopes in which the streams of some names begin anew, from the roots in their group."""
+    """Run a function of scopes in which the named streams start again, from the root keys in their group."""
     scopes = body.use.scope_fn(variable_groups, rng_groups, restarted=names)
     result = body.use.run(body.fn, scopes, args, kwargs)
     return result, body.use.repack_fn(scopes)

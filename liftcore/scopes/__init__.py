@@ -1,1 +1,1 @@
-"""Scopes: live places in a tree of variables, which read, write, make, name and draw."""
+"""Scopes: places in a tree of variables. A scope reads, writes and creates variables, names children and draws keys."""

@@ -1,4 +1,4 @@
-"""`Blueprint`: the arrays of a pytree as variables of a scope, by path, and back."""
+"""`Blueprint`: stores the arrays of a pytree as variables of a scope, by path, and rebuilds the pytree from them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = ["Blueprint"]
 
 
 def _is_typed(leaf: Any) -> bool:
-    """Whether a leaf is an array, or stands for the type of one."""
+    """Whether a leaf is an array, or a `jax.ShapeDtypeStruct` in place of one."""
     return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 @dataclasses.dataclass(frozen=True)
 class Blueprint:
-    """A pytree without its arrays, and for each of them the variable that it is kept in.
+    """A pytree without its arrays, and the variable that each of the arrays is stored in.
 
-    So a module that is a pytree becomes a part of a model of scopes: its arrays are variables, which filters, lifts and
-    checkpoints treat one by one; `read` gives the module again. A blueprint holds no arrays, and is hashable.
+    A blueprint makes a module that is a pytree a part of a model of scopes. The arrays of the module become variables,
+    which filters, lifts and checkpoints handle one by one, and `read` rebuilds the module from them. A blueprint
+    contains no arrays and is hashable.
 
     Example:
         >>> import jax, liftcore
@@ -47,9 +48,9 @@ class Blueprint:
 
     Attributes:
         rest: the pytree without its arrays.
-        paths: for each of its arrays, in order, `(collection, *names)`; those of one array that stands in two places
-            are the same.
-        is_traced: which leaves are kept in variables.
+        paths: the path `(collection, *names)` of each of its arrays, in order. An array that is in two places has the
+            same path twice.
+        is_traced: tells which leaves are stored in variables.
     """
 
     rest: Rest
@@ -63,7 +64,7 @@ class Blueprint:
         collection: str | Callable[[Any], str] = "params",
         is_traced: Callable[[Any], bool] = _is_typed,
     ) -> Blueprint:
-        """That of a pytree.
+        """Return the blueprint of a pytree.
 
         Example:
             >>> import jax.numpy as jnp
@@ -74,16 +75,16 @@ class Blueprint:
 
         Args:
             tree: the pytree; `jax.ShapeDtypeStruct` may stand for arrays.
-            collection: the collection of all arrays, or a function from an array to that of it.
-            is_traced: which leaves are kept in variables: by default arrays.
+            collection: the collection of all arrays, or a function from an array to its collection.
+            is_traced: tells which leaves are stored in variables; by default, arrays.
 
         Raises:
-            Undescribed: where no key stands for another leaf.
-            LiftArgumentError: where two arrays would be one variable, and where a collection is no text.
+            Undescribed: if a leaf that is not an array cannot be turned into a key.
+            LiftArgumentError: if two arrays would share one variable, or a collection is not a string.
         """
         dynamic, rest = split_static(tree, is_traced)
         of_array: dict[int, Path] = {}
-        taken: dict[Path, str] = {}  # what lies at a path, and below it
+        taken: dict[Path, str] = {}  # what is stored at each path and below it
         paths = []
         for keys, leaf in jax.tree.leaves_with_path(dynamic):
             if id(leaf) not in of_array:
@@ -93,13 +94,13 @@ class Blueprint:
         return cls(rest, tuple(paths), is_traced)
 
     def variables(self, tree: PyTree) -> dict[str, Any]:
-        """The arrays of a pytree as variables, `{collection: {name: … array}}`.
+        """Return the arrays of a pytree as variables, `{collection: {name: … array}}`.
 
         Args:
             tree: a pytree of this blueprint.
 
         Raises:
-            LiftArgumentError: where it differs from the blueprint in more than its arrays.
+            LiftArgumentError: if it differs from the blueprint in more than its arrays.
         """
         made: dict[str, Any] = {}
         for path, array in self._arrays(tree).items():
@@ -110,21 +111,21 @@ class Blueprint:
         return made
 
     def read(self, source: Scope | Variables) -> Any:
-        """The pytree, with the values that its variables have now.
+        """Return the pytree with the current values of its variables.
 
         Args:
             source: a scope, or `{collection: {name: … array}}`.
 
         Raises:
-            ScopeVariableNotFoundError: where a scope has no such variable, or another error that says so.
-            LiftArgumentError: where variables lack one.
+            ScopeVariableNotFoundError: if the scope lacks a variable, or a related error that says why.
+            LiftArgumentError: if the mapping lacks a variable.
         """
         get = _from_scope if isinstance(source, Scope) else _from_variables
         values = {path: get(source, path) for path in dict.fromkeys(self.paths)}
         return self.rest.unflatten([values[path] for path in self.paths])
 
     def create(self, scope: Scope, make: Callable[[], PyTree]) -> None:
-        """Makes those variables that do not exist in a scope.
+        """Create those variables that do not exist in a scope.
 
         Example:
             >>> import liftcore
@@ -137,12 +138,12 @@ class Blueprint:
             {'params': {'w': Array([1., 1.], dtype=float32)}}
 
         Args:
-            scope: the scope; one of its own, such as `scope.push("mlp")`, keeps its names apart.
-            make: gives a pytree of this blueprint; called where a variable is missing.
+            scope: the scope; a separate one, such as `scope.push("mlp")`, keeps the names apart from others.
+            make: returns a pytree of this blueprint; called only if a variable is missing.
 
         Raises:
-            ScopeVariableNotFoundError: where one is missing and may not be made, or another error that says so.
-            LiftArgumentError: where the pytree differs from the blueprint in more than its arrays.
+            ScopeVariableNotFoundError: if a variable is missing and must not be created, or a related error.
+            LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
         """
         missing = []
         for collection, *names, name in dict.fromkeys(self.paths):
@@ -155,15 +156,15 @@ class Blueprint:
             scope.below(tuple(names)).create_variable(collection, name, arrays[collection, *names, name])
 
     def write(self, scope: Scope, tree: PyTree) -> None:
-        """Makes the variables that do not exist in a scope, and writes those that hold another array.
+        """Create the variables that do not exist in a scope, and write those that hold a different array.
 
         Args:
-            scope: the scope; one of its own, such as `scope.push("mlp")`, keeps its names apart.
+            scope: the scope; a separate one, such as `scope.push("mlp")`, keeps the names apart from others.
             tree: a pytree of this blueprint.
 
         Raises:
-            LiftArgumentError: where it differs from the blueprint in more than its arrays.
-            ModifyScopeVariableError: where a variable differs, and its collection is immutable.
+            LiftArgumentError: if the pytree differs from the blueprint in more than its arrays.
+            ModifyScopeVariableError: if a variable differs and its collection is immutable.
         """
         for (collection, *names, name), array in self._arrays(tree).items():
             below = scope.below(tuple(names))
@@ -173,7 +174,7 @@ class Blueprint:
                 below.put_unboxed(collection, name, array)
 
     def _arrays(self, tree: PyTree) -> dict[Path, Any]:
-        """The arrays of a pytree of this blueprint, by path."""
+        """Return the arrays of a pytree of this blueprint, by path."""
         dynamic, rest = split_static(tree, self.is_traced)
         if rest != self.rest:
             raise LiftArgumentError(
@@ -186,7 +187,7 @@ class Blueprint:
             if found.setdefault(path, array) is not array:
                 raise LiftArgumentError(
                     f"Blueprint, {'/'.join(path)}",
-                    "two places of the pytree share this variable, and two arrays were given for them.",
+                    "two places of the pytree share this variable, but two different arrays were given for them.",
                     "Put the same array in both places, or make a blueprint of a pytree that does not share it.",
                 )
         return found
@@ -204,7 +205,7 @@ def _collection(collection: str | Callable[[Any], str], leaf: Any) -> str:
 
 
 def _name(key: Any) -> str:
-    """The name of one step down a pytree: that of the attribute, the key of the dict or the number in the list."""
+    """Return the name of one step down a pytree: an attribute name, a dict key or a list index."""
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -212,14 +213,14 @@ def _name(key: Any) -> str:
 
 
 def _check_free(path: Path, taken: dict[Path, str], place: str) -> None:
-    """Notes that an array is kept at a path; no other one may be there, above or below."""
+    """Record that an array is stored at a path, and check that no other array is there, above it or below it."""
     above = [path[:size] for size in range(1, len(path))]
     other = taken.get(path) or next((taken[each] for each in above if taken.get(each, _DICT) != _DICT), None)
     if other is not None:
         raise LiftArgumentError(
             "Blueprint.of",
-            f"{place} would be kept at {'/'.join(path)}, where {other} is kept.",
-            "Give dicts keys whose texts differ, and nodes of your own different keys for their children.",
+            f"{place} would be stored at {'/'.join(path)}, but {other} is stored there.",
+            "Give dicts keys whose texts differ, and give the children of custom nodes different keys.",
         )
     taken.update(dict.fromkeys(above, _DICT))
     taken[path] = place
@@ -244,7 +245,7 @@ def _from_variables(variables: Any, path: Path) -> Any:
             raise LiftArgumentError(
                 "Blueprint.read",
                 f"there is no variable {'/'.join(path)} (available: {available}).",
-                "Pass what `variables` gave, or what `init` returned for this pytree.",
+                "Pass the result of `variables`, or what `init` returned for this pytree.",
             )
         found = found[name]
     return meta.unbox(found)

@@ -1,4 +1,4 @@
-"""What a scope checks: when a body declares a variable, and before it is used, drawn from or written to."""
+"""The checks of a scope: before it is used, and when a variable is declared, read, created or written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Checking", "check_creatable", "check_known", "check_lifted", "check_
 
 
 class Checking:
-    """The checks of a scope: that it has not ended, that it may change here, and that a variable may be written."""
+    """Checks that a scope has not ended, that it may change here, and that a variable may be written."""
 
     __slots__ = ()
 
@@ -32,12 +32,12 @@ class Checking:
     _ended: bool
 
     def check_valid(self) -> None:
-        """Checks that the scope has not ended."""
+        """Check that the scope has not ended."""
         if self._ended or not self.tree.alive:
             raise problems.ended(cast("Scope", self))
 
     def check_live(self, act: str, *names: str) -> None:
-        """Checks that the scope has not ended, and that no transformation lies between it and the caller."""
+        """Check that the scope has not ended, and that no transformation is between the scope and the caller."""
         if self._ended or not self.tree.alive:
             raise problems.ended(cast("Scope", self))
         tree = self.tree
@@ -47,13 +47,13 @@ class Checking:
             raise problems.two_threads(cast("Scope", self), f'{act} "{"/".join(names)}"')
 
     def check_put(self, collection: str, name: str, value: Any) -> None:
-        """Checks that a value may be written here."""
+        """Check that a value may be written here."""
         if isinstance(value, Mapping):
             check_one(cast("Scope", self), collection, name)
         self.check_writable(collection, name, value, "written")
 
     def check_writable(self, collection: str, name: str, value: Any, done: str) -> None:
-        """Checks that the collection, or the variable, is mutable."""
+        """Check that the collection, or the variable, is mutable."""
         decided, path = self.tree.writable(collection), (collection, *self.path, name)
         if not decided and not (decided is None and self.tree.mutable(path, value)):
             inside = self.tree.without_output(path, value)
@@ -65,7 +65,7 @@ class Checking:
 
 
 def check_lifted(scope: Scope, collection: str, name: str) -> None:
-    """Raises where a variable is missing only since a lift does not take it in: of several, the outermost."""
+    """Raise if a variable exists outside, but a lift does not pass it in. The error names the outermost such lift."""
     asking, path = scope, (collection, *scope.path, name)
     while scope.tree.outer is not None and scope.tree.lift is not None:
         outside = scope.tree.outer.below(scope.relative_path)
@@ -76,9 +76,9 @@ def check_lifted(scope: Scope, collection: str, name: str) -> None:
 
 
 def check_one(scope: Scope, collection: str, name: str) -> None:
-    """Raises where a variable is a dict of which lifts around take parts in several groups.
+    """Raise if a variable is a dict, and a lift around takes parts of it in different groups.
 
-    Where the dict was given to `apply`, only a body that declares the variable tells that it is one.
+    If the dict was given to `apply`, it is known to be one variable only when the body declares it.
     """
     while scope.tree.outer is not None and scope.tree.lift is not None:
         lift = scope.tree.lift
@@ -89,7 +89,7 @@ def check_one(scope: Scope, collection: str, name: str) -> None:
 
 
 def check_creatable(scope: Scope, collection: str, name: str, made: bool = True) -> None:
-    """Raises where a variable that does not exist may not be made; `made` says whether there is an initializer."""
+    """Raise if a missing variable must not be created; `made` tells whether there is an initializer."""
     scope.check_valid()
     check_lifted(scope, collection, name)
     if scope.is_mutable_collection(collection) and made:
@@ -102,16 +102,17 @@ def check_creatable(scope: Scope, collection: str, name: str, made: bool = True)
 
 
 def check_known(scope: Scope, collection: str, name: str) -> None:
-    """Raises where a variable is missing in a scope that creates nothing."""
+    """Raise if a variable is missing in a scope that must not create any."""
     if not scope.tree.creates and name not in scope.dicts(collection):
         raise problems.creates_nothing(scope, collection, name)
 
 
 def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: bool = True) -> Any:
-    """The value of a new variable, which may be in a `Partitioned`: that has as many names as the array has axes.
+    """Check that a `Partitioned` value of a new variable has one name for each axis, and return the value.
 
-    Inside a lift it may have fewer, since one around may name an axis that is there, or one that will not be there (see
-    `liftcore.add_metadata_axis`): `initial` says whether this is what the initializer made. One may name nothing.
+    Inside a lift, it may have fewer names, since an outer lift may name an axis later. A value whose names are all
+    None may have any number of them. `initial` tells whether the value comes directly from the initializer; later,
+    the value may have more names than axes too (see `liftcore.add_metadata_axis`).
     """
     if isinstance(box, meta.Partitioned) and hasattr(box.value, "shape"):
         count, size = len(box.names), len(box.value.shape)
@@ -123,8 +124,8 @@ def names_checked(scope: Scope, collection: str, name: str, box: Any, initial: b
 def check_shape(
     scope: Scope, name: str, value: Any, init_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raises where a parameter that exists has another shape than its initializer would make."""
-    if init_fn is None:  # it is only read: there is nothing but the shape asked for that it might differ from
+    """Raise if an existing parameter has a different shape from the one that its initializer would make."""
+    if init_fn is None:  # it is only read, so only a requested shape can differ
         wanted = args[0] if args else kwargs.get("shape")
         if type(wanted) is tuple and np.shape(meta.unbox(value)) != wanted:
             raise problems.wrong_shape(scope, name, meta.unbox(value), wanted, asked=True)

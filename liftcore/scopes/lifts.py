@@ -1,4 +1,4 @@
-"""A lift: its name, what it takes in and lets out, and how its user makes it take more."""
+"""A lift: its name, its input and output groups, and advice for the user on how to extend them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Advice", "Captured", "Lift"]
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """The last output filter of a lift that lets sown values through which no other filter takes.
+    """The last output filter of a lift. It passes out the sown values that no other filter takes.
 
     Attributes:
-        all: whether it takes those too that another filter would.
+        all: whether it also takes values that another filter would take.
     """
 
     all: bool = False
@@ -29,14 +29,14 @@ class Lift(NamedTuple):
     """A lifted transformation with its filters.
 
     Attributes:
-        name: how it shows in paths, such as `vmap(block)`.
-        into: the filters of the groups of variables that go in.
-        out: those of the groups that come out.
-        rngs: those of the groups of RNG streams.
-        taken: what any of the groups that come out takes.
-        captures: whether, and which, captured values come out in a last group.
-        advice: how to make it take more, for the text of errors.
-        shown: whether it shows in the paths of the scopes inside it.
+        name: the name of the lift in paths, such as `vmap(block)`.
+        into: the filters of the input groups of variables.
+        out: the filters of the output groups of variables.
+        rngs: the filters of the groups of RNG streams.
+        taken: the union of the filters of the output groups.
+        captures: which captured values come out in an additional last group; None for none.
+        advice: how to make the lift take more, for error messages.
+        shown: whether the name appears in the paths of the scopes inside the lift.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Lift(NamedTuple):
         advice: Advice,
         shown: bool = True,
     ) -> Lift:
-        """The same from filters in any form; the last of those that let out may be a `Captured`."""
+        """Return a lift from filters in any form; the last output filter may be a `Captured`."""
         last = out_variable_filters[-1] if out_variable_filters else None
         captures = last if isinstance(last, Captured) else None
         outs: Sequence[Any] = out_variable_filters[:-1] if captures else out_variable_filters
@@ -68,15 +68,15 @@ class Lift(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """How a lift takes variables and RNG streams, in words.
+    """Describes in words how a lift treats variables and RNG streams.
 
     Attributes:
-        collection: how to make it take a collection, for the text of errors: `{}` stands for its name.
-        stream: the same for a stream.
-        into: what becomes of each group of variables that goes in, for `explain`.
-        out: what becomes of each one that comes out.
-        rngs: what becomes of each group of streams.
-        captured: what becomes of sown values that no group takes.
+        collection: the code that makes the lift take a collection, for error messages; `{}` stands for its name.
+        stream: the code that makes the lift take an RNG stream.
+        into: how the lift treats each input group of variables, for `explain`.
+        out: how it treats each output group.
+        rngs: how it treats each group of RNG streams.
+        captured: how it treats sown values that no group takes.
     """
 
     collection: str
@@ -94,14 +94,14 @@ class Advice(NamedTuple):
         key_axes: Iterable[Any],
         first: tuple[str, ...] = (),
     ) -> Advice:
-        """The same for a mapping or a loop, from the axes of its groups.
+        """Return the advice for a mapping or a loop, completed from the axes of its groups.
 
         Args:
-            each: what it has several of, such as `element`.
-            in_axes: the axes of the groups of variables that go in; None for one value for all.
-            out_axes: those of the groups that come out.
-            key_axes: those of the groups of streams.
-            first: what becomes of groups before these.
+            each: the noun for one of the several runs, such as `element`.
+            in_axes: the axes of the input groups of variables; None for one value for all.
+            out_axes: the axes of the output groups.
+            key_axes: the axes of the groups of RNG streams.
+            first: how the lift treats the groups before these.
         """
         into, out = (
             first + tuple(f"axis None, one value for all {each}s" if axis is None else f"axis {axis}" for axis in axes)
@@ -111,10 +111,10 @@ class Advice(NamedTuple):
         return self._replace(into=into, out=out, rngs=rngs, captured="stacked on a new axis 0")
 
     def listing(self, variable_axes: Mapping[Any, Any]) -> Advice:
-        """The same where the argument `variable_axes` was given: the line to write then lists what it has already.
+        """Return the advice with the given `variable_axes` repeated in the line to write, before the missing entry.
 
         Args:
-            variable_axes: the argument as it was given.
+            variable_axes: the argument as the user wrote it.
         """
         names = [_quoted(filter) for filter in variable_axes]
         if not names or None in names or not all(isinstance(axis, int | None) for axis in variable_axes.values()):
@@ -124,7 +124,7 @@ class Advice(NamedTuple):
 
 
 def _quoted(filter: Filter) -> str | None:
-    """A filter by names of collections as one writes it, for a text that is formatted; of others None."""
+    """Return the source text of a filter of collection names, escaped for `str.format`; None for other filters."""
     if isinstance(filter, str):
         return json.dumps(filter).replace("{", "{{").replace("}", "}}")
     if not isinstance(filter, tuple):

@@ -1,4 +1,4 @@
-"""The names that are taken in one scope, and the numbers of automatic ones."""
+"""The names that are taken in one scope, and the counters for automatic names."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _NO_NAMES = Names()
 
 
 class Naming:
-    """What of a scope deals with the names of what lies in it: those of scopes below, and those of variables."""
+    """Manages the names in a scope: the names of its child scopes and of its variables."""
 
     __slots__ = ("_adopted", "_first_free", "_numbers", "_outside", "_reserved", "_shared")
 
     _adopted: tuple[Names, ...]
     _reserved: dict[str, set[str | None]]
-    _outside: set[tuple[str, str | None]]  # what was taken outside of the lift, less the variables declared inside too
+    _outside: set[tuple[str, str | None]]  # names taken outside the lift, less the variables declared inside as well
     _numbers: dict[str, int]
     _shared: bool
-    node: Node  # that of the scope
-    _first_free: dict[str, int] | None  # for each prefix of `default_name` a number below which all are taken
+    node: Node  # the node of the scope
+    _first_free: dict[str, int] | None  # by prefix of `default_name`: a number below which all are taken
 
     def name_reserved(self, name: str, collection: str | None = None) -> bool:
-        """Whether a name is taken: by a scope, or by a variable of that collection (of any, where None is given).
+        """Whether a name is taken by a scope, or by a variable of the given collection (any, if it is None).
 
         Args:
             name: the name.
-            collection: the collection to look in; by default all, and the names of scopes.
+            collection: the collection to look in; by default, all of them. Names of scopes always count.
         """
         if self._adopted:
             self._unpack()
@@ -43,16 +43,16 @@ class Naming:
         return held is not None and (collection is None or collection in held or None in held)
 
     def reserve(self, name: str, collection: str | None = None) -> None:
-        """Takes a name for a scope, or for a variable of a collection.
+        """Reserve a name for a scope, or for a variable of a collection.
 
-        The body of a lift may declare a variable that was declared outside before: it is that one.
+        The body of a lift may declare a variable again that was declared outside: both are the same variable.
 
         Args:
             name: the name.
-            collection: the collection that the name is in; None for that of a scope.
+            collection: the collection of the variable; None for a scope.
 
         Raises:
-            NameInUseError: where it is taken.
+            NameInUseError: if the name is taken.
         """
         self.check_name(name, collection)
         if self._adopted:
@@ -67,19 +67,19 @@ class Naming:
             held.add(collection)
 
     def check_free(self, name: str, collection: str | None = None) -> None:
-        """Checks that a name may be taken; see `reserve`."""
+        """Check that a name is free; see `reserve`."""
         if self.name_reserved(name, collection):
             held = sorted(filter(None, self._reserved[name]))
             outside = collection is None and (name, None) in self._outside
             raise problems.name_taken(cast("Scope", self), name, collection, held, outside)
 
     def check_name(self, name: str, collection: str | None = None) -> None:
-        """Checks that a name can be one part of a path; that of the collection of a variable likewise.
+        """Check that a name can be one part of a path, and the same for the collection of a variable.
 
-        Only a variable may have a `/` in its name, for which Linen's own layers take them.
+        Only a variable may have a `/` in its name, because some Linen layers use such names.
 
         Raises:
-            LiftArgumentError: where it is empty, has a `/` in it, or is no text.
+            LiftArgumentError: if the name is not a string, is empty or, unless it is of a variable, contains a `/`.
         """
         if not isinstance(name, str) or not name or (collection is None and "/" in name):
             raise problems.no_name(cast("Scope", self), name, collection)
@@ -87,7 +87,7 @@ class Naming:
             raise problems.no_collection(cast("Scope", self), name, collection)
 
     def free(self, name: str, collection: str | None = None) -> None:
-        """Gives a name back that `reserve` took."""
+        """Release a name that `reserve` took."""
         self._unpack()
         self._first_free = None
         self._reserved.get(name, set()).discard(collection)
@@ -96,7 +96,7 @@ class Naming:
             del self._reserved[name]
 
     def free_all(self, numbers: bool = True) -> None:
-        """Gives all names back; where `numbers` is True, `number` begins from 0 again too."""
+        """Release all names; if `numbers` is True, `number` begins from 0 again too."""
         self._unpack()
         self._reserved, self._outside = {}, set()
         self._first_free = None
@@ -104,7 +104,7 @@ class Naming:
             self._numbers = {}
 
     def names(self) -> Names:
-        """The names that were taken and given out so far."""
+        """Return the names that are taken, and the counters of automatic names."""
         if not self._reserved and not self._numbers and len(self._adopted) < 2:
             return self._adopted[0] if self._adopted else _NO_NAMES
         self._unpack()
@@ -112,19 +112,19 @@ class Naming:
         return Names(taken, tuple(self._numbers.items()))
 
     def take_names(self, names: Names) -> None:
-        """Goes on with its names where another scope of the same place stands; of several, after the last of all."""
+        """Add the names of another scope at the same place, and continue after the highest of their numbers."""
         if names is _NO_NAMES:
             return
-        self._adopted = (*self._adopted, names)  # unpacked when somebody asks: after most lifts nobody does
-        if self._shared:  # another scope, that would not see them, takes its names from the same dict
+        self._adopted = (*self._adopted, names)  # unpacked only if needed: after most lifts, it never is
+        if self._shared:  # another scope uses the same dict of names, and must see these
             self._unpack()
 
     @contextlib.contextmanager
     def again(self, drawn: Mapping[str, int]) -> Iterator[None]:
-        """While definitions are run a second time: they take the names, and draw the keys, of the first time.
+        """A context to run definitions a second time, with the names and the keys of the first run.
 
         Args:
-            drawn: how many keys were drawn here since that began.
+            drawn: how many keys of each stream were drawn here since the first run began.
         """
         self._unpack()
         taken, self._reserved, self._first_free = self._reserved, {}, None
@@ -141,16 +141,16 @@ class Naming:
                 self.node.counts[name] = max(count, self.node.counts.get(name, 0))
 
     def enter_names(self, names: Names) -> None:
-        """Begins inside a lift, with the names of the scope outside.
+        """Begin inside a lift, with the names of the scope outside.
 
-        Those of scopes stay taken. A variable may be declared once more, and is the one that was declared outside.
+        The names of scopes stay taken. A variable may be declared once more: it is the same variable as outside.
         """
         if names.taken:
             self._outside = set(names.taken)
         self.take_names(names)
 
     def stand_for(self, other: Naming) -> None:
-        """Begins in place of another scope, with what is taken there."""
+        """Begin in place of another scope, with the names that are taken there."""
         self.take_names(other.names())
         self._outside = other._outside
 
@@ -163,7 +163,7 @@ class Naming:
                 self._numbers[prefix] = max(number, self._numbers.get(prefix, 0))
 
     def number(self, prefix: str) -> int:
-        """The next number of a prefix, from 0, for who makes automatic names such as `Dense_0`, `Dense_1`."""
+        """Return the next number of a prefix, from 0, to form automatic names such as `Dense_0`, `Dense_1`."""
         if self._adopted:
             self._unpack()
         number = self._numbers.get(prefix, 0)
@@ -171,12 +171,12 @@ class Naming:
         return number
 
     def default_name(self, prefix: str) -> str:
-        """The first of `{prefix}0`, `{prefix}1`, … that is free.
+        """Return the first of `{prefix}0`, `{prefix}1`, … that is free.
 
         Args:
-            prefix: what the name begins with; a number follows.
+            prefix: the text before the number.
         """
-        if self._first_free is None or self._shared:  # who shares the names may have given some back
+        if self._first_free is None or self._shared:  # a scope that shares the names may have released some
             self._first_free = {}
         index = self._first_free.get(prefix, 0)
         while self.name_reserved(f"{prefix}{index}"):

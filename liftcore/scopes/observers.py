@@ -1,4 +1,4 @@
-"""Who looks on. The core tells observers what it runs and traces; what they make of it, it does not know."""
+"""Observers: the core notifies them of what it runs and traces, and does not depend on what they do with it."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ __all__ = ["BodyObserver", "LiftObserver", "TraceObserver", "observers", "observ
 
 
 class BodyObserver(Protocol):
-    """Looks on while one body runs on scopes; it is the `watch` of their tree."""
+    """Observes one run of a body on scopes; it is the `watch` of their tree."""
 
     def lift(self, use: Any) -> LiftObserver:
-        """Told of each `Use` of a lift in the body."""
+        """Called for each `Use` of a lift in the body; returns the observer of that use."""
 
 
 class LiftObserver(Protocol):
-    """Looks on at one use of a lift."""
+    """Observes one use of a lift."""
 
     def body(self) -> BodyObserver:
-        """Told of each run of a body; returns what looks on while it runs."""
+        """Called before each run of a body; returns the observer of that run."""
 
     def made(self, created: Sequence[PyTree]) -> None:
-        """Told which initial values were made outside of the lift; those that were not are None."""
+        """Called with the initial values that were made outside the lift; the others are None."""
 
     def close(self, use: Any) -> None:
-        """Told that what came out of the lift lies in the scopes outside."""
+        """Called when the outputs of the lift have been written to the scopes outside."""
 
 
 class TraceObserver(Protocol):
-    """Looks on at what is traced, in one thread."""
+    """Observes what is traced in one thread."""
 
     def applied(self, fn: Callable[..., Any], root: Scope, mutable: Filter, args: Any, kwargs: Any) -> None:
-        """Told before `apply` or `init` runs a function of a scope, traced or not."""
+        """Called before `apply` or `init` runs a function of a scope, traced or not."""
 
     def compiled(self, compiled: Any, trace: Any) -> None:
-        """Told after a `Compiled` traced its body; `trace` is the signature that it was traced for."""
+        """Called after a `Compiled` traced its body; `trace` is the signature of that trace."""
 
 
 _OBSERVERS: contextvars.ContextVar[tuple[TraceObserver, ...]] = contextvars.ContextVar("liftcore.observers", default=())
 
 
 def observers() -> tuple[TraceObserver, ...]:
-    """Those that look on now, outermost first."""
+    """Return the active observers, outermost first."""
     return _OBSERVERS.get()
 
 
 @contextlib.contextmanager
 def observing(observer: TraceObserver) -> Iterator[None]:
-    """A context in which an observer looks on."""
+    """A context in which an observer is active."""
     token = _OBSERVERS.set((*_OBSERVERS.get(), observer))
     try:
         yield

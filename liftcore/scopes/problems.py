@@ -1,4 +1,4 @@
-"""What a scope says when it is misused: each function returns the error to raise."""
+"""The errors of scopes: each function returns the error to raise for one kind of misuse."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 _UNLIFTED = ("closure_convert", "make_jaxpr")
-"""The transformations that have no lifted form of the same name."""
+"""The transformations that have no lifted form with the same name."""
 
 _IN_LAX = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")
 
 
 def ended(scope: Scope) -> LiftError:
-    """The scope is used after its time."""
+    """The error for a scope that is used after it has ended."""
     return errors.InvalidScopeError(
         f"scope at {scope.path_text}",
         "it was used after the lift, `init` or `apply` that it belonged to had ended.",
@@ -58,17 +58,17 @@ def ended(scope: Scope) -> LiftError:
 
 
 def raw_transformed(scope: Scope, act: str) -> LiftError:
-    """The scope is used under a JAX transformation that it does not cross."""
+    """The error for a scope that is used under a JAX transformation that it does not cross."""
     lift = scope.tree.running_lift
     if lift is not None:
         return errors.JaxTransformError(
             f"{act} at {scope.path_text}",
-            f"it belongs outside {lift}, and was used inside, where it cannot change.",
-            "Use the scope (or module) that the lifted function is given; hand others over as arguments or fields.",
+            f"it belongs outside {lift}, but was used inside it, where it cannot change.",
+            "Use the scope (or module) that the lifted function receives; pass others as arguments or fields.",
         )
     name = raw_transformation()
     if name is None or name in _UNLIFTED:
-        fix = "Transform a pure function instead, such as `liftcore.purify` makes."
+        fix = "Transform a pure function instead, for example one made by `liftcore.purify`."
     else:
         fix = f"Use the lifted transformation: `liftcore.{name}`."
     return errors.JaxTransformError(
@@ -79,16 +79,16 @@ def raw_transformed(scope: Scope, act: str) -> LiftError:
 
 
 def two_threads(scope: Scope, act: str) -> LiftError:
-    """The scope is changed in one thread while another one has it."""
+    """The error for a scope that is changed in one thread while another thread uses it."""
     return errors.ThreadError(
         f"{act} at {scope.path_text}",
-        "another thread uses the same bound module or scope; both may read it, and only one may change it.",
+        "another thread uses the same bound module or scope; both may read it, but only one may change it.",
         "Bind one for each thread, `liftcore.bind(variables, …)`, or call `liftcore.apply(fn)(variables, …)` in each.",
     )
 
 
 def _written(name: str | None) -> str:
-    """A transformation as one writes it."""
+    """Return a transformation as it is written in code."""
     if name is None:
         return "a raw JAX transformation"
     inside = {**dict.fromkeys(_IN_LAX, "lax."), "custom_vmap": "custom_batching.", "checkify": "experimental.checkify."}
@@ -96,15 +96,17 @@ def _written(name: str | None) -> str:
 
 
 def name_taken(scope: Scope, name: str, wanted: str | None, held: Sequence[str], outside: bool = False) -> LiftError:
-    """A name is asked for twice, by a variable of a collection, or by a scope (None).
+    """The error for a name that is taken.
 
-    `held` is who has it, and `outside` whether that is a scope that was named before the lift around.
+    `wanted` is the collection of the variable that asks for it, or None for a scope. `held` has the collections of the
+    variables that have it, and is empty if a scope has it. `outside` tells whether that scope was named before the
+    surrounding lift.
     """
-    once = "Make it once, before the lift, and use that one inside" if outside else "Make it once and keep it"
+    once = "Create it once, before the lift, and use it inside" if outside else "Create it once and keep it"
     return errors.NameInUseError(
         f'"{name}" at {scope.path_text}',
-        f"{_owner(wanted)} asks for the name, and {_owner(held[0] if held else None)} has it already"
-        f"{', outside of the lift' if outside else ''}.",
+        f"{_owner(wanted)} asks for the name, but {_owner(held[0] if held else None)} has it already"
+        f"{', outside the lift' if outside else ''}.",
         f'{once}, or give one of them another name, such as "{name}_2".',
     )
 
@@ -114,12 +116,12 @@ def _owner(collection: str | None) -> str:
 
 
 def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
-    """A name is asked for that is no text, or no part of a path."""
+    """The error for a name that is not a string, or cannot be one part of a path."""
     if isinstance(name, str):
         return errors.LiftArgumentError(
             f"{_owner(collection)} at {scope.path_text}",
             f"expected a name that is one part of a path, given {name!r}.",
-            "Give it a name that is not empty and has no `/` in it; for levels, nest scopes (or modules)."
+            "Give it a name that is not empty and contains no `/`; to add levels, nest scopes (or modules)."
             if collection is None
             else "Give it a name that is not empty.",
         )
@@ -128,12 +130,12 @@ def no_name(scope: Scope, name: Any, collection: str | None) -> LiftError:
     else:
         fix = f"Write `scope.{'param(name' if collection == 'params' else 'variable(collection, name'}, init_fn)`."
     return errors.LiftArgumentError(
-        f"{_owner(collection)} at {scope.path_text}", f"expected text as its name, given {shown(name)}.", fix
+        f"{_owner(collection)} at {scope.path_text}", f"expected a string as its name, given {shown(name)}.", fix
     )
 
 
 def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
-    """A variable is asked for in what can be the name of no collection."""
+    """The error for a value that cannot be the name of a collection."""
     return errors.LiftArgumentError(
         f'the collection of "{name}" at {scope.path_text}',
         f"expected a name that is one part of a path, given {shown(collection)}.",
@@ -142,7 +144,7 @@ def no_collection(scope: Scope, name: str, collection: Any) -> LiftError:
 
 
 def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> LiftError:
-    """Something else than a function is given to make a variable."""
+    """The error for an initializer that is not callable."""
     key = " of a key" if collection == "params" else ""
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
@@ -154,35 +156,35 @@ def no_initializer(scope: Scope, collection: str, name: str, init_fn: Any) -> Li
 def wrong_initializer(
     scope: Scope, collection: str, name: str, init_fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> LiftError:
-    """An initializer cannot take what it is called with; `taken` are its parameters."""
+    """The error for an initializer that cannot be called with its arguments; `taken` is its signature."""
     text, keyed = name_of(init_fn), collection == "params"
     given = [*(["key"] if keyed else []), *map(shown, args), *(f"{key}=…" for key in kwargs)]
     parameters = [*(["key"] if keyed else []), *(["shape"] if args and isinstance(args[0], tuple) else [])]
     rest = ["*args"] if len(args) + keyed > len(parameters) else []
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f"its initializer {text} is called as `{text}({', '.join(given)})`, and takes `{taken}`.",
+        f"its initializer {text} is called as `{text}({', '.join(given)})`, but takes `{taken}`.",
         f"Write `lambda {', '.join([*parameters, *rest])}: value`."
         if keyed
-        else "Leave the parameters out, `lambda: value`; for a key, draw one: `lambda: init_fn(scope.make_rng())`.",
+        else "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(scope.make_rng())`.",
     )
 
 
 def made_no_value(scope: Scope, name: str, init_fn: Any, made: Any) -> LiftError:
-    """The initializer of a parameter made nothing, or another initializer."""
+    """The error for an initializer of a parameter that returned None or another initializer."""
     text = name_of(init_fn)
     if made is None:
         what = "returned None"
-        fix = "Return an array, or a pytree of arrays; where there is to be no parameter, do not ask for one."
+        fix = "Return an array or a pytree of arrays; if there is to be no parameter, do not declare one."
     else:
-        what, fix = "made a function, not a value", f"Call it first: `{text}()` is the initializer."
+        what, fix = "returned a function, not a value", f"Call it first: `{text}()` is the initializer."
     return errors.LiftArgumentError(f'"params/{name}" at {scope.path_text}', f"its initializer {text} {what}.", fix)
 
 
 def _lift_of(scope: Scope, inside: Tree) -> str:
-    """The lift that a tree is inside of, for the text of an error of a scope in it, or further in.
+    """Return the name of the lift around the tree `inside`, for an error about a scope in that tree or further in.
 
-    Where it is not the innermost one around the scope, its place is shown too: equal lifts may be nested.
+    If it is not the innermost lift around the scope, the text has its path too, since equal lifts may be nested.
     """
     lift, outer = _lift(inside), inside.outer
     assert outer is not None
@@ -195,33 +197,33 @@ def _lift(inside: Tree) -> Lift:
 
 
 def wrong_function(where: str, fn: Any, taken: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LiftError:
-    """A function of scopes cannot take what it is called with; `taken` are its parameters."""
+    """The error for a function of scopes that cannot be called with its arguments; `taken` is its signature."""
     text = name_of(fn)
     given = ["scope", *map(shown, args), *(f"{key}={shown(value)}" for key, value in kwargs.items())]
     return errors.LiftArgumentError(
         where,
-        f"{text} takes `{taken}`, and is called with the scope (or module) first: `{text}({', '.join(given)})`.",
-        "Give it the scope (or module) as its first parameter, and after that one for each argument of the call.",
+        f"{text} takes `{taken}`, but is called with the scope (or module) first: `{text}({', '.join(given)})`.",
+        "Make the scope (or module) its first parameter, followed by one parameter for each argument of the call.",
     )
 
 
 def returned(where: str, fn: Any, kind: str) -> LiftError:
-    """A function of scopes returned a scope, or a variable: the `kind`."""
+    """The error for a function of scopes that returned a scope or a variable (`kind`)."""
     return errors.LiftArgumentError(
         where,
         f"{name_of(fn)} returned a {kind}, which ends with the lift.",
-        "Return arrays: what is computed with it, or the value of the variable.",
+        "Return arrays: results computed with it, or the value of the variable.",
     )
 
 
 def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str) -> LiftError:
-    """A variable is written or created (`done`) that the lift does not let out which a tree is inside of."""
+    """The error for a variable that is written or created (`done`), but not passed out by the lift around `inside`."""
     lift, where = _lift(inside), f'"{collection}/{name}" at {scope.path_text}'
     if lift.taken((collection, *scope.path, name), None):
         return errors.ModifyScopeVariableError(
             where,
-            f'collection "{collection}" was {done}, but {_lift_of(scope, inside)} made its scopes without leave to.',
-            f'Let it be written: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
+            f'collection "{collection}" was {done}, but it is immutable in the scopes of {_lift_of(scope, inside)}.',
+            f'Make it mutable: `scope_fn(variable_groups, rng_groups, mutable="{collection}")`.',
         )
     listed = lift.taken if lift.taken(("", ""), None) else subtract(lift.taken, "perturbations")
     return errors.UnliftedCollectionError(
@@ -233,7 +235,7 @@ def not_taken(scope: Scope, collection: str, name: str, inside: Tree, done: str)
 
 
 def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftError:
-    """A variable is asked for that the lift does not take in which a tree is inside of."""
+    """The error for a variable that exists outside, but is not passed in by the lift around `inside`."""
     return errors.UnliftedCollectionError(
         f'"{collection}/{name}" at {scope.path_text}',
         f"it exists outside {_lift_of(scope, inside)}, but no input group takes it in "
@@ -243,41 +245,41 @@ def not_lifted(scope: Scope, collection: str, name: str, inside: Tree) -> LiftEr
 
 
 def creates_nothing(scope: Scope, collection: str, name: str) -> LiftError:
-    """A variable is created in a scope that creates nothing."""
+    """The error for a variable that is created in a scope that must not create any."""
     missing = errors.ScopeParamNotFoundError if collection == "params" else errors.ScopeVariableNotFoundError
     return missing(
         f'"{collection}/{name}" at {scope.path_text}',
         f"there is no such variable ({_available(scope, collection, list(scope.dicts(collection)))}), and the scope "
         "was bound with `creates=False`.",
-        "Give it, or bind the scope without `creates=False`.",
+        "Pass the variable, or bind the scope without `creates=False`.",
     )
 
 
 def immutable(scope: Scope, collection: str, name: str) -> LiftError:
-    """A variable of an immutable collection is written."""
+    """The error for a variable of an immutable collection that is written."""
     return errors.ModifyScopeVariableError(
         f'"{collection}/{name}" at {scope.path_text}',
         f'collection "{collection}" is immutable here (mutable: {short_form(scope.tree.outermost().mutable)}).',
-        f'Ask for it: `apply(..., mutable=["{collection}"])`.',
+        f'Make it mutable: `apply(..., mutable=["{collection}"])`.',
     )
 
 
 def wrong_names(scope: Scope, collection: str, name: str, names: Sequence[Any], shape: tuple[int, ...]) -> LiftError:
-    """A new variable has more names of axes than axes, or fewer."""
+    """The error for a new variable whose axis names do not match its axes."""
     fitting = (*names, *[None] * len(shape))[: len(shape)]
     return errors.LiftArgumentError(
         f'"{collection}/{name}" at {scope.path_text}',
-        f"it has {len(names)} names of axes, {tuple(names)}, and {len(shape)} axes: its shape is {tuple(shape)}.",
-        f"Give each axis a name, and None to one that is not split: `with_partitioning(init_fn, {fitting})`; a "
-        "lift names the axes that it adds itself.",
+        f"it has {len(names)} axis names, {tuple(names)}, but {len(shape)} axes: its shape is {tuple(shape)}.",
+        f"Give one name for each axis, and None for an unsplit axis: `with_partitioning(init_fn, {fitting})`; "
+        "a lift names the axes that it adds itself.",
     )
 
 
 def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift: Lift) -> None:
-    """Checks that a lift takes a variable that is a dict in one group.
+    """Check that a lift takes a variable whose value is a dict in one group.
 
     Raises:
-        LiftArgumentError: where its filters tell the parts of the dict apart, or from the variable.
+        LiftArgumentError: if its filters put the dict, or parts of it, into different groups.
     """
 
     def group(path: Path, value: Any) -> int:
@@ -292,13 +294,13 @@ def check_in_one_group(scope: Scope, path: Path, value: Mapping[str, Any], lift:
         told = ", ".join(f'"{"/".join(map(str, one))}" by {names[number]}' for one, number in parts.items())
         raise errors.LiftArgumentError(
             f'"{"/".join(path)}" in {lift.name} at {scope.path_text}',
-            f"it is one variable whose value is a dict, and the lift takes its parts in several groups: {told}.",
-            f'Let one filter take all of it, such as PathContains("{path[-1]}").',
+            f"the value of this variable is a dict, and the lift takes parts of it in different groups: {told}.",
+            f'Make one filter match all of it, such as PathContains("{path[-1]}").',
         )
 
 
 def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]) -> LiftError:
-    """A variable is asked for that does not exist and may not be made."""
+    """The error for a variable that does not exist and must not be created."""
     where = f'"{collection}/{name}" at {scope.path_text}'
     is_empty = scope.is_collection_empty(collection)
     if scope.is_mutable_collection(collection):
@@ -306,7 +308,7 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
         return kind(
             where,
             f"there is no such variable (available there: {sorted(available)}), and no `init_fn` to make it.",
-            f'Give one: `scope.variable("{collection}", "{name}", init_fn)`.',
+            f'Pass one: `scope.variable("{collection}", "{name}", init_fn)`.',
         )
     if is_empty:
         return errors.ScopeCollectionNotFound(
@@ -314,18 +316,18 @@ def not_found(scope: Scope, collection: str, name: str, available: Sequence[str]
             f'the collection "{collection}" is empty, and it is immutable.'
             if collection in scope.tree.variables
             else f'there is no collection "{collection}" (given: {list(scope.tree.variables)}), and it is immutable.',
-            f'Give it, `apply({{"{collection}": …}})`, or let it be made: `mutable=["{collection}"]`.',
+            f'Pass it, `apply({{"{collection}": …}})`, or allow its creation: `mutable=["{collection}"]`.',
         )
     missing = errors.ScopeParamNotFoundError if collection == "params" else errors.ScopeVariableNotFoundError
     return missing(
         where,
-        f"there is no such variable ({_available(scope, collection, available)}), and nothing may make it.",
+        f"there is no such variable ({_available(scope, collection, available)}), and it must not be created here.",
         f'Check that the variables come from `init` of the same model, or pass `mutable=["{collection}"]`.',
     )
 
 
 def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
-    """What there is; where nothing is, what there is at the nearest place above that has something."""
+    """Describe the available variables: those here or, if there are none, those of the nearest scope above."""
     place: Scope | None = scope
     while not available and place is not None and place.parent is not None:
         name, place = place.name, place.parent
@@ -338,8 +340,8 @@ def _available(scope: Scope, collection: str, available: Sequence[str]) -> str:
 
 
 def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool = False) -> LiftError:
-    """A stored parameter has other shapes than its initializer makes, or another one than was `asked` for."""
-    shape = f"shape {expected} was asked for" if asked else f"its initializer makes {_shape(expected)}"
+    """The error for a parameter whose shape differs from the initializer's, or from the one that was `asked` for."""
+    shape = f"but shape {expected} was requested" if asked else f"but its initializer makes {_shape(expected)}"
     return errors.ScopeParamShapeError(
         f'param "{name}" at {scope.path_text}',
         f"the stored value has {_shape(given)}, {shape}.",
@@ -349,7 +351,7 @@ def wrong_shape(scope: Scope, name: str, given: Any, expected: Any, asked: bool 
 
 def _shape(tree: Any) -> str:
     if tree is None:
-        return "no shape, it is None"
+        return "no shape (it is None)"
     if jax.tree_util.all_leaves([tree]):
         return f"shape {np.shape(tree)}"
     shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
@@ -357,7 +359,7 @@ def _shape(tree: Any) -> str:
 
 
 def no_stream(scope: Scope, name: str) -> LiftError:
-    """A key is drawn from a stream that was not given, or not lifted."""
+    """The error for a key drawn from a stream that was not passed, or not lifted."""
     where = f'make_rng("{name}") at {scope.path_text}'
     given, inside = scope.tree.given, scope.tree.without_stream(name)
     if inside is not None:
@@ -368,17 +370,18 @@ def no_stream(scope: Scope, name: str) -> LiftError:
         )
     return errors.InvalidRngError(
         where,
-        f'no RNG stream "{name}" was given{"" if name == rng.DEFAULT else ", nor params"} (given: {list(given)}).',
+        f'no RNG stream "{name}" was given{"" if name == rng.DEFAULT else ", and neither was params"} '
+        f"(given: {list(given)}).",
         f'Pass one: `rngs={{"{name}": jax.random.key(0)}}`.',
     )
 
 
 def check_variables(variables: Any) -> None:
-    """Checks that a root scope is made of `{collection: {module: {name: value}}}`.
+    """Check that variables have the form `{collection: {module: {name: value}}}`.
 
     Raises:
-        ApplyScopeInvalidVariablesTypeError: where `variables`, or a collection, is no mapping.
-        ApplyScopeInvalidVariablesStructureError: where all lies one level too deep.
+        ApplyScopeInvalidVariablesTypeError: if `variables`, or a collection, is not a mapping.
+        ApplyScopeInvalidVariablesStructureError: if the variables are nested one level too deep.
     """
     if not isinstance(variables, Mapping):
         raise errors.ApplyScopeInvalidVariablesTypeError(
@@ -390,8 +393,8 @@ def check_variables(variables: Any) -> None:
     if isinstance(inner, Mapping) and isinstance(inner.get("params"), Mapping):
         raise errors.ApplyScopeInvalidVariablesStructureError(
             'variables["params"]',
-            'it holds another "params", so the variables lie one level too deep.',
-            'Pass `variables` where you pass `{"params": variables}`.',
+            'it contains another "params", so the variables are nested one level too deep.',
+            'Pass `variables` instead of `{"params": variables}`.',
         )
     for name, found in variables.items():
         if not isinstance(name, str):

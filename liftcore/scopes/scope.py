@@ -1,7 +1,7 @@
 """Scopes: places in a tree of variables that own collections, RNG streams and names.
 
-A `Scope` is one view of a node of a tree. Variables that were given in are never changed: the dicts on the way to a
-written variable are copied on the first write, the others stay shared with the caller.
+A `Scope` is a view of one node of a tree. The variables that a caller passes in are never changed: the first write to a
+variable copies the dicts on the path to it, and the other dicts stay shared with the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .variable import Variable
 __all__ = ["PERTURBATIONS", "Scope"]
 
 PERTURBATIONS = "perturbations"
-"""The collection that `Scope.perturb` keeps its variables in."""
+"""The default collection of `Scope.perturb`."""
 
 _MISSING: Any = object()
 _new = object.__new__
@@ -38,8 +38,8 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 class Scope(Checking, Naming):
     """A place in a tree of variables, with its collections, its RNG streams and its path.
 
-    `init` and `apply` make the root scope of a model, `push` and `child` the scopes below, and lifts their own. The
-    constructor makes a root scope that lives until it is invalidated; a model seldom needs that.
+    `init` and `apply` create the root scope of a model, `push` and `child` create the scopes below it, and lifts create
+    the scopes inside them. The constructor makes a root scope that lives until `invalidate`; a model seldom needs it.
 
     Example:
         >>> Scope({"params": {"w": 3}}).get_variable("params", "w")
@@ -47,21 +47,21 @@ class Scope(Checking, Naming):
 
     Args:
         variables: `{collection: {module: {name: value}}}`; never changed.
-        rngs: one key, which is the stream `params`, or a mapping from names to keys.
+        rngs: one key for the stream `params`, or a mapping from stream names to keys.
         mutable: a filter for the variables that may be written.
-        initializing: what `is_initializing` answers.
+        initializing: the value that `is_initializing` returns.
 
     Raises:
-        ApplyScopeInvalidVariablesTypeError: where `variables` is no mapping.
-        ApplyScopeInvalidVariablesStructureError: where a collection is none, or all lies one level too deep.
-        InvalidRngError: where something in `rngs` is no key.
+        ApplyScopeInvalidVariablesTypeError: if `variables`, or a collection, is not a mapping.
+        ApplyScopeInvalidVariablesStructureError: if the variables are nested one level too deep.
+        InvalidRngError: if a value in `rngs` is not a key.
 
     Attributes:
-        tree: what this scope shares with all others of the same `init`, `apply` or lift.
-        path: the names from the root to here, without those of lifts.
-        name: the last of them, or None at a root.
+        tree: the state that this scope shares with all others of the same `init`, `apply` or lift.
+        path: the names from the root to this scope, without the names of lifts.
+        name: the last name of the path, or None at a root.
         parent: the scope that this one was pushed on, or None at a root and at the entry of a lift.
-        node: what it shares with other scopes at its path.
+        node: the state that this scope shares with other scopes at the same path.
     """
 
     __slots__ = ("_ended", "name", "node", "parent", "path", "tree")
@@ -75,7 +75,7 @@ class Scope(Checking, Naming):
 
     @classmethod
     def at(cls, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
-        """A scope of a tree that is there already: how lifts make theirs, and scopes those below them."""
+        """Return a scope of an existing tree; lifts use this to create theirs."""
         return _new(cls)._place(tree, node, path, parent)
 
     def _place(self, tree: Tree, node: Node, path: Path, parent: Scope | None) -> Self:
@@ -104,18 +104,18 @@ class Scope(Checking, Naming):
 
     @property
     def is_live(self) -> bool:
-        """Whether no transformation lies between the scope and here, so that it may change."""
+        """Whether no transformation is between the scope and the caller, so that the scope may change."""
         return self.tree.running_lift is None and trace_state() == self.tree.trace
 
     def invalidate(self) -> None:
-        """Ends the scope; where it is the root, ends all below it as well."""
+        """End the scope; at the root, end all scopes below it too."""
         self._ended = True
         if self.parent is None:
             self.tree.end()
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
-        """The scope itself, which ends with the `with` block; until then it is of this thread."""
+        """A context that returns the scope itself and ends it on exit; until then, this thread alone may change it."""
         self.tree.claim()
         try:
             yield self
@@ -123,15 +123,15 @@ class Scope(Checking, Naming):
             self.invalidate()
 
     def push(self, name: str | None = None, prefix: str = "", reuse: bool = False) -> Scope:
-        """A scope one level below.
+        """Return a new scope one level below.
 
         Args:
-            name: its name; by default the first of `{prefix}0`, `{prefix}1`, … that is free.
-            prefix: what an automatic name begins with.
-            reuse: whether the name may be taken already.
+            name: the name of the new scope; by default, the first of `{prefix}0`, `{prefix}1`, … that is free.
+            prefix: the text before the number of an automatic name.
+            reuse: whether the name may already be taken.
 
         Raises:
-            NameInUseError: where the name is taken and `reuse` is False.
+            NameInUseError: if the name is taken and `reuse` is False.
             JaxTransformError: under a raw JAX transformation.
         """
         return self._inner(self._take_name(name, prefix, reuse))
@@ -144,16 +144,16 @@ class Scope(Checking, Naming):
         named_call: bool = True,
         **partial_kwargs: Any,
     ) -> Callable[..., Any]:
-        """The function with a scope below this one as its first argument.
+        """Return the function with a child scope of this one as its first argument.
 
-        Each call begins with the names of that scope free again, so calling twice uses the same variables.
+        Each call begins with all names in the child scope free, so a second call uses the same variables.
 
         Args:
             fn: a function of a scope.
-            name: the name of the child; by default `prefix` and a number.
-            prefix: what an automatic name begins with; by default the name of `fn` and `_`.
-            named_call: whether the operations carry the name in profiles.
-            **partial_kwargs: keyword arguments that are given to every call.
+            name: the name of the child; by default, `prefix` and a number.
+            prefix: the text before the number of an automatic name; by default, the name of `fn` and `_`.
+            named_call: whether profiles show the name of the child for its operations.
+            **partial_kwargs: keyword arguments that are passed to every call.
         """
         if not callable(fn):
             raise no_function(f"child of the scope at {self.path_text}", fn)
@@ -169,11 +169,11 @@ class Scope(Checking, Naming):
         return call
 
     def rewound(self, rewind_rngs: bool = False) -> Scope:
-        """The same place with all names free again.
+        """Return a scope at the same place with all names free.
 
         Args:
-            rewind_rngs: whether to count draws from nothing too; the keys that follow were then drawn before. After
-                branches of which one does so, the draws of all of them count from nothing.
+            rewind_rngs: whether to count draws from zero too, so that the same keys are drawn again. If one branch of a
+                conditional does this, draws after the conditional count from zero.
         """
         self.check_valid()
         if rewind_rngs:
@@ -182,7 +182,7 @@ class Scope(Checking, Naming):
         return _new(type(self))._place(self.tree, self.node, self.path, self.parent)
 
     def beside(self) -> Scope:
-        """The same place for another owner: the same names are taken, and `number` begins from 0."""
+        """Return a scope at the same place for another owner: taken names stay taken, and `number` begins from 0."""
         scope = self.rewound()
         self._unpack()
         scope._reserved, scope._outside = self._reserved, self._outside
@@ -190,7 +190,7 @@ class Scope(Checking, Naming):
         return scope
 
     def below(self, path: Path) -> Scope:
-        """The scope at a path from here, without taking a name."""
+        """Return the scope at a path below this one, without taking a name."""
         scope = self
         for name in path:
             scope = scope._inner(name)
@@ -214,9 +214,10 @@ class Scope(Checking, Naming):
         return name
 
     def _is_known(self, name: str) -> bool:
-        """Whether a scope of that name is nothing new, so that to name it is reading.
+        """Whether a scope of that name already exists, so that naming it only reads.
 
-        It was there before; or it has variables; or the variables were given without it, and no parameters can be made.
+        It counts as existing if it was named before or has variables. It also counts if the given variables do not have
+        it and no parameters can be created.
         """
         held = self.tree.variables
         if name in self.node.children or (any(held.values()) and not self.is_mutable_collection("params")):
@@ -227,27 +228,27 @@ class Scope(Checking, Naming):
 
     @property
     def collections(self) -> tuple[str, ...]:
-        """The names of the collections of the tree."""
+        """The names of the collections in the tree."""
         return tuple(self.tree.variables)
 
     def collections_below(self) -> Variables:
-        """The variables here and below, not copied: only to be read."""
+        """Return the variables here and below without copying them; do not write to the result."""
         self.check_valid()
         return {name: self.dicts(name) for name in self.tree.variables}
 
     def variables(self) -> Variables:
-        """The variables here and below, as plain dicts, without empty collections."""
+        """Return the variables here and below as plain dicts, without empty collections."""
         return dict(copied(self.collections_below()))
 
     def value_at(self, path: Path) -> Any:
-        """The value at `(collection, *modules below this scope, name)`."""
+        """Return the value at `(collection, *modules below this scope, name)`."""
         value: Any = self.dicts(path[0])
         for name in path[1:]:
             value = unwrapped(value)[name]
         return value
 
     def mutable_variables(self) -> Variables:
-        """The variables here and below that may be written, as plain dicts; what `apply` returns as mutated."""
+        """Return the mutable variables here and below as plain dicts, as `apply` returns them."""
         trees, _ = partition(self.collections_below(), [self.tree.mutable], self.path, empty=True)
         return {name: copied(found, empty=True) for name, found in trees[0].items()}
 
@@ -255,31 +256,31 @@ class Scope(Checking, Naming):
         """Whether variables of a collection may be written here.
 
         Args:
-            collection: its name.
+            collection: the name of the collection.
         """
         return self.tree.writable(collection) is not False
 
     def is_collection_empty(self, collection: str) -> bool:
-        """Whether a collection holds nothing in the whole tree.
+        """Whether a collection is empty in the whole tree.
 
         Args:
-            collection: its name.
+            collection: the name of the collection.
         """
         return not self.tree.variables.get(collection)
 
     def is_initializing(self) -> bool:
-        """Whether this is an `init`, which makes variables, and no `apply`, which is given them."""
+        """Whether this is an `init`, which creates variables, rather than an `apply`, which receives them."""
         return self.tree.initializing
 
     def has_variable(self, collection: str, name: str) -> bool:
-        """Whether a variable exists here.
+        """Whether a variable exists in this scope.
 
         Args:
-            collection: the name of its collection.
-            name: its name.
+            collection: the collection of the variable.
+            name: the name of the variable.
 
         Raises:
-            UnliftedCollectionError: inside a lift, where it exists outside only.
+            UnliftedCollectionError: if the variable exists outside a lift that does not pass it in.
         """
         self.check_valid()
         if name in self.dicts(collection):
@@ -288,15 +289,15 @@ class Scope(Checking, Naming):
         return False
 
     def get_variable(self, collection: str, name: str, default: Any = None) -> Any:
-        """The value of a variable, or `default` where there is none.
+        """Return the value of a variable, or `default` if there is none.
 
         Args:
-            collection: the name of its collection.
-            name: its name.
-            default: what is returned where there is none.
+            collection: the collection of the variable.
+            name: the name of the variable.
+            default: the value to return if there is none.
 
         Raises:
-            UnliftedCollectionError: inside a lift, where it exists outside only.
+            UnliftedCollectionError: if the variable exists outside a lift that does not pass it in.
         """
         self.check_valid()
         value = self.dicts(collection).get(name, _MISSING)
@@ -308,19 +309,19 @@ class Scope(Checking, Naming):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def put_variable(self, collection: str, name: str, value: Any) -> None:
-        """Writes a variable.
+        """Write a variable.
 
         Args:
-            collection: the name of its collection.
-            name: its name.
+            collection: the collection of the variable.
+            name: the name of the variable.
             value: the new value, a pytree.
 
         Raises:
-            ModifyScopeVariableError: where the collection is immutable.
-            UnliftedCollectionError: inside a lift that no output group of which takes the variable.
-            LiftArgumentError: inside a lift whose filters take parts of a dict in several groups.
+            ModifyScopeVariableError: if the collection is immutable.
+            UnliftedCollectionError: if no output group of a surrounding lift takes the variable.
+            LiftArgumentError: if the value is a dict and a surrounding lift takes parts of it in different groups.
             JaxTransformError: under a raw JAX transformation.
-            ScopeVariableNotFoundError: where there is none, in a scope that creates nothing.
+            ScopeVariableNotFoundError: if the variable does not exist and the scope was bound with `creates=False`.
         """
         self.check_live("writing", collection, name)
         self.check_put(collection, name, value)
@@ -328,29 +329,29 @@ class Scope(Checking, Naming):
         self.put_checked(collection, {name: wrapped(value)})
 
     def put_checked(self, collection: str, values: Mapping[str, Any]) -> None:
-        """Writes variables, which were checked and are as `wrapped` gives them: what `put_variable` does last."""
+        """Write values that were checked and wrapped (see `wrapped`): the last step of `put_variable`."""
         written, place = self.tree.written, (collection, *self.relative_path)
         self._keep(collection, values)
         for name in values:
             written[(*place, name)] = None
 
     def put_unboxed(self, collection: str, name: str, value: Any) -> None:
-        """Writes what is in the box of a variable that has one (see `liftcore.meta`); others as `put_variable` does."""
+        """Write a variable and keep its metadata, if its value is boxed (see `liftcore.meta`)."""
         self.put_variable(collection, name, meta.replace_boxed(unwrapped(self.dicts(collection).get(name)), value))
 
     def create_variable(self, collection: str, name: str, value: Any, *, bound: bool = False) -> None:
-        """Makes a variable that did not exist. Its first value is kept apart, since a loop has to begin from it.
+        """Create a variable that does not exist. Its first value is stored separately, because a loop begins from it.
 
         Args:
-            collection: its collection.
-            name: its name.
-            value: its first value.
-            bound: whether the value was bound, see `Use.bind`.
+            collection: the collection of the variable.
+            name: the name of the variable.
+            value: the first value.
+            bound: whether the value was bound; see `Use.bind`.
         """
         self.check_live("creating", collection, name)
         self.check_writable(collection, name, value, "created")
-        # Cast first: the mark is on the very value that the scopes outside will hold. `sight` comes last, and what it
-        # makes of the value is kept here only; `created` has the value as it goes outside.
+        # Cast first: the scopes outside will hold the very value that is marked. `sight` comes last, because its
+        # result is used in this body only; `created` holds the value as it goes outside.
         if self.tree.casts:
             value = cast(value, self.tree.casts.get((collection, *self.path, name), ()))
         value = tag(value) if self.tree.marks and not bound else value
@@ -361,20 +362,20 @@ class Scope(Checking, Naming):
     def param(
         self, name: str, init_fn: Callable[..., Any] | None, *init_args: Any, unbox: bool = True, **init_kwargs: Any
     ) -> Any:
-        """The parameter of that name, made by `init_fn(key, *init_args, **init_kwargs)` where it does not exist.
+        """Return a parameter, created by `init_fn(key, *init_args, **init_kwargs)` if it does not exist.
 
         Args:
-            name: its name in the collection `params`.
-            init_fn: called with a key of the stream `params`; not called where the parameter exists and has the
-                `shape` that is its first argument. None for a parameter that exists and is only read.
-            *init_args: further arguments; the first is the shape, by custom.
-            unbox: whether to give of a parameter in a box (see `liftcore.meta`) what is in it.
+            name: the name of the parameter in the collection `params`.
+            init_fn: called with a key of the stream `params`; not called if the parameter exists with the shape that is
+                given as the first argument. None if the parameter must already exist.
+            *init_args: further arguments of `init_fn`; by convention, the first is the shape.
+            unbox: whether to return a parameter with boxed metadata (see `liftcore.meta`) without its box.
             **init_kwargs: further keyword arguments.
 
         Raises:
-            ScopeParamShapeError: where it exists with another shape than `init_fn` makes.
-            ScopeParamNotFoundError: where it does not exist, and `params` may not be written.
-            NameInUseError: where the name is taken.
+            ScopeParamShapeError: if the parameter exists with a shape other than the one that `init_fn` makes.
+            ScopeParamNotFoundError: if the parameter does not exist and `params` is immutable.
+            NameInUseError: if the name is taken.
         """
         self.reserve(name, "params")
         found = self.node.dicts.get("params")
@@ -409,19 +410,19 @@ class Scope(Checking, Naming):
         unbox: bool = True,
         **init_kwargs: Any,
     ) -> Variable:
-        """The variable of that name, made by `init_fn(*init_args, **init_kwargs)` where it does not exist.
+        """Return a `Variable`, created by `init_fn(*init_args, **init_kwargs)` if it does not exist.
 
         Args:
-            collection: its collection.
-            name: its name.
-            init_fn: makes its first value.
+            collection: the collection of the variable.
+            name: the name of the variable.
+            init_fn: returns the first value.
             *init_args: arguments of `init_fn`.
-            unbox: whether, of a value in a box (see `liftcore.meta`), one reads and writes what is in it.
+            unbox: whether `value` reads and writes the content of a boxed value (see `liftcore.meta`), not the box.
             **init_kwargs: keyword arguments of `init_fn`.
 
         Raises:
-            ScopeVariableNotFoundError: where it does not exist, and there is no `init_fn` or nothing may be written.
-            NameInUseError: where the name is taken.
+            ScopeVariableNotFoundError: if the variable is missing, and there is no `init_fn` or nothing may be written.
+            NameInUseError: if the name is taken.
         """
         self.reserve(name, collection)
         if name not in self.dicts(collection):
@@ -438,10 +439,10 @@ class Scope(Checking, Naming):
         return Variable(self, collection, name, unbox)
 
     def perturb(self, name: str, value: Any, collection: str = PERTURBATIONS) -> Any:
-        """The value plus a variable of its shape that is zero, so that its gradient is that of the value.
+        """Return the value plus a zero variable of its shape, whose gradient is the gradient of the value.
 
-        Without the collection in what `apply` is given, the value as it is. Mappings and loops lift the collection
-        `perturbations` by themselves, along a new leading axis; another one has to be listed.
+        If `apply` is not given the collection, the value is returned unchanged. Mappings and loops lift the collection
+        `perturbations` automatically, along a new leading axis; any other collection has to be listed.
 
         Example:
             >>> import jax, liftcore
@@ -471,19 +472,19 @@ class Scope(Checking, Naming):
         init_fn: Callable[[], Any] = tuple,
         reduce_fn: Callable[[Any, Any], Any] = lambda values, value: (*values, value),
     ) -> bool:
-        """Keeps a value for the caller of `apply`, where that asked for it with `mutable`.
+        """Store a value for the caller of `apply`, if the caller requested the collection with `mutable`.
 
-        It passes through lifts by itself: mapping and loops stack it along a new leading axis.
+        The value passes through lifts automatically: mappings and loops stack it along a new leading axis.
 
         Args:
-            collection: such as `intermediates`.
-            name: the name it is kept under.
+            collection: the collection to store it in, such as `intermediates`.
+            name: the name to store it under.
             value: a pytree of arrays.
-            init_fn: makes what the first value is added to.
-            reduce_fn: adds a value to what is there; by default to a tuple.
+            init_fn: returns the initial value, to which the first sown value is added.
+            reduce_fn: adds a value to the stored one; by default, appends it to a tuple.
 
         Returns:
-            Whether the value was kept.
+            Whether the value was stored.
         """
         self.check_valid()
         captured = self.tree.captures((collection, *self.path, name), value)
@@ -494,7 +495,7 @@ class Scope(Checking, Naming):
             self.tree.sown.append((Sown(self.relative_path, collection, name, init_fn, reduce_fn), value))
             return True
         current = unwrapped(self.dicts(collection).get(name, _MISSING))
-        new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, all is as before
+        new = reduce_fn(init_fn() if current is _MISSING else current, value)  # first: if it raises, nothing changes
         if current is _MISSING:
             self.reserve(name, collection)
         self.check_put(collection, name, new)
@@ -504,7 +505,7 @@ class Scope(Checking, Naming):
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def has_rng(self, name: str) -> bool:
-        """Whether an RNG stream of that name was given, and may be drawn from here.
+        """Whether an RNG stream of that name was given and can be drawn from here.
 
         Args:
             name: the name of the stream.
@@ -512,13 +513,13 @@ class Scope(Checking, Naming):
         return name in self.tree.rngs
 
     def make_rng(self, name: str = rng.DEFAULT) -> Any:
-        """The next key of an RNG stream; of `params`, where one of that name was never given.
+        """Return the next key of an RNG stream, or of `params` if no stream of that name was given.
 
         Args:
             name: the name of the stream.
 
         Raises:
-            InvalidRngError: where neither was given.
+            InvalidRngError: if neither stream was given.
             UnliftedStreamError: inside a lift that does not pass the stream in.
             JaxTransformError: under a raw JAX transformation.
         """
@@ -527,7 +528,7 @@ class Scope(Checking, Naming):
         return rng.fold_in(root, self.tree.fold_in_data(self.path, counted, count, rewound))
 
     def count_draw(self, name: str) -> tuple[Any, str, int]:
-        """Counts a draw without making its key: the root of the stream, what the draw counts for, and its number."""
+        """Count a draw without making its key; return the root key, the name it is counted under, and its number."""
         self.check_live("drawing from", name)
         found = self.tree.stream(name)
         if found is None:
@@ -538,7 +539,7 @@ class Scope(Checking, Naming):
         return root, counted, count
 
     def _make(self, collection: str, name: str, init_fn: Any, keyed: bool, *args: Any, **kwargs: Any) -> Any:
-        """An initial value; the initializer is given a key first where it is to be `keyed`."""
+        """Return an initial value; if `keyed`, the initializer receives a key first."""
         if not callable(init_fn):
             raise problems.no_initializer(self, collection, name, init_fn)
         given = (self._key_for(init_fn), *args) if keyed else args
@@ -551,16 +552,16 @@ class Scope(Checking, Naming):
             raise problems.wrong_initializer(self, collection, name, init_fn, taken, args, kwargs) from error
 
     def _key_for(self, init_fn: Callable[..., Any]) -> Any:
-        """The key of an initializer; None for one that does not look at it, and the draw counts all the same."""
+        """Return the key for an initializer, or None if it ignores its key; the draw is counted in both cases."""
         if rng.ignores_key(init_fn):
             self.count_draw(rng.DEFAULT)
             return None
         return self.make_rng(rng.DEFAULT)
 
-    # -- the dicts behind it -----------------------------------------------------------------------------------------
+    # -- the underlying dicts ----------------------------------------------------------------------------------------
 
     def dicts(self, collection: str) -> Mapping[str, Any]:
-        """This scope's dict of a collection, shared with the caller as long as nothing was written there."""
+        """Return this scope's dict of a collection; it is shared with the caller until it is written."""
         found = self.node.dicts.get(collection)
         if found is None:
             above = self.tree.variables if self.parent is None else self.parent.dicts(collection)
@@ -571,7 +572,7 @@ class Scope(Checking, Naming):
         return found
 
     def _own(self, collection: str) -> Collection:
-        """This scope's dict of a collection, as a copy that may be written."""
+        """Return this scope's dict of a collection as a copy that may be written."""
         node = self.node
         if collection not in node.owned:
             mine = dict(self.dicts(collection))
@@ -584,7 +585,7 @@ class Scope(Checking, Naming):
         return node.dicts[collection]  # type: ignore[return-value]
 
     def _keep(self, collection: str, values: Mapping[str, Any]) -> None:
-        """Puts values in their place; where a scope lies there, it holds what the value holds from now on."""
+        """Store values. A child scope with the name of a value then holds what the value holds."""
         self._own(collection).update(values)
         for name in self.node.children and self.node.children.keys() & values:
             self.node.children[name].forget(collection)

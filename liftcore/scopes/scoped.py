@@ -1,7 +1,7 @@
-"""Values that stand on scopes: such a value names its scopes, and can be made again on others.
+"""Values that hold scopes: such a value lists its scopes, and can be rebuilt on other scopes.
 
-That is all that a transformation of any Python objects has to know of a bound module or a variable among its arguments:
-it lifts the scopes, and makes the value again inside.
+A transformation of arbitrary Python objects needs to know no more about a bound module or a variable among its
+arguments: it lifts the scopes, and rebuilds the value inside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Scoped", "is_scoped", "split_scoped"]
 
 
 class Scoped(Protocol):
-    """A value that stands on scopes. A class is one by its method `__scopes__`.
+    """The protocol of a value that holds scopes: its class defines the method `__scopes__`.
 
     Example:
         >>> import dataclasses, liftcore
@@ -32,7 +32,7 @@ class Scoped(Protocol):
         ...     def __scopes__(self):
         ...         return [self.scope], OnOther(self.step)
         >>> @dataclasses.dataclass(frozen=True)
-        ... class OnOther:  # a class with fields: equal ones find the same trace
+        ... class OnOther:  # a dataclass, because equal instances reuse the same trace
         ...     step: int
         ...     def __call__(self, scopes):
         ...         return Counter(scopes[0], self.step)
@@ -44,14 +44,14 @@ class Scoped(Protocol):
     """
 
     def __scopes__(self) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
-        """The scopes, and what makes the value again on others: those in the same order.
+        """Return the scopes, and a function that rebuilds the value on other scopes in the same order.
 
-        A trace is kept for the second, as for what is static: see `static_key`.
+        The function is a part of the key of the trace cache, as static values are: see `static_key`.
         """
 
 
 def is_scoped(value: Any) -> bool:
-    """Whether a value may stand on scopes: a scope, a variable, a module, a method of one.
+    """Whether a value may hold scopes: a scope, a variable, a module, or a method of one.
 
     Example:
         >>> import liftcore
@@ -68,7 +68,7 @@ def is_scoped(value: Any) -> bool:
 
 
 def split_scoped(value: Any) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
-    """The scopes of a value, and what makes it again on others.
+    """Return the scopes of a value, and a function that rebuilds the value on other scopes.
 
     Example:
         >>> import liftcore
@@ -79,7 +79,7 @@ def split_scoped(value: Any) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]
         4
 
     Args:
-        value: one for which `is_scoped` says so.
+        value: a value for which `is_scoped` returns True.
     """
     if isinstance(value, Scope):
         return [value], _first
@@ -96,7 +96,7 @@ def _first(scopes: Sequence[Scope]) -> Scope:
 
 @dataclasses.dataclass(frozen=True)
 class _Method:
-    """Makes a bound method again."""
+    """Rebuilds a bound method."""
 
     make: Callable[[Sequence[Scope]], Any]
     function: Callable[..., Any]

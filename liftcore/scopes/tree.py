@@ -1,4 +1,4 @@
-"""What scopes share: a `Node` for all scopes at one path, a `Tree` for all scopes of one `init`, `apply` or lift."""
+"""The state that scopes share: a `Node` for each path, and a `Tree` for each `init`, `apply` or lift."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["Lift", "Names", "Node", "Sown", "Surroundings", "Tree", "plain_data"]
 
 _ANYBODY = 0
-"""Stands for the thread of a tree that no thread has to itself; no thread has that number."""
+"""The thread of a tree that no thread owns; no thread has this identifier."""
 
 _LOCK = threading.Lock()
 
 
 class Node:
-    """What all scopes at one path of a tree share: their dicts, and how many keys were drawn there.
+    """The state that all scopes at one path of a tree share: their dicts and their draw counts.
 
     Attributes:
         children: the nodes below, by name.
-        counts: how many keys were drawn of each stream, since it was last rewound.
-        rewinds: for each time that this node was rewound, the streams that went on as they were.
-        began: `counts` and `rewinds` when the node was made. The node outside of a lift, which it is a copy of, does
-            not tell them: another thread may draw there meanwhile.
-        dicts: the variables of each collection that was asked for.
-        owned: the collections of which the dict is a copy that may be written.
+        counts: how many keys were drawn from each stream since it was last rewound.
+        rewinds: for each time that this node was rewound, the streams that were not.
+        began: `counts` and `rewinds` when the node was created. A node inside a lift is a copy of one outside, and
+            cannot read them there later: another thread may have drawn in the meantime.
+        dicts: the variables of each collection that was used.
+        owned: the collections whose dict is a copy that may be written.
     """
 
     __slots__ = ("began", "children", "counts", "dicts", "owned", "rewinds")
@@ -51,14 +51,14 @@ class Node:
         self.owned: tuple[str, ...] = ()
 
     def child(self, name: str) -> Node:
-        """The node below, made where there is none."""
+        """Return a child node; create it if there is none."""
         found = self.children.get(name)
         if found is None:
             found = self.children[name] = Node(rewinds=self.rewinds)
         return found
 
     def rewind(self, kept: frozenset[str] = frozenset()) -> None:
-        """Counts draws here and below from nothing again, but for those from the streams in `kept`."""
+        """Count draws here and below from zero again, except those from the streams in `kept`."""
         self.rewinds = (*self.rewinds, kept)
         for name in [name for name in self.counts if name not in kept]:
             del self.counts[name]
@@ -66,20 +66,20 @@ class Node:
             child.rewind(kept)
 
     def times_rewound(self, name: str) -> int:
-        """How often the draws from a stream began to count anew: what was counted before counts no more."""
+        """Return how often the count of draws from a stream was reset."""
         return sum(name not in kept for kept in self.rewinds)
 
     def copy_counts(self, restarted: Container[str] = ()) -> Node:
-        """A new node, and new nodes below it, that go on counting where these stand; `restarted` streams begin anew.
+        """Return a copy of this node and the nodes below, with their counts; those of `restarted` streams begin anew.
 
-        Another thread may draw meanwhile: a dict is copied in one go, and the copy is gone through.
+        Another thread may draw in the meantime, so each dict is copied in one step before it is iterated.
         """
         copy = Node({name: count for name, count in dict(self.counts).items() if name not in restarted}, self.rewinds)
         copy.children = {name: child.copy_counts(restarted) for name, child in dict(self.children).items()}
         return copy
 
     def forget(self, collection: str | None = None) -> None:
-        """Lets go of the dicts here and below, or of those of one collection."""
+        """Drop the dicts here and below, or those of one collection."""
         left = [self]
         for node in left:
             if collection is None:
@@ -95,8 +95,7 @@ class Names(NamedTuple):
     """The names of one scope.
 
     Attributes:
-        taken: the names that may not be taken again, each with the collection of the variable that has it, or None for
-            that of a scope.
+        taken: the names that must not be taken again, each with the collection of its variable, or None for a scope.
         numbers: how many automatic names of each prefix were given out.
     """
 
@@ -105,7 +104,7 @@ class Names(NamedTuple):
 
 
 class Sown(NamedTuple):
-    """A captured value that no group of a lift lists: it is sown again outside, on the other side of the lift."""
+    """A captured value that no group of a lift takes; it is sown again in the scope outside the lift."""
 
     path: Path
     collection: str
@@ -115,18 +114,18 @@ class Sown(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What a lifted body can see of the tree outside, beside its variables: equal ones give equal traces.
+    """All that a lifted body can see of the tree outside, except its variables; equal ones give equal traces.
 
     Attributes:
-        kind: the class of its scopes.
-        mutable: the filter of what may be written.
-        initializing: what `is_initializing` answers.
+        kind: the class of the scopes.
+        mutable: the filter of the mutable variables.
+        initializing: the value that `is_initializing` returns.
         changes: whether anything may change at all, and whether variables may be created.
         rngs: the names of the streams.
-        rules: which names that were never given draw from another stream.
+        rules: the filters of the names that draw from another stream if they were not given.
         given: the names of the streams that `init` or `apply` was given.
-        created: how variables that are created are seen.
-        unlifted: the paths of variables that the lifts around left outside.
+        created: how the body sees variables that are created.
+        unlifted: the paths of the variables that the surrounding lifts did not pass in.
         empty: the collections that were given empty.
     """
 
@@ -143,27 +142,29 @@ class Surroundings(NamedTuple):
 
 
 def plain_data(path: Path, name: str, count: int, rewound: int) -> Any:
-    """The fold-in data of a draw, from its path and count; how often its stream was rewound does not matter."""
+    """Return the fold-in data of a draw from its path and count; how often the stream was rewound does not matter."""
     return rng.fold_in_data((*path, count))
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tree:
-    """What every scope of one `init`, `apply` or lift shares.
+    """The state that all scopes of one `init`, `apply` or lift share.
 
-    `given` are the names of the streams that `init` or `apply` were given, lifted here or not; `marks` says whether
-    values created here are marked, so that a split can tell them; `unlifted` are the paths of variables that
-    the lifts around it left outside, each from the scope that is lifted; `casts` are the dtypes of the leaves of
-    variables that a loop around it carries, which begin as weakly typed numbers and become something else (None: as
-    they begin); `sight`, if there is one, says how the body sees a variable that it creates, from its path and its
-    value, which is kept and handed outside as it was made; `rewound` says whether any scope was rewound together with
-    its draws; `fold_in_data` makes the fold-in data of a draw from path, stream, count and `Node.times_rewound`.
+    `given` has the names of the streams that `init` or `apply` was given, lifted here or not.
+    `marks` tells whether values created here are marked, so that a split can recognise them.
+    `unlifted` has the paths of the variables that the surrounding lifts did not pass in, relative to the lifted scope.
+    `casts` has the dtypes for the leaves of variables that a surrounding loop carries, if they begin as weakly typed
+    numbers and become something else; None keeps the initial dtype.
+    `sight` maps the path and the value of a created variable to the value that the body sees; outside, the variable
+    keeps the value as created.
+    `rewound` tells whether any scope was rewound together with its draws.
+    `fold_in_data` makes the fold-in data of a draw from its path, stream, count and `Node.times_rewound`.
 
-    `thread` is the one that has the tree to itself: that of the `init`, `apply` or lift. A tree that is bound is
-    nobody's but while a method of a module runs (`claim`); of scopes alone, the first thread that changes one is the
-    `writer`.
-    `creates` says whether scopes may create variables, and `writes` whether they may change at all.
-    `lifts` has for each thread the names of the lifts of the tree that run.
+    `thread` is the thread that owns the tree: the one that runs the `init`, `apply` or lift. No thread owns a bound
+    tree, except while a method of a module runs (`claim`). Without modules, the first thread that changes a scope is
+    the `writer`.
+    `creates` tells whether scopes may create variables, and `writes` whether they may change at all.
+    `lifts` has the names of the running lifts of the tree, by thread.
     """
 
     variables: dict[str, Any]
@@ -212,7 +213,7 @@ class Tree:
             self.writes |= outer.writes and self.lift is not None and self.lift.captures is not None
 
     def end(self) -> None:
-        """Ends all scopes of the tree, and lets go of what they held: values of a trace must not outlive it."""
+        """End all scopes of the tree and drop their contents: values of a trace must not outlive it."""
         self.alive = False
         self.variables, self.rngs, self.fallbacks, self.fold_in_data = {}, {}, [], plain_data
         self.created, self.sown, self._resolved = {}, [], {}
@@ -220,7 +221,7 @@ class Tree:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Lets its scopes change while lifts run: for what a lift calls on this side of it, such as `map_out`."""
+        """A context in which scopes may change while a lift runs, for functions called outside it such as `map_out`."""
         here = threading.get_ident()
         lifts = self.lifts.pop(here, None)
         try:
@@ -230,11 +231,11 @@ class Tree:
                 self.lifts[here] = lifts
 
     def enter_lift(self, name: str) -> None:
-        """Notes that the body of a lift begins to run in this thread."""
+        """Record that the body of a lift begins to run in this thread."""
         self.lifts.setdefault(threading.get_ident(), []).append(name)
 
     def leave_lift(self) -> None:
-        """Notes that it ended."""
+        """Record that the body ended."""
         here = threading.get_ident()
         self.lifts[here].pop()
         if not self.lifts[here]:
@@ -247,12 +248,12 @@ class Tree:
         return held[-1] if held else None
 
     def open(self) -> Tree:
-        """The tree, which any thread may use from now on, one at a time."""
+        """Return the tree, which from now on any thread may use, one at a time."""
         self.thread = _ANYBODY
         return self
 
     def claim(self) -> bool:
-        """Takes the tree for this thread, until `open` is called, unless another one has it."""
+        """Give the tree to this thread, until `open` is called. Return False if another thread owns it."""
         with _LOCK:
             free = self.thread == _ANYBODY
             if free:
@@ -260,7 +261,7 @@ class Tree:
         return free
 
     def may_change(self) -> bool:
-        """Whether this thread may write, create and draw: no other one has the tree, or has changed it."""
+        """Whether this thread may write, create and draw: no other thread owns the tree, or has changed it."""
         here = threading.get_ident()
         if self.reads or self.thread != _ANYBODY:
             return not self.reads and self.thread == here
@@ -270,7 +271,7 @@ class Tree:
         return self.writer == here
 
     def reader(self) -> Tree:
-        """A tree of the same variables for another thread, that may read them only."""
+        """Return a tree of the same variables that another thread may read but not change."""
         tree = copy.copy(self)
         tree.thread, tree.reads, tree.root = threading.get_ident(), True, Node()
         tree.variables, tree.lifts, tree.created, tree.written = dict(self.variables), {}, {}, {}
@@ -283,13 +284,13 @@ class Tree:
         return bool(self.created or self.written or self.sown)
 
     def writable(self, collection: str) -> bool | None:
-        """Whether a collection may be written: all of it, none of it, or (None) as single variables tell."""
+        """Whether all of a collection may be written; None if that depends on the variable."""
         if collection not in self._writable:
             self._writable[collection] = matches_collection(self.mutable, collection)
         return self._writable[collection]
 
     def stream(self, name: str) -> tuple[str, Any] | None:
-        """The name that draws under a name are counted under, and the root key of the stream that they come from."""
+        """Return the name under which draws from a stream are counted, and the root key that they come from."""
         if name not in self._resolved:
             self._resolved[name] = self._resolve(name)
         return self._resolved[name]
@@ -302,7 +303,7 @@ class Tree:
         return next(((rng.DEFAULT, found) for rule, found in self.fallbacks if rule((name,), None)), None)
 
     def surroundings(self, kind: type) -> Surroundings:
-        """What a lifted body can see of this tree beside its variables; `kind` is the class of its scopes."""
+        """Return all that a lifted body can see of this tree, except its variables; `kind` is the class of scopes."""
         return Surroundings(
             kind,
             self.mutable,
@@ -318,14 +319,14 @@ class Tree:
 
     @property
     def above(self) -> str:
-        """The path of the lift that the tree is inside of, for the text of errors: `/encoder/vmap(block)`."""
+        """The path of the lift around the tree, for error messages: `/encoder/vmap(block)`."""
         if self._above is None:
             above = "" if self.outer is None else self.outer.path_text.rstrip("/")
             self._above = f"{above}/{self.lift.name}" if self.lift is not None and self.lift.shown else above
         return self._above
 
     def captures(self, path: Path, value: Any) -> bool:
-        """Whether a sown value leaves the lift in its last group, since no other group takes it all the way out."""
+        """Whether a sown value leaves the lift in its last group, because no other group takes it all the way out."""
         tree = self
         captures = None if tree.lift is None else tree.lift.captures
         if tree.lift is None or (tree.mutable(path, value) and not (captures and captures.all)):
@@ -335,9 +336,9 @@ class Tree:
         return tree.mutable(path, value)
 
     def without_stream(self, name: str) -> Tree | None:
-        """The tree inside the lift that keeps a stream out, of this tree and those around it; None if none does.
+        """Return the tree inside the outermost lift that does not pass a stream in; None if there is no such lift.
 
-        Lifts further in cannot pass in what does not reach them, whatever their rules say.
+        The lifts further in cannot pass in what does not reach them, whatever their filters are.
         """
         tree = self
         while tree.outer is not None:
@@ -348,9 +349,9 @@ class Tree:
         return None
 
     def without_output(self, path: Path, value: Any) -> Tree | None:
-        """The tree inside the outermost lift that does not let a changed variable out; None if all let it out.
+        """Return the tree inside the outermost lift that does not pass a changed variable out; None if all pass it out.
 
-        A lift may also make variables immutable that it lets out (see `scope_fn` of `liftcore.pack`).
+        A lift may also make a variable immutable that it passes out (see `scope_fn` of `liftcore.pack`).
         """
         tree, found = self, None
         while tree.outer is not None and tree.lift is not None:
@@ -362,7 +363,7 @@ class Tree:
         return found
 
     def outermost(self) -> Tree:
-        """The tree that `init` or `apply` made, outside all lifts."""
+        """Return the tree that `init` or `apply` created, outside all lifts."""
         tree = self
         while tree.outer is not None:
             tree = tree.outer.tree

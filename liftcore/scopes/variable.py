@@ -1,4 +1,4 @@
-"""`Variable`: a handle of one named value of a scope."""
+"""`Variable`: a handle to one named value of a scope."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """The value as it stands now; of one in a box (see `liftcore.meta`) what is in it, unless `unbox` is False."""
+        """The current value; if it is boxed (see `liftcore.meta`), the content of the box, unless `unbox` is False."""
         value = self.scope.get_variable(self.collection, self.name)
         return meta.unbox(value) if self.unbox else value
 
@@ -57,7 +57,7 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """Makes a variable again, in another scope."""
+    """Rebuilds a variable in another scope."""
 
     collection: str
     name: str

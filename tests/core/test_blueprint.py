@@ -252,12 +252,12 @@ class Twins(Pair):
 
 
 def test_two_arrays_at_one_path_are_an_error() -> None:
-    message = r"\['twin'\] would be kept at params/twin, where \['twin'\] is kept"
+    message = r"\['twin'\] would be stored at params/twin, but \['twin'\] is stored"
     with pytest.raises(LiftArgumentError, match=message):
         Blueprint.of(Twins(jnp.ones(2), jnp.ones(2)))
-    with pytest.raises(LiftArgumentError, match="where another part of the pytree is kept"):
+    with pytest.raises(LiftArgumentError, match="but another part of the pytree is stored"):
         Blueprint.of(Twins([jnp.ones(2)], jnp.ones(2)))
-    with pytest.raises(LiftArgumentError, match=r"would be kept at params/twin/0, where \['twin'\] is kept"):
+    with pytest.raises(LiftArgumentError, match=r"would be stored at params/twin/0, but \['twin'\] is stored"):
         Blueprint.of(Twins(jnp.ones(2), [jnp.ones(2)]))
 
 

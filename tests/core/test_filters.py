@@ -131,7 +131,7 @@ def test_predicate_answers(filter, path, value, expected):
 @pytest.mark.parametrize("given_", [1, 2.5, {"params": 1}, b"params", object(), ("a", 3), [{}]])
 def test_what_is_no_filter_is_an_error(given_):
     with pytest.raises(
-        InvalidFilterError, match=r"filter: .* of type \w+ is none\. Give \.\.\., True, None, False, a coll"
+        InvalidFilterError, match=r"filter: .* of type \w+ is not a filter\. Use \.\.\., True, None, False, a coll"
     ):
         to_predicate(given_)
 
@@ -365,7 +365,7 @@ def test_split_names_what_no_filter_matched():
         split(variables, "params", Box)
     assert str(error.value) == (
         "split: no filter matches /cache/step, /cache/size (filters given: 'params', Box). "
-        "Add a filter for them, or ... as the last one to take all that is left."
+        "Add a filter for them, or `...` as the last filter to take the rest."
     )
 
 

@@ -340,7 +340,7 @@ def test_the_shape_of_a_boxed_parameter_is_checked(unboxed: bool) -> None:
     for stored in (variables, unbox(variables)):
         assert jax.tree.leaves(liftcore.apply(model)(stored, 3, 4))[0].shape == (3, 4)
         with pytest.raises(
-            ScopeParamShapeError, match=r"stored value has shape \(3, 4\), its initializer makes shape \(4, 4\)"
+            ScopeParamShapeError, match=r"stored value has shape \(3, 4\), but its initializer makes shape \(4, 4\)"
         ):
             liftcore.apply(model)(stored, 4, 4)
 
@@ -495,7 +495,7 @@ def test_other_names_than_axes_are_told_of_when_the_variable_is_made(names: Any,
     def model(scope: Any) -> Any:
         return scope.push("layer").param("w", init, (3, 4))
 
-    count = f"it has {len(names)} names of axes, {names}, and 2 axes: its shape is (3, 4). Give each axis a name, and"
+    count = f"it has {len(names)} axis names, {names}, but 2 axes: its shape is (3, 4). Give one name for each axis,"
     for lift in (lambda fn: fn, liftcore.remat, liftcore.jit):
         with pytest.raises(LiftArgumentError) as caught:
             liftcore.init(lambda scope, lift=lift: lift(lambda scope: model(scope))(scope))(jax.random.key(0))
@@ -516,5 +516,5 @@ def test_names_are_counted_when_lifts_have_named_their_axes() -> None:
     assert element(("a", "b"), metadata_params={meta.PARTITION_NAME: "elements"}) == ("elements", "a", "b")
     assert element(()) == (None,)
     for wrong in [("a",), ("a", "b", "c")]:
-        with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* names of axes'):
+        with pytest.raises(LiftArgumentError, match=r'"params/w" at /.* axis names'):
             element(wrong)

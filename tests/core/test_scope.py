@@ -227,7 +227,7 @@ def test_a_name_is_taken_once() -> None:
 def test_a_parameter_and_a_scope_cannot_share_a_name() -> None:
     root = bound()
     root.param("w", lambda key: 1)
-    with pytest.raises(NameInUseError, match=r'"w" at /: a scope .* and a variable of "params" has it'):
+    with pytest.raises(NameInUseError, match=r'"w" at /: a scope .* but a variable of "params" has it'):
         root.push("w")
     root.push("b")
     with pytest.raises(NameInUseError, match=r"a scope .* has it already"):
@@ -332,7 +332,7 @@ def test_param_without_a_shape_is_checked_too() -> None:
         root.param("w", lambda key: jnp.zeros(4))
     with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple.*\(2,\), \(5,\)"):
         root.param("pair", lambda key: (jnp.zeros(2), jnp.zeros(5)))
-    with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple, its .* makes shape \(2,\)"):
+    with pytest.raises(ScopeParamShapeError, match=r"shapes \(2,\), \(3,\) in a tuple, but its .* makes shape \(2,\)"):
         root.rewound().param("pair", jax.nn.initializers.zeros, (2,))
 
 
@@ -349,7 +349,7 @@ def test_an_initializer_is_a_function_that_makes_a_value() -> None:
         assert caught.value.where == '"params/w" at /a'
         with pytest.raises(LiftArgumentError, match=r"a function, given .*: `lambda: value`"):
             bound().variable("state", "w", init_fn)  # type: ignore[arg-type]
-    with pytest.raises(LiftArgumentError, match="its initializer lecun_normal made a function, not a value"):
+    with pytest.raises(LiftArgumentError, match="its initializer lecun_normal returned a function, not a value"):
         bound().param("w", jax.nn.initializers.lecun_normal, (3, 3))
 
 
@@ -359,7 +359,7 @@ def test_a_name_is_text() -> None:
         (lambda scope: scope.param(3, jax.nn.initializers.ones, ()), "Write `scope.param(name, init_fn)`."),
         (lambda scope: scope.variable("state", lambda: 0), "Write `scope.variable(collection, name, init_fn)`."),
     ):
-        with pytest.raises(LiftArgumentError, match="expected text as its name, given") as caught:
+        with pytest.raises(LiftArgumentError, match="expected a string as its name, given") as caught:
             ask(bound())
         assert caught.value.fix == fix
 
@@ -390,15 +390,15 @@ def test_an_initializer_that_cannot_take_what_it_is_given_is_told_of_with_what_t
             return 0.0
 
     for init_fn in (lambda: 0.0, Keyless(), functools.partial(lambda n: n, 3.0)):
-        with pytest.raises(LiftArgumentError, match=r"is called as `\S+\(key\)`, and takes `\(\)`") as caught:
+        with pytest.raises(LiftArgumentError, match=r"is called as `\S+\(key\)`, but takes `\(\)`") as caught:
             bound().push("a").param("w", init_fn)
         assert caught.value.where == '"params/w" at /a'
         assert caught.value.fix == "Write `lambda key: value`."
     with pytest.raises(
-        LiftArgumentError, match=r"\(key, \(3,\), 7\)`, and takes `\(key\)`.*`lambda key, shape, \*args:"
+        LiftArgumentError, match=r"\(key, \(3,\), 7\)`, but takes `\(key\)`.*`lambda key, shape, \*args:"
     ):
         bound().param("w", lambda key: 0.0, (3,), 7)
-    with pytest.raises(LiftArgumentError, match=r'"state/n" at /: .*as `<lambda>\(\)`, and takes `\(key\)`'):
+    with pytest.raises(LiftArgumentError, match=r'"state/n" at /: .*as `<lambda>\(\)`, but takes `\(key\)`'):
         bound().variable("state", "n", lambda key: key)
     with pytest.raises(TypeError, match="of its own") as own:
         bound().variable("state", "n", lambda: _raise(TypeError("of its own")))
@@ -419,7 +419,7 @@ def test_a_parameter_that_exists_is_read_without_an_initializer() -> None:
     variables = {"params": {"w": jnp.ones(3)}}
     assert bound(variables, mutable=False).param("w", None).shape == (3,)
     assert bound(variables).param("w", None, (3,)).shape == (3,)
-    with pytest.raises(ScopeParamShapeError, match=r"has shape \(3,\), shape \(2,\) was asked for"):
+    with pytest.raises(ScopeParamShapeError, match=r"has shape \(3,\), but shape \(2,\) was requested"):
         bound(variables).param("w", None, (2,))
     with pytest.raises(LiftArgumentError, match="expected an initializer, a function of a key, given 3"):
         bound(variables).param("w", 3)  # type: ignore[arg-type]
@@ -428,7 +428,7 @@ def test_a_parameter_that_exists_is_read_without_an_initializer() -> None:
 
 
 def test_a_variable_that_nothing_makes_says_so() -> None:
-    with pytest.raises(ScopeCollectionNotFound, match=r"and no `init_fn` to make it\. Give one"):
+    with pytest.raises(ScopeCollectionNotFound, match=r"and no `init_fn` to make it\. Pass one"):
         bound().variable("state", "n")
 
 

@@ -97,7 +97,7 @@ def test_one_bound_scope_that_is_changed_in_two_threads_is_an_error(change: str)
         results = at_once(lambda root=root: CHANGES[change](root))  # type: ignore[misc]
         errors = [result for result in results if isinstance(result, ThreadError)]
         assert len(errors) == THREADS - 1
-        message = "another thread uses the same bound module or scope; both may read it, and only one may change it."
+        message = "another thread uses the same bound module or scope; both may read it, but only one may change it."
         assert all(re.match(change.partition(",")[0], error.where) and error.what == message for error in errors)
 
 

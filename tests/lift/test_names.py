@@ -70,11 +70,11 @@ def test_names_that_were_taken_before_a_lift_are_taken_inside(name: str) -> None
         scope.push("c")
         return x
 
-    with pytest.raises(NameInUseError, match=r'"c" at /.*: a scope .* asks for the name, and a scope .* has it'):
+    with pytest.raises(NameInUseError, match=r'"c" at /.*: a scope .* asks for the name, but a scope .* has it'):
         run(name, pushed, lambda scope: scope.push("c"))
-    with pytest.raises(NameInUseError, match=r'"c" at /.*: a scope .* asks for the name, and a variable of "fixed"'):
+    with pytest.raises(NameInUseError, match=r'"c" at /.*: a scope .* asks for the name, but a variable of "fixed"'):
         run(name, pushed, fixed)
-    with pytest.raises(NameInUseError, match=r'"c" at /.*: a variable .* asks for the name, and a scope'):
+    with pytest.raises(NameInUseError, match=r'"c" at /.*: a variable .* asks for the name, but a scope'):
         run(name, lambda scope, x: x * fixed(scope).value, lambda scope: scope.push("c"))
 
 

@@ -186,7 +186,7 @@ def test_an_example_may_be_a_type() -> None:
     def depends(scope: Scope, x: Any) -> Any:
         return scope.param("w", lambda key: x)
 
-    with pytest.raises(LazyInitError, match=r'"params/w" in purify\(depends\) at /a: .*Give an array'):
+    with pytest.raises(LazyInitError, match=r'"params/w" in purify\(depends\) at /a: .*Pass an array'):
         liftcore.init(lambda scope: purify(depends, scope.push("a"), example))(KEY)
 
 

@@ -32,8 +32,8 @@ def test_a_function_without_a_scope_is_told_how_it_is_called(name: str) -> None:
         return x
 
     error = fails(name, of_jax)
-    assert "of_jax takes `(x)`, and is called with the scope (or module) first: `of_jax(scope, a float32[" in error.what
-    assert error.fix.startswith("Give it the scope (or module) as its first parameter")
+    assert "of_jax takes `(x)`, but is called with the scope (or module) first: `of_jax(scope, a float32[" in error.what
+    assert error.fix.startswith("Make the scope (or module) its first parameter")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_function_that_another_one_calls_for_a_lift_is_told_of_by_its_own_name
         lift(of_jax)(root, X)
     assert caught.value.where == where
     assert caught.value.what.startswith(
-        "of_jax takes `(x)`, and is called with the scope (or module) first: `of_jax(sc"
+        "of_jax takes `(x)`, but is called with the scope (or module) first: `of_jax(sc"
     )
 
 
@@ -68,7 +68,7 @@ def test_a_scope_or_variable_that_a_body_returns_is_told_of(name: str, what: str
 
     error = fails(name, body)
     assert f"returned a {what}, which ends with the lift." in error.what
-    assert error.fix == "Return arrays: what is computed with it, or the value of the variable."
+    assert error.fix == "Return arrays: results computed with it, or the value of the variable."
 
 
 def test_a_type_error_of_the_body_itself_stays_what_it_is() -> None:

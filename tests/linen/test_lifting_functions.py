@@ -294,7 +294,7 @@ def test_a_submodule_that_was_made_before_the_lift_is_used_inside_and_not_made_a
             return lift(lambda mdl, x: (nn.Dense(3, name="dense") if self.again else dense)(x))(self, x)
 
     assert list(Model(False).init(KEY, X)["params"]) == ["dense"]
-    message = "a scope .* has it already, outside of the lift. Make it once, before the lift, and use that one"
+    message = "a scope .* has it already, outside the lift. Create it once, before the lift, and use it"
     with pytest.raises(NameInUseError, match=message):
         Model(True).init(KEY, X)
 

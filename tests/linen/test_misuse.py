@@ -275,7 +275,7 @@ DEFINITIONS: Table = {
     "an initializer that was not called": (
         lambda: compact(lambda net, x: net.param("w", nn.initializers.lecun_normal, (3, 3))),
         LiftArgumentError,
-        '"params/w" at / | its initializer lecun_normal made a function, not a value. | `lecun_normal()`',
+        '"params/w" at / | its initializer lecun_normal returned a function, not a value. | `lecun_normal()`',
     ),
     "a shape for an initializer": (
         lambda: compact(lambda net, x: net.param("w", (3,))),
@@ -295,17 +295,17 @@ DEFINITIONS: Table = {
     "an initializer for the name of a parameter": (
         lambda: compact(lambda net, x: net.param(ones, "w", (3,))),
         LiftArgumentError,
-        'a variable of "params" at / | expected text as its name, given the function ones. | `self.param(name,',
+        'a variable of "params" at / | expected a string as its name, given the function ones. | `self.param(name,',
     ),
     "an initializer for the name of a variable": (
         lambda: compact(lambda net, x: net.variable("n", jnp.zeros)),
         LiftArgumentError,
-        'a variable of "n" at / | expected text as its name, given the function zeros. | `self.variable(',
+        'a variable of "n" at / | expected a string as its name, given the function zeros. | `self.variable(',
     ),
     "a number for the name of a submodule": (
         lambda: compact(lambda net, x: nn.Dense(3, name=3)),  # type: ignore[arg-type]
         LiftArgumentError,
-        'a scope (or submodule) at / | expected text as its name, given 3. | `name="3"`',
+        'a scope (or submodule) at / | expected a string as its name, given 3. | `name="3"`',
     ),
     "one name for two submodules": (
         lambda: compact(twice(lambda net: nn.Dense(3, name="a"))),
@@ -325,7 +325,7 @@ DEFINITIONS: Table = {
     "one name for a parameter and a submodule": (
         lambda: compact(lambda net, x: (net.param("w", ones, ()), nn.Dense(3, name="w"))),
         NameInUseError,
-        '"w" at / | a scope (or submodule) asks for the name, and a variable of "params" has it already. | "w_2"',
+        '"w" at / | a scope (or submodule) asks for the name, but a variable of "params" has it already. | "w_2"',
     ),
     "one name for a submodule and a sown value": (
         lambda: Net(lambda net, x: (nn.Dense(3, name="h"), net.sow("seen", "h", x))).init(KEY, X),

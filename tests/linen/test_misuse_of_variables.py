@@ -186,7 +186,7 @@ ENTRIES: Table = {
     "params and statistics one level too deep": (
         lambda: NORM.apply({"params": STATS}, X),
         ApplyScopeInvalidVariablesStructureError,
-        'variables["params"] | it holds another "params", so the variables lie one level | Pass `variables` where',
+        'variables["params"] | it contains another "params", so the variables are nested one level | Pass `variables` instead of',
     ),
     "a misspelt collection": (
         lambda: nn.Dense(3).apply({"param": DENSE["params"]}, X),
@@ -206,37 +206,37 @@ ENTRIES: Table = {
     "inputs of another size": (
         lambda: nn.Dense(3).apply(DENSE, jnp.ones((2, 5))),
         ScopeParamShapeError,
-        'param "kernel" at / | stored value has shape (3, 3), its initializer makes shape (5, 3). | Check the sizes',
+        'param "kernel" at / | stored value has shape (3, 3), but its initializer makes shape (5, 3). | Check the sizes',
     ),
     "lists for parameters": (
         lambda: nn.Dense(3).apply({"params": {"kernel": X.tolist(), "bias": [0.0] * 3}}, X),
         ScopeParamShapeError,
-        'param "kernel" at / | has shapes (), (), (), … in a list, its initializer makes shape | Check the sizes',
+        'param "kernel" at / | has shapes (), (), (), … in a list, but its initializer makes shape | Check the sizes',
     ),
     "no value for a parameter": (
         lambda: nn.Dense(3).apply({"params": {"kernel": None, "bias": None}}, X),
         ScopeParamShapeError,
-        'param "kernel" at / | the stored value has no shape, it is None, | call `init` again',
+        'param "kernel" at / | the stored value has no shape (it is None), | call `init` again',
     ),
     "sizes of an embedding swapped": (
         lambda: nn.Embed(4, 3).apply(nn.Embed(3, 4).init(KEY, jnp.array([1])), jnp.array([1])),
         ScopeParamShapeError,
-        'param "embedding" at / | has shape (3, 4), its initializer makes shape (4, 3). | call `init` again',
+        'param "embedding" at / | has shape (3, 4), but its initializer makes shape (4, 3). | call `init` again',
     ),
     "a dict for a parameter": (
         lambda: nn.Dense(3).apply({"params": {"kernel": {"w": jnp.ones((3, 3))}, "bias": X}}, X),
         ScopeParamShapeError,
-        'param "kernel" at / | has shapes (3, 3) in a dict, its initializer makes shape (3, 3). | Check the sizes',
+        'param "kernel" at / | has shapes (3, 3) in a dict, but its initializer makes shape (3, 3). | Check the sizes',
     ),
     "mutable that is no filter": (
         lambda: nn.Dense(3).apply(DENSE, X, mutable=3),  # type: ignore[arg-type]
         InvalidFilterError,
-        "filter | 3 of type int is none. | Give ..., True, None, False, a collection name",
+        "filter | 3 of type int is not a filter. | Use ..., True, None, False, a collection name",
     ),
     "numbers in mutable": (
         lambda: nn.Dense(3).apply(DENSE, X, mutable=[3]),  # type: ignore[list-item]
         InvalidFilterError,
-        "filter | 3 of type int is none. | a collection name",
+        "filter | 3 of type int is not a filter. | a collection name",
     ),
     "a shape for a value that init needs": (
         lambda: Net(lambda net, x: net.param("w", lambda key: x)).lazy_init(
@@ -267,7 +267,7 @@ VARIABLES: Table = {
     "a variable made where nothing is mutable": (
         lambda: compact(changes, {}),
         ScopeCollectionNotFound,
-        '"state/n" at / | no collection "state" (given: []), and it is immutable. | let it be made: `mutable=["state"]',
+        '"state/n" at / | no collection "state" (given: []), and it is immutable. | allow its creation: `mutable=["state"]',
     ),
     "a variable written where nothing is mutable": (
         lambda: compact(changes, {"state": {"n": 0}}),

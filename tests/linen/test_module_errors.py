@@ -181,7 +181,7 @@ WRONG = {
     "params of another shape": (
         lambda: nn.Dense(3).apply(dense(4), X),
         errors.ScopeParamShapeError,
-        r'param "kernel" at /: the stored value has shape \(3, 4\), its initializer makes shape \(3, 3\)',
+        r'param "kernel" at /: the stored value has shape \(3, 4\), but its initializer makes shape \(3, 3\)',
     ),
     "params of another model": (
         lambda: nn.Sequential([nn.Dense(3)]).apply(dense(3), X),

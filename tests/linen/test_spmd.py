@@ -394,7 +394,7 @@ def test_the_state_of_a_logical_box_is_what_is_in_it() -> None:
 def test_logical_names_that_fit_nothing_are_told_of() -> None:
     init = nn.with_logical_partitioning(nn.initializers.ones, ("embed", "mlp", "heads"))
     with pytest.raises(
-        LiftArgumentError, match=r'"params/kernel" at /: it has 3 names of axes, .* its shape is \(3, 4\)'
+        LiftArgumentError, match=r'"params/kernel" at /: it has 3 axis names, .* its shape is \(3, 4\)'
     ):
         nn.Dense(4, kernel_init=init).init(jax.random.key(0), jnp.ones((2, 3)))
     rules = (("embed", None), ("mlp", "modle"))

@@ -380,7 +380,7 @@ def test_one_bound_module_that_is_changed_in_two_threads_at_once_is_an_error(act
         except ThreadError as error:
             return str(error)
 
-    message = "another thread uses the same bound module or scope; both may read it, and only one may change it. "
+    message = "another thread uses the same bound module or scope; both may read it, but only one may change it. "
     message += "Bind one for each thread, `module.bind(variables, …)`, or call `module.apply(variables, …)` in each."
     expected = bind()(X)
     for _ in range(10):

@@ -68,8 +68,8 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
     "a raw transformation without a lifted form": (
         lambda scope, x: jax.make_jaxpr(lambda x: scope.make_rng("params"))(x),
         lambda mdl, x: jax.make_jaxpr(lambda x: mdl.make_rng("params"))(x),
-        "Transform a pure function instead, such as `liftcore.purify` makes.",
-        "Transform a pure function instead, such as `nn.purify` makes.",
+        "Transform a pure function instead, for example one made by `liftcore.purify`.",
+        "Transform a pure function instead, for example one made by `nn.purify`.",
     ),
     "a parameter without a text as its name": (
         lambda scope, x: scope.param(3, jax.nn.initializers.ones, ()),
@@ -86,21 +86,21 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
     "a variable without an initializer": (
         lambda scope, x: scope.variable("state", "n"),
         lambda mdl, x: mdl.variable("state", "n"),
-        'Give one: `scope.variable("state", "n", init_fn)`.',
-        'Give one: `self.variable("state", "n", init_fn)`.',
+        'Pass one: `scope.variable("state", "n", init_fn)`.',
+        'Pass one: `self.variable("state", "n", init_fn)`.',
     ),
     "an initializer of a variable that wants a key": (
         lambda scope, x: scope.variable("state", "n", lambda key: 0),
         lambda mdl, x: mdl.variable("state", "n", lambda key: 0),
-        "Leave the parameters out, `lambda: value`; for a key, draw one: `lambda: init_fn(scope.make_rng())`.",
-        "Leave the parameters out, `lambda: value`; for a key, draw one: `lambda: init_fn(self.make_rng())`.",
+        "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(scope.make_rng())`.",
+        "Take no arguments, `lambda: value`; to use a key, draw one: `lambda: init_fn(self.make_rng())`.",
     ),
     "fewer names than axes": (
         lambda scope, x: scope.param("w", liftcore.meta.with_partitioning(jax.nn.initializers.ones, ("a",)), (2, 3)),
         lambda mdl, x: mdl.param("w", nn.with_partitioning(jax.nn.initializers.ones, ("a",)), (2, 3)),
-        "Give each axis a name, and None to one that is not split: `with_partitioning(init_fn, ('a', None))`; "
+        "Give one name for each axis, and None for an unsplit axis: `with_partitioning(init_fn, ('a', None))`; "
         "a lift names the axes that it adds itself.",
-        "Give each axis a name, and None to one that is not split: `nn.with_partitioning(init_fn, ('a', None))`; "
+        "Give one name for each axis, and None for an unsplit axis: `nn.with_partitioning(init_fn, ('a', None))`; "
         "a lift names the axes that it adds itself.",
     ),
     "a variable that a branch alone writes": (
@@ -112,8 +112,8 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
     "a variable that an operator makes": (
         lambda scope, x: liftcore.associative_scan(lambda scope, a, b: count(scope, a + b))(scope, x),
         lambda mdl, x: nn.associative_scan(lambda mdl, a, b: count(mdl, a + b), mdl, x),
-        "Create it before, and read it here: `scope.get_variable(…)`.",
-        "Create it before, and read it here: `self.get_variable(…)`.",
+        "Create it before the scan, and read it here: `scope.get_variable(…)`.",
+        "Create it before the scan, and read it here: `self.get_variable(…)`.",
     ),
     "a loop that writes what it shares": (
         lambda scope, x: liftcore.while_loop(lambda s, x: x.sum() < 9, lambda s, x: count(s, x + 1))(scope, x),
@@ -234,7 +234,7 @@ def test_a_lift_of_a_bound_module_speaks_of_modules_and_scopes_beside_it_do_not(
     assert told == 'Carry it: `carry_variables="state"`.'
     scope = liftcore.bind({}, KEY, mutable=True)
     told = fix_of(lambda: scope.variable("state", "n"))
-    assert told == 'Give one: `scope.variable("state", "n", init_fn)`.'
+    assert told == 'Pass one: `scope.variable("state", "n", init_fn)`.'
 
 
 def test_an_error_keeps_its_words_when_it_is_made_again() -> None:

@@ -207,7 +207,7 @@ def test_conv_transpose_refuses_what_does_not_fit(shape: Any, arguments: Any, me
 def test_local_kernel_for_inputs_of_another_length_is_refused() -> None:
     _, variables = liftcore.init(nn.conv_local)(jax.random.key(0), array(6, 4), 5, 3)
     with pytest.raises(
-        ScopeParamShapeError, match=r"stored value has shape \(6, 12, 5\), its initializer makes .*\(7, "
+        ScopeParamShapeError, match=r"stored value has shape \(6, 12, 5\), but its initializer makes .*\(7, "
     ) as raised:
         liftcore.apply(nn.conv_local)(variables, array(7, 4), 5, 3)
     assert raised.value.__notes__ == ["The conv_local at / was called with inputs of shape (7, 4)."]

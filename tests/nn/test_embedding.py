@@ -55,7 +55,7 @@ def test_indices_may_be_of_any_shape_and_of_plain_python() -> None:
 def test_table_of_other_sizes_is_refused_with_both_shapes() -> None:
     applied = liftcore.apply(lambda scope: nn.embedding(scope.push("words"), 5, 3).lookup(0))
     message = (
-        r'param "embedding" at /words: the stored value has shape \(4, 3\), its initializer makes shape \(5, 3\)\.'
+        r'param "embedding" at /words: the stored value has shape \(4, 3\), but its initializer makes shape \(5, 3\)\.'
     )
     with pytest.raises(ScopeParamShapeError, match=message):
         applied({"params": {"words": {"embedding": TABLE}}})

@@ -130,7 +130,7 @@ def test_kernel_for_other_inputs_is_refused_with_both_shapes(layer: Any, argumen
     with pytest.raises(ScopeParamShapeError) as raised:
         applied({"params": params}, array(2, 3))
     assert str(raised.value) == (
-        'param "kernel" at /head: the stored value has shape (4, 5), its initializer makes shape (3, 5). Check the '
+        'param "kernel" at /head: the stored value has shape (4, 5), but its initializer makes shape (3, 5). Check the '
         "sizes of the module and of its inputs, or call `init` again for this model."
     )
     assert raised.value.__notes__ == [f"The {layer.__name__} at /head was called with inputs of shape (2, 3)."]

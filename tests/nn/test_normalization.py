@@ -154,7 +154,7 @@ def test_scale_for_other_inputs_is_refused_with_both_shapes(layer: Any) -> None:
     options = {"num_groups": 1} if layer is nn.group_norm else {}
     params = {"params": {"scale": array(4), "bias": array(4)}}
     with pytest.raises(
-        ScopeParamShapeError, match=r'param "scale" at /: .* \(4,\), its initializer makes .* \(3,\)'
+        ScopeParamShapeError, match=r'param "scale" at /: .* \(4,\), but its initializer makes .* \(3,\)'
     ) as raised:
         liftcore.apply(layer)(params, array(2, 2, 3), **options)
     assert raised.value.__notes__ == [f"The {layer.__name__} at / was called with inputs of shape (2, 2, 3)."]
