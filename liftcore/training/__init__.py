@@ -1,13 +1,13 @@
-"""Training: the state of a run, loss scaling, averages, and gradients of many microbatches or of single examples.
+"""Training: the state of a run, loss scaling, averages, and gradients over microbatches or for single examples.
 
     the state of a run     TrainState
-    parts of a model       labels and mask, which make a filter a tree for optax; count, size_bytes
+    parts of a model       labels, mask (turn filters into trees for optax); count, size_bytes
     mixed precision        DynamicScale, DynamicScaleResult
     averages               ExponentialMovingAverage
     gradients              accumulate_gradients, per_example_gradients
-    when to stop           EarlyStopping
+    early stopping         EarlyStopping
 
-An optimiser is any transformation with the two functions of `optax`, which is not needed to import this.
+An optimiser is any pair of functions like optax's `init` and `update`. Importing this package does not need optax.
 
 Example:
     >>> import jax, jax.numpy as jnp, liftcore, optax

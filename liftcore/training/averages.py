@@ -20,10 +20,10 @@ __all__ = ["ExponentialMovingAverage"]
 
 
 class ExponentialMovingAverage(PyTreeNode):
-    """Averages of variables: `average = decay * average + (1 - decay) * value` at each update. It is never changed.
+    """Averages of variables: each update computes `decay * average + (1 - decay) * value`. The object is immutable.
 
-    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with weights that
-    fall exponentially; the correction for averages that begin at zero is that of D. Kingma and J. Ba, "Adam" (2015).
+    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with exponentially
+    decaying weights. The correction for averages that begin at zero is from D. Kingma and J. Ba, "Adam" (2015).
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,11 +35,11 @@ class ExponentialMovingAverage(PyTreeNode):
         ({'w': Array([1., 6.], dtype=float32)}, 5.0)
 
     Attributes:
-        averages: the averages, as a tree without the other variables; of dtype float32 at least, since in a smaller one
-            a step of `1 - decay` would be lost.
-        weight: with `debias` the sum of the weights of all values so far, else None.
-        decay: the weight of the old average; it is static.
-        filter: the filter of the variables that are averaged; it is static.
+        averages: the averages, as a tree without the other variables. They have at least the precision of float32: a
+            smaller dtype would lose steps of size `1 - decay`.
+        weight: with `debias`, the sum of the weights of all values so far; else None.
+        decay: the weight of the old average (static).
+        filter: the filter of the averaged variables (static).
     """
 
     averages: Any
@@ -49,22 +49,22 @@ class ExponentialMovingAverage(PyTreeNode):
 
     @classmethod
     def create(cls, variables: Variables, decay: float, only: Filter = "params", debias: bool = False) -> Self:
-        """The averages before the first update.
+        """Return the averages before the first update.
 
         Args:
             variables: `{collection: {module: {name: value}}}`.
             decay: the weight of the old average, at least 0 and less than 1.
-            only: a filter of the variables that are averaged.
-            debias: whether the averages begin at zero and are divided by the sum of their weights, so that the first
-                values, which are those of an untrained model, have no weight. Else they begin with these values.
+            only: a filter of the variables to average.
+            debias: whether the averages begin at zero and are divided by the sum of their weights, so that the values
+                of the untrained model have no weight. If false, the averages begin with these values.
 
         Raises:
-            LiftArgumentError: if `decay` is out of its range, or the filter takes nothing, or something that is not of
-                floating point.
+            LiftArgumentError: if `decay` is out of range, or the filter matches nothing or a variable that is not
+                floating-point.
         """
         where = "ExponentialMovingAverage.create"
         if not 0 <= decay < 1:
-            raise LiftArgumentError(where, f"expected 0 <= decay < 1, given {decay}.", "Write `decay=0.999`, say.")
+            raise LiftArgumentError(where, f"expected 0 <= decay < 1, given {decay}.", "For example, `decay=0.999`.")
         filter = to_predicate(only)  # a predicate is hashable, as static fields must be
         part = taken(f"{where}, only", variables, filter)
         for path, value in leaves_of(part):
@@ -73,19 +73,19 @@ class ExponentialMovingAverage(PyTreeNode):
         return cls(averages, jnp.zeros(()) if debias else None, decay, filter)
 
     def update(self, variables: Variables, decay: Any = None) -> Self:
-        """The averages after one more step.
+        """Return the averages after one more step.
 
         Args:
-            variables: all variables, or at least those that are averaged.
-            decay: another weight of the old average in this step, such as
-                `jnp.minimum(0.999, (1 + step) / (10 + step))` for a quick start.
+            variables: all variables, or at least the averaged ones.
+            decay: another weight of the old average for this step, such as
+                `jnp.minimum(0.999, (1 + step) / (10 + step))` to follow the first steps quickly.
 
         Raises:
-            LiftArgumentError: if the filter takes other variables than those that are averaged.
+            LiftArgumentError: if the filter matches other variables than the averaged ones.
         """
         kept = self.decay if decay is None else decay
         part = taken("ExponentialMovingAverage.update", variables, self.filter)
-        check_names("ExponentialMovingAverage.update", part, self.averages, "Give the variables that it was made for.")
+        check_names("ExponentialMovingAverage.update", part, self.averages, "Give variables like those at `create`.")
 
         def moved(average: Any, value: Any) -> Any:
             return update_average(average, value, kept)
@@ -94,13 +94,13 @@ class ExponentialMovingAverage(PyTreeNode):
         return self.replace(averages=jax.tree.map(moved, self.averages, part), weight=weight)
 
     def apply_to(self, variables: Variables) -> PyTree:
-        """Variables with the averages in the place of those that are averaged, in their dtypes.
+        """Return the variables with the averages in place of the averaged ones, in the dtypes of the variables.
 
         Args:
-            variables: all variables. With `debias`, before the first update, they come out as they are.
+            variables: all variables. With `debias`, they are returned unchanged before the first update.
         """
         part = taken("ExponentialMovingAverage.apply_to", variables, self.filter)
-        check_names("ExponentialMovingAverage.apply_to", part, self.averages, "Give the variables it was made for.")
+        check_names("ExponentialMovingAverage.apply_to", part, self.averages, "Give variables like those at `create`.")
 
         def average(value: Any, average: Any) -> Any:
             if self.weight is not None:
@@ -118,4 +118,5 @@ def _wide(value: Any) -> Any:
 def _check_floating(where: str, value: PyTree) -> None:
     for leaf in jax.tree.leaves(value):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact):
-            raise LiftArgumentError(where, f"{shown(leaf)} has no average.", 'Choose others: `only="params"`, say.')
+            what = f"{shown(leaf)} is not floating-point, and cannot be averaged."
+            raise LiftArgumentError(where, what, 'Exclude it, for example with `only="params"`.')

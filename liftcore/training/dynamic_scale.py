@@ -1,4 +1,4 @@
-"""`DynamicScale`: a loss that is scaled before it is differentiated, so that small gradients survive float16."""
+"""`DynamicScale`: scale a loss before it is differentiated, so that small gradients do not underflow in float16."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..typing import Array, PyTree
 __all__ = ["DynamicScale", "DynamicScaleResult"]
 
 _TINY, _MAX = np.finfo(np.float32).tiny, np.finfo(np.float32).max
-"""Of dtype float32, which the scale has after the first step: a Python number would take the dtype of the loss."""
+"""They have dtype float32, as the scale does after the first step; a Python number would get the dtype of the loss."""
 
 
 class DynamicScaleResult(NamedTuple):
-    """What a function of `DynamicScale.value_and_grad` returns.
+    """The result of a function that `DynamicScale.value_and_grad` returned.
 
     Attributes:
         dynamic_scale: the scale for the next step.
-        finite: whether all gradients are finite; where not, the step is to be left out.
-        aux: the value of the function, or with `has_aux` that and the rest.
+        finite: whether all gradients are finite; if not, skip the step.
+        aux: the value of the function; with `has_aux`, the pair that it returned.
         grad: the gradients, of dtype float32.
     """
 
@@ -36,7 +36,7 @@ class DynamicScaleResult(NamedTuple):
 
 
 class DynamicScale(PyTreeNode):
-    """The factor of a loss, as large as its gradients can bear. It is never changed.
+    """A factor for the loss that is as large as possible while the gradients stay finite. The object is immutable.
 
     P. Micikevicius et al., "Mixed Precision Training" (2018).
 
@@ -49,13 +49,13 @@ class DynamicScale(PyTreeNode):
         (True, 9.0, Array(6., dtype=float32), 4.0)
 
     Attributes:
-        growth_factor: by which the scale grows after enough finite steps.
-        backoff_factor: by which it shrinks after a step with gradients that are not finite.
-        growth_interval: after how many finite steps in a row it grows.
-        fin_steps: the number of finite steps since it changed.
-        scale: the factor. As a Python number, as at first, it takes the dtype of the loss: 65536 is infinite in
-            float16, so that the first step of a loss in float16 is left out. Return losses in float32.
-        minimum_scale: what the scale never falls below, by default the smallest normal float32; None for no limit.
+        growth_factor: the scale is multiplied by this after enough finite steps.
+        backoff_factor: the scale is multiplied by this after a step whose gradients are not all finite.
+        growth_interval: the number of finite steps in a row after which the scale grows.
+        fin_steps: the number of finite steps since the scale last changed.
+        scale: the factor. Initially it is a Python number, which gets the dtype of the loss. 65536 is infinite in
+            float16, so the first step of a float16 loss would be skipped: return losses in float32.
+        minimum_scale: a lower limit for the scale, by default the smallest normal float32; None for no limit.
     """
 
     growth_factor: float = field(pytree_node=False, default=2.0)
@@ -72,16 +72,16 @@ class DynamicScale(PyTreeNode):
         has_aux: bool = False,
         axis_name: Any = None,
     ) -> Callable[..., DynamicScaleResult]:
-        """`jax.value_and_grad` of the scaled function; what comes out is divided by the scale again.
+        """Apply `jax.value_and_grad` to the scaled function, and divide the value and the gradients by the scale.
 
         Args:
-            fun: returns a number, or with `has_aux` that and something else.
-            argnums: the number of the argument to differentiate with respect to, or several.
+            fun: a function that returns a number or, with `has_aux`, a pair of a number and anything else.
+            argnums: the number of the argument to differentiate with respect to, or several numbers.
             has_aux: whether `fun` returns a pair, of which only the first is differentiated.
-            axis_name: a mapped axis over which the gradients are averaged before they are looked at.
+            axis_name: a mapped axis over which the gradients are averaged before they are checked.
 
         Returns:
-            A function with the arguments of `fun`, which returns a `DynamicScaleResult`.
+            A function with the arguments of `fun` that returns a `DynamicScaleResult`.
         """
 
         @functools.wraps(fun)
@@ -106,7 +106,7 @@ class DynamicScale(PyTreeNode):
         return call
 
     def _after(self, finite: Array) -> Self:
-        """The scale after a step whose gradients were finite, or were not."""
+        """Return the scale after a step whose gradients were finite or not."""
         full = self.fin_steps == self.growth_interval
         grown = jnp.where(full, jnp.minimum(self.scale * self.growth_factor, _MAX), self.scale)
         shrunk = self.scale * self.backoff_factor

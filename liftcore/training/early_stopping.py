@@ -1,4 +1,4 @@
-"""`EarlyStopping`: whether a metric has stopped improving."""
+"""`EarlyStopping`: stop a run when a metric no longer improves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EarlyStopping"]
 
 
 class EarlyStopping(PyTreeNode):
-    """Says when to stop: after more than `patience` updates in a row without an improvement. It is never changed.
+    """A rule to stop after more than `patience` updates in a row without an improvement. The object is immutable.
 
     Example:
         >>> stopping = EarlyStopping(min_delta=0.01, patience=1)
@@ -25,9 +25,9 @@ class EarlyStopping(PyTreeNode):
         (3, 3.0)
 
     Attributes:
-        min_delta: by how much more than this a metric must fall below the best one to be an improvement.
-        patience: how many updates without an improvement are accepted.
-        best_metric: the lowest metric so far.
+        min_delta: a metric is an improvement if it is less than the best one by more than this.
+        patience: the number of updates in a row without an improvement that are accepted.
+        best_metric: the metric of the last improvement.
         patience_count: the number of updates since the last improvement.
         should_stop: whether to stop; once true, it stays true.
         has_improved: whether the last update was an improvement.
@@ -41,14 +41,14 @@ class EarlyStopping(PyTreeNode):
     has_improved: bool = False
 
     def reset(self) -> Self:
-        """The state before the first update."""
+        """Return the state before the first update."""
         return type(self)(min_delta=self.min_delta, patience=self.patience)
 
     def update(self, metric: Any) -> Self:
-        """The state after one more metric, of which less is better.
+        """Return the state after one more metric.
 
         Args:
-            metric: a number, not a tracer.
+            metric: a number (not a tracer); less is better.
         """
         with jax.numpy_dtype_promotion("standard"):  # metrics of different dtypes may follow each other
             improved = math.isinf(self.best_metric) or self.best_metric - metric > self.min_delta

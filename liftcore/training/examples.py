@@ -1,4 +1,4 @@
-"""Gradients of each example of a batch."""
+"""Gradients for each example of a batch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def per_example_gradients(
     in_axes: InOutAxes = 0,
     axis_name: Any = _AXIS,
 ) -> Callable[..., Any]:
-    """`liftcore.value_and_grad` for each example of a batch: values and gradients have a first axis for the examples.
+    """Lift `value_and_grad` for each example of a batch: values and gradients have a first axis for the examples.
 
-    It is a `liftcore.vmap` of `liftcore.value_and_grad`. Each example draws keys of its own, except from the stream
-    `params`. All examples read the same variables; of what they write, batch statistics, say, the mean is kept, and of
-    numbers that are not of floating point the largest.
+    This is a `liftcore.vmap` of `liftcore.value_and_grad`. Each example draws keys of its own, except from the RNG
+    stream `params`. All examples read the same variables. If they write variables, such as batch statistics, the mean
+    over the examples is kept; for variables that are not floating-point, the maximum.
 
     Example:
         >>> import jax, jax.numpy as jnp, liftcore
@@ -46,21 +46,21 @@ def per_example_gradients(
         ((6,), (6, 3, 1), (3, 1))
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)` with one example, without its batch axis; returns a number, or with
-            `has_aux` that and something else. For a layer that wants a batch axis write `x[None]` in it.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second comes out stacked.
-        wrt: a filter of the variables that are differentiated with respect to, such as the `trainable` of a
-            `TrainState`.
-        in_axes: for each argument after the scopes its batch axis, or None for an argument that all examples share; a
-            pytree prefix. Keyword arguments that are arrays have it as their first axis.
+        fn: called as `fn(scopes, *args, **kwargs)` with one example, without its batch axis; returns a number or, with
+            `has_aux`, a pair of a number and anything else. For layers that need a batch axis, write `x[None]` in it.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second is returned stacked
+            over the examples.
+        wrt: a filter of the variables to differentiate with respect to, such as the `trainable` of a `TrainState`.
+        in_axes: the batch axis of each argument after the scopes, or None for an argument that all examples share; a
+            pytree prefix. For arrays passed by keyword, it is the first axis.
         axis_name: a name for the axis of the examples, for collectives such as `jax.lax.pmean` in `fn`.
 
     Returns:
-        `lifted(scopes, *args, **kwargs)`, which returns the values and the gradients. A gradient in a box has a name
-        more: None, for the axis of the examples.
+        `lifted(scopes, *args, **kwargs)`, which returns the values and the gradients. The names of a boxed gradient
+        begin with None, for the axis of the examples.
 
     Raises:
-        AxisSizeError: when called, where sizes disagree or there is no batch axis.
+        AxisSizeError: when called, if sizes disagree or there is no batch axis.
     """
     check_function("per_example_gradients", fn)
     over_batch = vmap(
@@ -79,7 +79,7 @@ def per_example_gradients(
 
 
 def _averaging(fn: Callable[..., Any], axis_name: Any) -> Callable[..., Any]:
-    """A function of scopes that writes what all elements of a mapped axis together write."""
+    """Return a function of scopes in which the values written along a mapped axis are reduced to one."""
 
     def transform(body: Body, variable_groups: Sequence[PyTree], rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         result, groups = body(variable_groups, rng_groups, *args, **kwargs)

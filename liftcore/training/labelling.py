@@ -1,4 +1,4 @@
-"""Filters as trees of labels and masks, for the transformations of `optax` that treat parameters differently."""
+"""Turn filters into trees of labels or masks, for optax transformations that treat parameters differently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["labels", "mask"]
 
 
 def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") -> Callable[[PyTree], PyTree]:
-    """A function from parameters to the label of each one, for `optax.multi_transform`.
+    """Return a function from parameters to a label for each of them, for `optax.multi_transform`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -29,18 +29,18 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
         >>> opt_state = tx.init(params)
 
     Args:
-        rules: for each label a filter of variables, over `(collection, *modules, name)`. The first that matches
-            counts, so that `...` as the last one takes the rest.
-        collection: the name of the collection that the parameters are; None if they are given as
+        rules: for each label, a filter of variables, over paths `(collection, *modules, name)`. The first filter that
+            matches decides, so `...` as the last one matches the rest.
+        collection: the name of the collection that the parameters belong to; None if you pass them as
             `{collection: {module: {name: value}}}`.
 
     Returns:
-        A function of nested mappings of parameters; of a parameter that is a pytree, such as a box, there is one label.
-        It raises `UnmatchedFilterError` where no rule takes a parameter, and `LiftArgumentError` where a rule takes
-        none.
+        A function of nested mappings of parameters. A parameter that is a pytree, such as a boxed one, gets one label.
+        The function raises `UnmatchedFilterError` if no rule matches a parameter, and `LiftArgumentError` if a rule
+        matches none.
 
     Raises:
-        LiftArgumentError: if `rules` is no mapping.
+        LiftArgumentError: if `rules` is not a mapping.
     """
     if not isinstance(rules, Mapping):
         what = f"expected a mapping from labels to filters, given {shown(rules)}."
@@ -52,8 +52,8 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
         variables = _variables("labels", params, collection)
         parts, rest = partition(variables, predicates)
         if rest:
-            what = f"no rule takes {listed(rest)} (labels: {', '.join(map(repr, names))})."
-            raise UnmatchedFilterError("labels", what, "Add a rule for them, or `...` as the last one for the rest.")
+            what = f"no rule matches {listed(rest)} (labels: {', '.join(map(repr, names))})."
+            raise UnmatchedFilterError("labels", what, "Add a rule for them, or `...` as the last rule for the rest.")
         for name, predicate, part in zip(names, predicates, parts, strict=True):
             check_taken(f"labels, {name!r}", variables, predicate, part)
         return _tree(params, collection, dict(zip(names, parts, strict=True)))
@@ -62,7 +62,7 @@ def labels(rules: Mapping[Any, Filter], *, collection: str | None = "params") ->
 
 
 def mask(filter: Filter, *, collection: str | None = "params") -> Callable[[PyTree], PyTree]:
-    """A function from parameters to whether a filter takes each one, for `optax.masked` and `mask=` elsewhere in optax.
+    """Return a function from parameters to whether a filter matches each one, for optax: `masked`, `mask=…`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -73,13 +73,13 @@ def mask(filter: Filter, *, collection: str | None = "params") -> Callable[[PyTr
         >>> tx = optax.adamw(1e-3, weight_decay=0.1, mask=decayed)
 
     Args:
-        filter: a filter of variables, over `(collection, *modules, name)`.
-        collection: the name of the collection that the parameters are; None if they are given as
+        filter: a filter of variables, over paths `(collection, *modules, name)`.
+        collection: the name of the collection that the parameters belong to; None if you pass them as
             `{collection: {module: {name: value}}}`.
 
     Returns:
-        A function of nested mappings of parameters; of a parameter that is a pytree, such as a box, there is one
-        answer. It raises `LiftArgumentError` where the filter takes no parameter, unless it is `None`.
+        A function of nested mappings of parameters. A parameter that is a pytree, such as a boxed one, gets one
+        boolean. The function raises `LiftArgumentError` if the filter matches no parameter, unless it is `None`.
     """
     predicate = to_predicate(filter)
 
@@ -95,12 +95,12 @@ def mask(filter: Filter, *, collection: str | None = "params") -> Callable[[PyTr
 def _variables(where: str, params: PyTree, collection: str | None) -> Variables:
     if not isinstance(params, Mapping):
         what = f"expected nested mappings of parameters, given {shown(params)}."
-        raise LiftArgumentError(where, what, "Give the collection, as `variables['params']`.")
+        raise LiftArgumentError(where, what, "Pass the collection, such as `variables['params']`.")
     return params if collection is None else {collection: params}
 
 
 def _tree(params: PyTree, collection: str | None, parts: Mapping[Any, Variables]) -> PyTree:
-    """A tree of the structure of `params`, down to its variables, with the name of the part that has each of them."""
+    """Return a tree like `params` in which each variable is replaced by the name of the part that it is in."""
     names: dict[Path, Any] = {path: name for name, part in parts.items() for path, _ in leaves_of(part)}
     prefix = () if collection is None else (collection,)
     found, treedef = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda node: not isinstance(node, Mapping))

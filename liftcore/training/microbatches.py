@@ -1,4 +1,4 @@
-"""Gradients of a large batch, computed on one part of it after the other."""
+"""Gradients of a large batch, computed on one microbatch after the other."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def accumulate_gradients(
     in_axes: InOutAxes = 0,
     stacked: Filter = "intermediates",
 ) -> Callable[..., Any]:
-    """`liftcore.value_and_grad` over a batch in parts: the mean of the values and of the gradients of its microbatches.
+    """Lift `value_and_grad` over the microbatches of a batch, and return the means of their values and gradients.
 
-    It is a `liftcore.scan` of `liftcore.value_and_grad`, so that the activations of only one microbatch are in memory.
-    What the function writes, batch statistics, say, goes on from one microbatch to the next; each microbatch draws
-    keys of its own, except from the stream `params`. Where there are neither, the result is that of the whole batch
-    for a function that is a mean over it.
+    This is a `liftcore.scan` of `liftcore.value_and_grad`, so only the activations of one microbatch are in memory.
+    Variables that the function writes, such as batch statistics, are carried from one microbatch to the next. Each
+    microbatch draws keys of its own, except from the RNG stream `params`. If the function is a mean over the batch,
+    writes nothing and draws no keys, the result is the same as for the whole batch.
 
     Example:
         >>> import jax, jax.numpy as jnp, liftcore
@@ -52,30 +52,29 @@ def accumulate_gradients(
         True
 
     Args:
-        fn: called as `fn(scopes, *args, **kwargs)` with a microbatch; returns a number, or with `has_aux` that and
-            something else.
+        fn: called as `fn(scopes, *args, **kwargs)` with a microbatch; returns a number or, with `has_aux`, a pair of a
+            number and anything else.
         steps: the number of microbatches. It must divide the number of batch elements.
-        has_aux: whether `fn` returns a pair, of which only the first is differentiated; what the second is for each
-            microbatch comes out stacked on a new first axis.
-        wrt: a filter of the variables that are differentiated with respect to, such as the `trainable` of a
-            `TrainState`.
-        in_axes: for each argument after the scopes its batch axis, or None for an argument that all microbatches
-            share; a pytree prefix. Microbatch `i` has the batch elements `i`, `i + steps`, `i + 2 * steps`, …: of a
-            batch that is spread over devices each one keeps a part of every microbatch. Keyword arguments are shared.
-        stacked: a filter of variables that each microbatch makes anew, such as those that a module sows. They come out
-            stacked on a new first axis.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated; the second is returned stacked
+            over the microbatches, on a new first axis.
+        wrt: a filter of the variables to differentiate with respect to, such as the `trainable` of a `TrainState`.
+        in_axes: the batch axis of each argument after the scopes, or None for an argument that all microbatches share;
+            a pytree prefix. Microbatch `i` has the batch elements `i`, `i + steps`, `i + 2 * steps`, …. So if a batch
+            is sharded, each device keeps its part of every microbatch. Keyword arguments are shared.
+        stacked: a filter of variables that each microbatch creates anew, such as sown values. They are returned stacked
+            on a new first axis.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, which returns the value and the gradients, `{collection: {module: {name:
-        …}}}`. They are summed up in float32 at least, and come out in the dtypes of the variables.
+        …}}}`. They are summed in float32 at least, and returned in the dtypes of the variables.
 
     Raises:
-        AxisSizeError: when called, where `steps` does not divide the size of a batch axis.
+        AxisSizeError: when called, if `steps` does not divide the size of a batch axis.
     """
     check_function(_WHERE, fn)
     if not isinstance(steps, int) or steps < 1:
         what = f"expected a number of microbatches, 1 or more, given {shown(steps)}."
-        raise LiftArgumentError(f"{_WHERE}, steps", what, "Write `steps=4`, say.")
+        raise LiftArgumentError(f"{_WHERE}, steps", what, "For example, `steps=4`.")
     differentiated = value_and_grad(fn, has_aux=has_aux, wrt=wrt)
 
     def part(scopes: Any, batch: _Batch, sliced: Any, whole: Any, kwargs: Any) -> tuple[PyTree, Any]:
@@ -105,7 +104,7 @@ def accumulate_gradients(
         try:
             sums, aux = over_all(scopes, zero, sliced, batch, whole, kwargs)
         except CarryTypeError as error:
-            error.add_note("What microbatches make anew comes out of `accumulate_gradients(…, stacked=collection)`.")
+            error.add_note("To stack what microbatches create, write `accumulate_gradients(…, stacked=collection)`.")
             raise
         value, grads = jax.tree.map(lambda total, kind: (total / steps).astype(kind.dtype), sums, types)
         return ((value, aux) if has_aux else value), grads
@@ -114,11 +113,11 @@ def accumulate_gradients(
 
 
 class _Batch(NamedTuple):
-    """The arguments of a call without their values, as no array that goes through lifts: what is sliced, and how.
+    """The structure of the arguments of a call, which lifts pass through as static data, and the axes to slice.
 
     Attributes:
-        treedef: their structure.
-        axes: the batch axis of each leaf; None for one that is shared.
+        treedef: the structure of the arguments.
+        axes: the batch axis of each leaf; None for a shared one.
     """
 
     treedef: Any
@@ -130,19 +129,19 @@ class _Batch(NamedTuple):
         return cls(jax.tree.structure(tuple(args)), tuple(axes))
 
     def parted(self, args: Sequence[Any], steps: int) -> tuple[list[Any], list[Any]]:
-        """The leaves with a batch axis, each with the microbatches on a new first axis, and the other leaves."""
+        """Return the leaves with a batch axis, with the microbatches on a new first axis, and the other leaves."""
         pairs = list(zip(jax.tree.leaves_with_path(tuple(args)), self.axes, strict=True))
         sliced = [_parted(path, leaf, axis, steps) for (path, leaf), axis in pairs if axis is not None]
         return sliced, [leaf for (_, leaf), axis in pairs if axis is None]
 
     def joined(self, sliced: Sequence[Any], whole: Sequence[Any]) -> Any:
-        """The arguments of one microbatch."""
+        """Return the arguments of one microbatch."""
         ones, others = iter(sliced), iter(whole)
         return self.treedef.unflatten([next(others) if axis is None else next(ones) for axis in self.axes])
 
 
 def _zero(kind: Any) -> Any:
-    """What the sum of gradients of a type begins with: it lies on devices as they do."""
+    """Return the initial value for a sum of gradients of a type, with the same sharding."""
     return jnp.zeros_like(kind, dtype=accumulation_dtype(kind.dtype))
 
 
@@ -154,7 +153,7 @@ def _parted(path: Any, leaf: Any, axis: int, steps: int) -> Any:
         raise AxisSizeError(where, f"{shown(leaf)} has no batch axis {axis}.", fix)
     axis %= len(shape)
     if shape[axis] % steps:
-        what = f"{shape[axis]} batch elements do not make {steps} microbatches of equal size."
-        raise AxisSizeError(where, what, "Choose `steps` such that it divides the size of the batch.")
+        what = f"{shape[axis]} batch elements cannot be split into {steps} microbatches of equal size."
+        raise AxisSizeError(where, what, "Choose a value of `steps` that divides the batch size.")
     split = jnp.reshape(leaf, (*shape[:axis], shape[axis] // steps, steps, *shape[axis + 1 :]))
     return jnp.moveaxis(split, axis + 1, 0)

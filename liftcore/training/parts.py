@@ -1,4 +1,4 @@
-"""The part of a tree of variables that a filter takes, and the whole tree with other values for that part."""
+"""Select the part of a tree of variables that a filter matches, and put other values for that part into the tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_names", "check_taken", "inserted", "listed", "taken"]
 
 
 def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
-    """The variables that a filter takes; a subtree that is taken as a whole is the object that was given.
+    """Return the variables that a filter matches. A subtree that matches as a whole is the given object itself.
 
     Args:
         where: the name of the caller, for errors.
@@ -24,7 +24,7 @@ def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
         filter: a filter of variables.
 
     Raises:
-        LiftArgumentError: if it takes none, and was not made to take none.
+        LiftArgumentError: if the filter matches none, and is not `None`.
     """
     predicate = to_predicate(filter)
     (part,), _ = partition(variables, [predicate])
@@ -33,30 +33,30 @@ def taken(where: str, variables: Variables, filter: Filter) -> dict[str, Any]:
 
 
 def check_taken(where: str, variables: Variables, predicate: Predicate, part: Variables) -> None:
-    """Checks that a filter takes some variable, as a misspelt one does not; one for all, or for none, needs not.
+    """Check that a filter matches a variable: a misspelt one does not. Filters for all or none are not checked.
 
     Raises:
-        LiftArgumentError: if it takes none.
+        LiftArgumentError: if the filter matches none.
     """
     if part or isinstance(predicate, Everything | Nothing) or not any(True for _ in leaves_of(variables)):
         return
-    what = f"the filter {short_form(predicate)} takes no variable (there are {listed(variables)})."
+    what = f"the filter {short_form(predicate)} matches no variable (available: {listed(variables)})."
     if isinstance(predicate, WithTag):
         tag = predicate.tag
-        fix = f'A string is the name of a collection. To choose a module or a name, write `PathContains("{tag}")`.'
+        fix = f'A string is the name of a collection. To match a module or a name, write `PathContains("{tag}")`.'
     else:
-        fix = "Choose some of these, for a module by `PathContains(name)`; a filter that is to take none is `None`."
+        fix = "Match some of these, such as a module with `PathContains(name)`, or write `None` to match nothing."
     raise LiftArgumentError(where, what, fix)
 
 
 def listed(variables: Variables) -> str:
-    """The paths of variables, the first few of them."""
+    """Return the first few paths of variables, as text."""
     paths = [path_text(path) for path, _ in leaves_of(variables)]
     return ", ".join(paths[:6]) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
 
 
 def inserted(tree: PyTree, part: PyTree) -> PyTree:
-    """A tree with the values of a part of it in their places. Each node keeps its type.
+    """Return a tree in which the values of `part` replace those at the same paths. Each node keeps its type.
 
     Args:
         tree: nested mappings.
@@ -70,15 +70,17 @@ def inserted(tree: PyTree, part: PyTree) -> PyTree:
 
 
 def check_names(where: str, given: PyTree, expected: PyTree, fix: str) -> None:
-    """Checks that two trees have values at the same paths; of trees that are no mappings nothing is known.
+    """Check that two trees have values at the same paths. Trees that are not mappings are not checked.
 
     Raises:
-        LiftArgumentError: where they have not.
+        LiftArgumentError: if the paths differ.
     """
     if not isinstance(given, Mapping) or not isinstance(expected, Mapping):
         return
     here, there = ({path_text(path): None for path, _ in leaves_of(tree)} for tree in (given, expected))
     extra, missing = [path for path in here if path not in there], [path for path in there if path not in here]
     if extra or missing:
-        said = [f"{text} {', '.join(paths[:6])}" for text, paths in (("lack", missing), ("have also", extra)) if paths]
-        raise LiftArgumentError(where, f"they {' and '.join(said)}.", fix)
+        said = [
+            f"{text} {', '.join(paths[:6])}" for text, paths in (("missing", missing), ("unexpected", extra)) if paths
+        ]
+        raise LiftArgumentError(where, f"{'; '.join(said)}.", fix)

@@ -1,4 +1,4 @@
-"""How many numbers variables are made of, and how many bytes, by filter."""
+"""The number of scalars and of bytes in variables, by filter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["count", "size_bytes"]
 
 
 def count(variables: Variables, filter: Filter = True) -> int:
-    """How many numbers there are in the variables that a filter takes.
+    """Count the scalars in the variables that a filter matches.
 
     Example:
         >>> import jax, jax.numpy as jnp, liftcore
@@ -26,14 +26,14 @@ def count(variables: Variables, filter: Filter = True) -> int:
         (16, 12)
 
     Args:
-        variables: `{collection: {module: {name: value}}}`; values may be boxed, and `jax.ShapeDtypeStruct`s.
-        filter: a filter of variables, by default all.
+        variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables; all by default.
     """
     return sum(math.prod(np.shape(leaf)) for leaf in _leaves(variables, filter))
 
 
 def size_bytes(variables: Variables, filter: Filter = True) -> int:
-    """How many bytes the variables that a filter takes have, all devices together; a replicated array counts once.
+    """Count the bytes of the variables that a filter matches, over all devices. A replicated array counts once.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -42,8 +42,8 @@ def size_bytes(variables: Variables, filter: Filter = True) -> int:
         (44, 24)
 
     Args:
-        variables: `{collection: {module: {name: value}}}`; values may be boxed, and `jax.ShapeDtypeStruct`s.
-        filter: a filter of variables, by default all.
+        variables: `{collection: {module: {name: value}}}`; values may be boxed, or be `jax.ShapeDtypeStruct`s.
+        filter: a filter of variables; all by default.
     """
     return sum(math.prod(np.shape(leaf)) * _itemsize(leaf) for leaf in _leaves(variables, filter))
 

@@ -1,4 +1,4 @@
-"""`TrainState`: parameters, what optimises them, and its state, in one pytree that is never changed."""
+"""`TrainState`: parameters, their optimiser and its state, in one immutable pytree."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from .updates import apply_updates
 __all__ = ["TrainState"]
 
 _OVERWRITE = "_overwrite_with_gradient"
-"""The collection of FP8 layers whose gradients are the next values; it has no state of the optimiser."""
+"""The collection of FP8 layers whose gradients are its next values; the optimiser has no state for it."""
 
 _UNTRAINED = {"batch_stats", "cache", "intermediates"}
-"""Collections that layers write, and that no optimiser may change."""
+"""Collections that layers write, and that an optimiser must not change."""
 
 
 class TrainState(PyTreeNode):
-    """The state of a training run: a number of steps, parameters, and the state of an optimiser.
+    """The state of a training run: the number of steps, the parameters, and the state of an optimiser.
 
-    A subclass has more fields, such as `batch_stats: Any` or `key: jax.Array`, which `create` takes by name.
+    To add fields such as `batch_stats: Any` or `key: jax.Array`, write a subclass; pass their values to `create` by
+    name.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -41,14 +42,14 @@ class TrainState(PyTreeNode):
         (1, Array([0.5, 0.5], dtype=float32))
 
     Attributes:
-        step: how many updates there were.
-        apply_fn: most often `model.apply`; it is static.
+        step: the number of updates so far.
+        apply_fn: usually `model.apply` (static).
         params: the parameters: the collection `params`, or any pytree. With FP8 layers it is
             `{"params": …, "_overwrite_with_gradient": …}`, and the gradients of the second replace its values.
-        tx: a gradient transformation of `optax`; it is static.
-        opt_state: its state, for the parameters that are trainable.
-        trainable: a filter of the parameters that are; it is static. As `wrt=state.trainable` it serves derivatives of
-            functions of scopes and of modules.
+        tx: a gradient transformation of optax (static).
+        opt_state: the state of `tx`, for the trainable parameters.
+        trainable: a filter of the trainable parameters (static). To differentiate functions of scopes or modules, pass
+            it as `wrt=state.trainable`.
     """
 
     step: Any
@@ -62,37 +63,37 @@ class TrainState(PyTreeNode):
     def create(
         cls, *, apply_fn: Callable[..., Any], params: PyTree, tx: Any, trainable: Filter = True, **extra: Any
     ) -> Self:
-        """The state before the first step.
+        """Return the state before the first step.
 
         Args:
-            apply_fn: most often `model.apply`.
+            apply_fn: usually `model.apply`.
             params: the parameters.
-            tx: a gradient transformation of `optax`.
-            trainable: a filter of the parameters to train, over `("params", *modules, name)`. The others are never
-                differentiated, and the optimiser has no state for them. With a filter that asks for paths, `params`
-                must be nested dicts.
-            **extra: the fields of a subclass.
+            tx: a gradient transformation of optax.
+            trainable: a filter of the parameters to train, over paths `("params", *modules, name)`. The others are not
+                differentiated, and the optimiser has no state for them. If the filter depends on paths, `params` must
+                be nested dicts.
+            **extra: values for the fields of a subclass.
 
         Raises:
-            LiftArgumentError: if `trainable` takes no parameter, unless it is `None`; if there is no such field, or one
-                has no value; or if `params` are all variables of a model, with its statistics.
+            LiftArgumentError: if `trainable` matches no parameter, unless it is `None`; if a field is unknown or has no
+                value; or if `params` are all variables of a model, with its statistics.
         """
         check_fields(f"{cls.__name__}.create", cls, extra, own=[one.name for one in dataclasses.fields(TrainState)])
         _check_params(f"{cls.__name__}.create, params", params)
         wanted = AnyOf(_OVERWRITE, trainable) if _overwrites(params) else trainable
-        filter = intersect(AnyOf(*_collections(params)), wanted)  # so that `wrt=state.trainable` takes parameters only
+        filter = intersect(AnyOf(*_collections(params)), wanted)  # so `wrt=state.trainable` matches only parameters
         made = cls(step=0, apply_fn=apply_fn, params=params, tx=tx, opt_state=None, trainable=filter, **extra)
         taken("TrainState.create, trainable", _collections(params, optimised=True), trainable)
         return made.replace(opt_state=tx.init(_optimised(made.trainable_params)))
 
     @property
     def trainable_params(self) -> PyTree:
-        """The parameters that `trainable` takes: a tree without the others."""
+        """The parameters that `trainable` matches, as a tree without the others."""
         part = taken("TrainState.trainable_params", _collections(self.params), self.trainable)
         return part if _overwrites(self.params) else part.get("params", {})
 
     def with_trainable(self, part: PyTree) -> PyTree:
-        """All parameters, with other values for the trainable ones; it does not make a new state.
+        """Return all parameters, with other values for the trainable ones (not a new state).
 
         Args:
             part: a tree with the structure of `trainable_params`.
@@ -106,7 +107,7 @@ class TrainState(PyTreeNode):
         *,
         using: Callable[..., Any] = jax.value_and_grad,
     ) -> Callable[..., Any]:
-        """`jax.value_and_grad` at the parameters of this state, with respect to those that are trainable.
+        """Apply `jax.value_and_grad` at the parameters of this state, with respect to the trainable ones.
 
         Example:
             >>> import jax.numpy as jnp, optax
@@ -122,18 +123,18 @@ class TrainState(PyTreeNode):
             {'head': {'w': Array([0., 1., 2.], dtype=float32)}}
 
         Args:
-            loss_fn: called as `loss_fn(params, *args, **kwargs)` with all parameters; returns a number, or with
-                `has_aux` that and something else.
+            loss_fn: called as `loss_fn(params, *args, **kwargs)` with all parameters; returns a number or, with
+                `has_aux`, a pair of a number and anything else.
             has_aux: whether `loss_fn` returns a pair, of which only the first is differentiated.
-            using: what differentiates, called as `using(fn, has_aux=has_aux)` like `jax.value_and_grad`: that of a
-                `DynamicScale`, for one.
+            using: the function that differentiates, called as `using(fn, has_aux=has_aux)`, such as the
+                `value_and_grad` of a `DynamicScale`.
 
         Returns:
-            A function of what `loss_fn` takes after the parameters. It returns what `jax.value_and_grad` does; the
-            gradients have the structure of `trainable_params`, as `apply_gradients` takes them.
+            A function of the arguments of `loss_fn` without the parameters. It returns the same as
+            `jax.value_and_grad`. The gradients have the structure of `trainable_params`, as `apply_gradients` expects.
 
         Raises:
-            LiftArgumentError: when called with the parameters themselves.
+            LiftArgumentError: when the returned function is called with the parameters.
         """
 
         @functools.wraps(loss_fn)
@@ -144,7 +145,7 @@ class TrainState(PyTreeNode):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if args and args[0] is self.params:
-                what = "it was given the parameters, which it takes from the state."
+                what = "the parameters were passed, but they come from the state."
                 fix = "Leave them out: `state.value_and_grad(loss_fn)(batch)` calls `loss_fn(params, batch)`."
                 raise LiftArgumentError("TrainState.value_and_grad", what, fix)
             return differentiated(self.trainable_params, *args, **kwargs)
@@ -152,24 +153,24 @@ class TrainState(PyTreeNode):
         return call
 
     def apply_gradients(self, *, grads: PyTree, tx_args: Mapping[str, Any] | None = None, **replaced: Any) -> Self:
-        """The state after one update.
+        """Return the state after one update.
 
         Args:
-            grads: the gradients of the trainable parameters, such as those of `value_and_grad`.
-            tx_args: what the `update` of a transformation with further arguments is given by name, such as `value` of
+            grads: the gradients of the trainable parameters, as `value_and_grad` returns them.
+            tx_args: further keyword arguments for the `update` of `tx`, such as `value` for
                 `optax.contrib.reduce_on_plateau`.
-            **replaced: other fields with their new values, such as `batch_stats`.
+            **replaced: new values for other fields, such as `batch_stats`.
 
         Returns:
-            A new state; `step` is greater by one.
+            A new state, with `step` increased by one.
 
         Raises:
-            LiftArgumentError: if there are gradients of other parameters, or not of all that are trainable, or the
+            LiftArgumentError: if `grads` has gradients of other parameters, or lacks those of trainable ones, or if the
                 class has no such field.
         """
         check_fields(f"{type(self).__name__}.apply_gradients", type(self), replaced, own=None)
         part = self.trainable_params
-        fix = "Differentiate by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
+        fix = "Compute them by `state.value_and_grad(loss_fn)(…)`, or with respect to `state.trainable_params` only."
         check_names("TrainState.apply_gradients, grads", grads, part, fix)
         weights = _optimised(part)
         updates, opt_state = self.tx.update(_optimised(grads), self.opt_state, weights, **(tx_args or {}))
@@ -179,14 +180,14 @@ class TrainState(PyTreeNode):
 
 
 def _check_params(where: str, params: PyTree) -> None:
-    """Checks that parameters are not all variables of a model: an optimiser would change its statistics too."""
+    """Check that parameters are not all variables of a model: an optimiser would change its statistics too."""
     if not isinstance(params, Mapping) or "params" not in params or _overwrites(params):
         return
     found = _UNTRAINED & set(params)
     if found:
         what = f"expected parameters, given variables of several collections: {', '.join(map(str, params))}."
         fields = "; ".join(f"{name}: Any" for name in sorted(found))
-        fix = f'Write `params=variables["params"]`, and keep the others in fields: `class State(TrainState): {fields}`.'
+        fix = f'Write `params=variables["params"]`, and put the others in fields: `class State(TrainState): {fields}`.'
         raise LiftArgumentError(where, what, fix)
 
 
@@ -195,7 +196,7 @@ def _overwrites(params: PyTree) -> bool:
 
 
 def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
-    """Parameters as variables: by collection. With FP8 layers, other collections are neither trained nor changed."""
+    """Return parameters as variables, by collection. With FP8 layers, other collections are not trained or changed."""
     if not _overwrites(params):
         return {"params": params}
     return {
@@ -204,5 +205,5 @@ def _collections(params: PyTree, optimised: bool = False) -> dict[str, Any]:
 
 
 def _optimised(tree: PyTree) -> PyTree:
-    """What an optimiser sees of parameters, or of their gradients."""
+    """Return the part of parameters, or of their gradients, that the optimiser gets."""
     return tree.get("params", {}) if _overwrites(tree) else tree

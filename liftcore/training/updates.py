@@ -13,7 +13,7 @@ __all__ = ["apply_updates", "update_average"]
 
 
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
-    """Parameters with updates added to them, in the dtypes of the parameters.
+    """Add updates to parameters, in the dtypes of the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -22,19 +22,19 @@ def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
 
     Args:
         params: a pytree of arrays.
-        updates: a pytree of the same structure, such as `update` of an optax transformation returns. None in the place
-            of an array is no update.
+        updates: a pytree of the same structure, as `update` of an optax transformation returns it. `None` in place of
+            an array leaves the parameter unchanged.
     """
 
     def add(update: Any, param: Any) -> Any:
         return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
 
-    with jax.numpy_dtype_promotion("standard"):  # the sum is rounded once, where a user allows no promotion too
+    with jax.numpy_dtype_promotion("standard"):  # round the sum only once, even if the user forbids promotion
         return jax.tree.map(add, updates, params, is_leaf=lambda leaf: leaf is None)
 
 
 def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
-    """`decay * average + (1 - decay) * value`, in the dtype of the average.
+    """Return `decay * average + (1 - decay) * value`, in the dtype of the average.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,9 +43,9 @@ def update_average(average: Array, value: ArrayLike, decay: ArrayLike) -> Array:
 
     Args:
         average: the average so far.
-        value: the value that it is moved to, of any dtype.
+        value: the new value, of any dtype.
         decay: the weight of the old average, between 0 and 1.
     """
     with jax.numpy_dtype_promotion("standard"):
-        value = jnp.asarray(value, jnp.result_type(average, value))  # first: a product is rounded to its own dtype
+        value = jnp.asarray(value, jnp.result_type(average, value))  # first, or the product is rounded to value's dtype
         return jnp.asarray(decay * average + (1 - decay) * value).astype(average.dtype)

@@ -73,11 +73,11 @@ def test_averages_are_restored_from_their_bytes() -> None:
 
 ERRORS = {
     "decay": (lambda: ExponentialMovingAverage.create(variables(1), 1.0), "0 <= decay < 1"),
-    "integers": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True), "stats/n: 1 has no average"),
-    "filter": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only="parms"), "takes no variable"),
+    "integers": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only=True), "stats/n: 1 is not floating-point"),
+    "filter": (lambda: ExponentialMovingAverage.create(variables(1), 0.9, only="parms"), "matches no variable"),
     "others": (
         lambda: ExponentialMovingAverage.create(variables(1), 0.9).update({"params": {"a": {"w": jnp.ones(2)}}}),
-        "they lack params/b",
+        "missing params/b",
     ),
 }
 

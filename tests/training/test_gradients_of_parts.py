@@ -241,7 +241,7 @@ def test_the_axis_of_examples_has_no_name_in_boxes() -> None:
 
 
 ERRORS = {
-    "size": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 3), "8 batch elements do not make 3 microbatches"),
+    "size": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 3), "8 batch elements cannot be split into 3 microbatches"),
     "axis": (AxisSizeError, lambda: accumulate_gradients(plain_loss, 2), r"args\[1\].*has no batch axis 0"),
     "steps": (LiftArgumentError, lambda: accumulate_gradients(plain_loss, 0), "steps=4"),
     "function": (LiftArgumentError, lambda: per_example_gradients(3), "expected a function"),  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ ERRORS = {
     "misspelt": (LiftArgumentError, lambda: labels({"a": PathContains("encodr"), "b": ...})(PARAMS), "labels, 'a'"),
     "hidden": (LiftArgumentError, lambda: labels({"a": "params", "b": PathContains("head")})(PARAMS), "labels, 'b'"),
     "a text": (LiftArgumentError, lambda: mask("encoder")(PARAMS), r'PathContains\("encoder"\)'),
-    "no filter": (LiftArgumentError, lambda: mask(All("params", PathContains("x")))(PARAMS), "takes no variable"),
+    "no filter": (LiftArgumentError, lambda: mask(All("params", PathContains("x")))(PARAMS), "matches no variable"),
     "no rules": (LiftArgumentError, lambda: labels(["a"]), "mapping from labels"),  # type: ignore[arg-type]
     "no mapping": (LiftArgumentError, lambda: mask("params")(jnp.ones(2)), "nested mappings"),
 }

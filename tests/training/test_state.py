@@ -230,8 +230,8 @@ def test_the_trainable_part_may_be_given_by_hand() -> None:
 
 
 ERRORS = {
-    "all gradients": (lambda s: s.apply_gradients(grads=jax.grad(loss_fn)(s.params, X)), "have also encoder/w"),
-    "none of some": (lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((4, 1))}}), "lack head/b"),
+    "all gradients": (lambda s: s.apply_gradients(grads=jax.grad(loss_fn)(s.params, X)), "unexpected encoder/w"),
+    "none of some": (lambda s: s.apply_gradients(grads={"head": {"w": jnp.ones((4, 1))}}), "missing head/b"),
     "parameters given": (lambda s: s.value_and_grad(loss_fn)(s.params, X), "Leave them out"),
     "a text": (lambda s: made("encoder"), r'PathContains\("encoder"\)'),
     "no field": (
@@ -244,7 +244,7 @@ ERRORS = {
     "own field": (lambda s: made(step=3), "`state.replace.step=….`"),
     "field replaced": (lambda s: s.apply_gradients(grads=s.trainable_params, key=1), 'TrainState has no field "key"'),
     "all variables": (lambda s: made(given={"params": params(), "batch_stats": {}}), r'params=variables\["params"\]'),
-    "misspelt": (lambda s: made(PathContains("haed")), "takes no variable .there are params/encoder/w"),
+    "misspelt": (lambda s: made(PathContains("haed")), "matches no variable .available: params/encoder/w"),
 }
 
 
