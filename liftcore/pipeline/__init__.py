@@ -1,11 +1,11 @@
 """The pipeline that every lift goes through.
 
-    transformation, pack   the ways in: a lift, from a transformation over groups of variables and RNG streams
+    transformation, pack   the entry points: each makes a lift from a function over groups of variables and RNG streams
     Use                    one use of a lift, in six stages: dedupe, filter, transform, reconstruct, repack, commit
-    Body                   a function of scopes in it, as a pure function of groups
-    Split, Prologue        a body in two parts: what makes its initial values, and the remainder
-    outline                the same for a transformation that makes one equation of its body
-    Changes, Record        what a body did: its output groups, and all that is no array
+    Body                   a function of scopes in such a use, as a pure function of groups
+    Split, Prologue        a body in two parts: the computation of its initial values, and the remainder
+    outline                splits a body for a transformation that turns it into one equation
+    Changes, Record        the effects of a body: its output groups, and all effects that are not arrays
 
 The lifts of this library are written with these names alone; [Custom lifts](docs/pack.md) shows how.
 """

@@ -1,4 +1,4 @@
-"""What a body did: the changes to its variables, and a record of all that is no array."""
+"""The effects of a body: the changes to its variables, and a record of the effects that are not arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Changes", "Record", "record_of", "with_created", "without_created"]
 
 
 class Changes(NamedTuple):
-    """One output group: what a body did to the variables of one filter.
+    """One output group: the changes that a body made to the variables of one filter.
 
     Attributes:
         values: the last value of each variable that was written.
@@ -27,16 +27,16 @@ class Changes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a body did that is no array, so that it can be known again when a compiled body is not run.
+    """The effects of a body that are not arrays, stored so that they can be repeated when a compiled body is not run.
 
     Attributes:
         draws: how many keys were drawn, as `((index of the scope, relative path, stream), count)`.
-        names: the names of each given scope afterwards.
+        names: the names in each given scope after the body ran.
         sown: the captured values of each outermost scope.
-        unsplit: the variables that a lift created without telling the first value from what the body made of it, as one
-            that `pack` wrote around a raw transformation. A loop outside cannot carry them: `carry.check_separate`.
-        rewound: where scopes were rewound together with their draws, as `(index of the scope, relative path, for each
-            time the streams that went on as they were)`: `draws` count since then.
+        unsplit: the variables that a lift created without separating the first value from later computation, for
+            example with `pack` around a raw transformation. An outer loop cannot carry them: `carry.check_separate`.
+        rewound: the scopes that were rewound together with their draws, as `(index of the scope, relative path, for
+            each time the streams that were not rewound)`; `draws` counts since then.
     """
 
     draws: tuple[tuple[tuple[int, Path, str], int], ...] = ()
@@ -49,13 +49,13 @@ class Record:
 def record_of(
     roots: Sequence[Scope], scopes: Sequence[Scope], sown: tuple[tuple[Sown, ...], ...], restarted: frozenset[str]
 ) -> Record:
-    """The record of a body that has run.
+    """Return the record of a body that has run.
 
     Args:
-        roots: the outermost scopes that were made inside.
-        scopes: those inside that stand for the given ones.
+        roots: the outermost scopes that were created inside.
+        scopes: the scopes inside that correspond to the given ones.
         sown: the captured values of each outermost scope.
-        restarted: the streams that began anew for the body: what it drew from them does not count outside.
+        restarted: the streams that started again for the body; draws from them do not count outside.
     """
     draws = {
         (index, path, name): count
@@ -74,7 +74,7 @@ def record_of(
 
 
 def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """How many keys were drawn at and below a node since it was made, or since it was rewound."""
+    """Yield how many keys were drawn at and below a node since it was created or rewound."""
     counts, rewinds = node.began
     earlier = len(rewinds)
     for name, count in node.counts.items():
@@ -87,7 +87,7 @@ def _advances(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
 
 
 def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozenset[str], ...]]]:
-    """Where scopes were rewound, at and below a node; what is below one of these was rewound with it."""
+    """Yield the rewound scopes at and below a node; scopes below a rewound one were rewound with it."""
     _, rewinds = node.began
     if len(node.rewinds) > len(rewinds):
         yield path, node.rewinds[len(rewinds) :]
@@ -97,7 +97,7 @@ def _rewinds(node: Node, path: Path = ()) -> Iterator[tuple[Path, tuple[frozense
 
 
 def without_created(result: Any, groups: Sequence[Any]) -> tuple[list[Any], tuple[Any, list[Any]]]:
-    """Parts the outputs of a body into its initial values and the rest.
+    """Separate the outputs of a body into its initial values and the rest.
 
     Args:
         result: what the body returned.
@@ -115,6 +115,6 @@ def with_created(created: Sequence[Any], result: Any, values: Sequence[Any]) -> 
         result: what the body returned.
         values: the last values, one pytree for each output group.
     """
-    # A group of captured values has the empty list for its initial values; one of variables has a tuple of trees.
+    # A group of captured values has an empty list as its initial values; a group of variables has a tuple of trees.
     groups = (value if made == [] else Changes(value, made) for value, made in zip(values, created, strict=True))
     return result, tuple(groups)

@@ -1,4 +1,4 @@
-"""Checks of what someone who writes a transformation hands to the pipeline, before it fails somewhere inside."""
+"""Checks of the values that the author of a transformation passes to the pipeline, so that errors come early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["check_call", "check_filters", "check_given", "checked_output", "miss
 
 
 def check_filters(name: str, **filters: Sequence[Any]) -> None:
-    """Checks that filters are listed, and that a `Captured` is the last of those of outputs."""
+    """Check that filters are given as lists, and that a `Captured` is the last output filter."""
     for what, given in filters.items():
         where = f"{what} of {name}"
         if not isinstance(given, tuple | list):
@@ -28,11 +28,11 @@ def check_filters(name: str, **filters: Sequence[Any]) -> None:
                 where, f"expected a list of filters, one for each group, given {shown(given)}.", f"Write `[{given!r}]`."
             )
         if any(isinstance(one, Captured) for one in (given[:-1] if what == "out_variable_filters" else given)):
-            raise LiftArgumentError(where, "`Captured()` is the last of the output filters.", "Put it there.")
+            raise LiftArgumentError(where, "`Captured()` must be the last output filter.", "Move it to the end.")
 
 
 def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:
-    """Checks that a body is called with groups; only of streams there must be as many as the lift has filters."""
+    """Check that a body is called with groups, and with as many groups of streams as the lift has filters for them."""
     each, streams = len(use.outers), len(use.layout.lift.rngs)
     if not _are_groups(variable_groups, each):
         raise _no_groups(use, f"groups of variables, given {_shape(variable_groups)}")
@@ -41,7 +41,7 @@ def check_given(use: Use, variable_groups: Any, rng_groups: Any) -> None:
 
 
 def _are_groups(groups: Any, each: int) -> bool:
-    """Whether something is groups, each with a tree for each outermost scope."""
+    """Whether a value consists of groups, each with one tree for each outermost scope."""
     if not isinstance(groups, tuple | list):
         return False
     return False not in [isinstance(group, tuple | list) and len(group) == each for group in groups]
@@ -50,8 +50,8 @@ def _are_groups(groups: Any, each: int) -> bool:
 def _no_groups(use: Use, what: str) -> LiftArgumentError:
     return LiftArgumentError(
         use.where,
-        f"its body is called with {what}.",
-        "Write `body(variable_groups, rng_groups, …)`, with groups of the structure of those that were given.",
+        f"the body was called with {what}.",
+        "Write `body(variable_groups, rng_groups, …)`, with groups that have the structure of the given ones.",
     )
 
 
@@ -63,13 +63,13 @@ def check_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raises another error in the place of Python's if a transformation does not take the arguments of its call.
+    """Replace Python's error by a clearer one if a transformation does not take the arguments of its call.
 
     Args:
         error: Python's error.
-        use: where it was raised.
+        use: the use of the lift in which it was raised.
         transform: the transformation.
-        given: what it is given before the arguments of the lifted function.
+        given: the arguments before those of the lifted function.
         args: the positional arguments of the lifted function.
         kwargs: its keyword arguments.
     """
@@ -86,15 +86,15 @@ def check_call(
     else:
         missing = missing_arguments(parameters, known)
         fix = f"Pass a value for `{missing[0]}` in the call of the lifted function, after the scope."
-    what = f"`{name}` takes `{taken}`, and is called as `{name}({listed})`."
+    what = f"`{name}` takes `{taken}`, but is called as `{name}({listed})`."
     raise LiftArgumentError(use.where, what, fix) from error
 
 
 def missing_arguments(signature: inspect.Signature, given: Collection[str]) -> list[str]:
-    """The names of the parameters that have no default and are not given.
+    """Return the names of the parameters that have no default and are not given.
 
     Args:
-        signature: of the function that was called.
+        signature: the signature of the function that was called.
         given: the names of the parameters that have values, such as `signature.bind_partial(…).arguments`.
     """
     absent = [one for name, one in signature.parameters.items() if name not in given and one.default is one.empty]
@@ -105,11 +105,11 @@ _CALLS = {
     3: ("body, variable_groups, rng_groups", "body(variable_groups, rng_groups, *args, **kwargs)"),
     4: ("scope_fn, repack_fn, variable_groups, rng_groups", "fn(scope, *args, **kwargs)"),
 }
-"""By the number of arguments before those of the lifted function: their names, and how the others are passed on."""
+"""The names of the leading arguments, and how to pass on the others, by the number of leading arguments."""
 
 
 def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTree]]:
-    """The result and the output groups, from what a transformation returned."""
+    """Return the result and the output groups that a transformation returned, or raise if they have another form."""
     result, groups = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
     if groups is use.unchanged:
         return result, groups
@@ -119,14 +119,14 @@ def checked_output(use: Use, output: Any, fix: str) -> tuple[Any, Sequence[PyTre
         return result, groups
     raise LiftArgumentError(
         use.where,
-        f"a transformation returns the result and the output groups, one `Changes` for each of its {wanted} output "
+        f"a transformation must return the result and the output groups, one `Changes` for each of its {wanted} output "
         f"filters{' and the captured values' if captures else ''}; given {jax.tree.structure(output)}.",
         fix,
     )
 
 
 def _shape(groups: Any) -> str:
-    """What was given for groups, in few words."""
+    """Describe briefly a value that was given for groups."""
     if isinstance(groups, tuple | list):
         return f"a {type(groups).__name__} of {len(groups)}"
     return shown(groups)

@@ -1,4 +1,4 @@
-"""The last stage of a lift: what its body did is done to the scopes outside, all of it or nothing."""
+"""The last stage of a lift: it applies the changes of the body to the scopes outside, all of them or none."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MISSING: Any = object()
 
 
 def commit(use: Use, groups: Sequence[PyTree]) -> None:
-    """Puts output groups into the scopes outside, and goes on counting and naming where the body ended.
+    """Write output groups to the scopes outside, and continue their names and draw counts where the body ended.
 
-    All or nothing: what can raise, checks and functions of the user's, has run before anything changes outside.
+    All or nothing: every check and user function that can raise has run before anything outside changes.
     """
     _check_draws(use)
     if not use.is_unchanged(groups):
@@ -38,7 +38,7 @@ def commit(use: Use, groups: Sequence[PyTree]) -> None:
 
 
 def _check_draws(use: Use) -> None:
-    """Checks that what was drawn inside may be counted outside, where the scopes are not this thread's anyway."""
+    """Check that draws inside may be counted outside: the scopes there may belong to another thread."""
     here = get_ident()
     for record in use.records:
         for (index, path, name), _ in record.draws:
@@ -47,12 +47,12 @@ def _check_draws(use: Use) -> None:
 
 
 class _Change(NamedTuple):
-    """What is done to one scope outside.
+    """The changes to one scope outside.
 
     Attributes:
         scope: the scope.
-        created: the first values of what is created, by `(collection, *modules below the scope, name)`.
-        written: the last values of what is written, by collection: `{module: {name: value}}`.
+        created: the first values of created variables, by `(collection, *modules below the scope, name)`.
+        written: the last values of written variables, by collection: `{module: {name: value}}`.
     """
 
     scope: Scope
@@ -60,19 +60,19 @@ class _Change(NamedTuple):
     written: dict[str, Any]
 
     def now(self) -> dict[Path, Any]:
-        """What will be there of that, by path, when a value is sown."""
+        """Return the values that the scope will hold after the changes, by path."""
         return {**self.created, **dict(filters.leaves_of(self.written))}
 
 
 def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
-    """What is done to each scope outside, checked."""
+    """Return the changes to each scope outside, checked."""
     tables = groups[: len(use.layout.lift.out)]
     changes = []
     for index, outer in enumerate(use.outers):
         created = dict(filters.leaves_of(filters.merge(*[group.created[index] for group in tables])))
         written = filters.merge(*[group.values[index] for group in tables])
         paths = itertools.chain(created, (path for path, _ in filters.leaves_of(written)))
-        for path in itertools.islice(paths, 1):  # what holds for one holds for all
+        for path in itertools.islice(paths, 1):  # the check is the same for all paths, so one is enough
             outer.check_live("creating" if created else "writing", *path)
         for path, value in created.items():
             if outer.tree.writable(path[0]) is not True:
@@ -85,11 +85,11 @@ def _changes(use: Use, groups: Sequence[PyTree]) -> list[_Change]:
 
 
 def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> list[tuple[Scope, Sown, Any]]:
-    """The captured values, each with the scope outside that sows it: functions of the user's have run already."""
+    """Return the captured values, each with the scope outside that sows it, after running the user's functions."""
     if not use.layout.lift.captures or not use.records:
         return []
     found = []
-    # The last record is that of the group: of the one body that ran, or what `Body.capture` said of several.
+    # The last record belongs to the group: it is of the one body that ran, or from `Body.capture` for several bodies.
     for change, sown, values in zip(changes, use.records[-1].sown, groups[-1], strict=True):
         now = change.now() if sown else {}
         for one, value in zip(sown, values, strict=True):
@@ -104,7 +104,7 @@ def _reduced(use: Use, groups: Sequence[PyTree], changes: Sequence[_Change]) -> 
 
 
 def _sum(scope: Scope, one: Sown, current: Any, value: Any) -> Any:
-    """What is there after a value is sown, checked."""
+    """Return the value that the variable has after a value is sown, checked."""
     if current is _MISSING:
         current = scope.value_at((one.collection,)).get(one.name, _MISSING)
     if current is _MISSING:
@@ -120,7 +120,7 @@ def _first(first: Any, *_: Any) -> Any:
 
 
 def _put_back(use: Use, changes: Sequence[_Change]) -> None:
-    """Makes and writes outside what the body did inside."""
+    """Create and write outside the variables that the body created and wrote inside."""
     for outer, created, written in changes:
         for path, value in created.items():
             outer.below(path[1:-1]).create_variable(path[0], path[-1], value, bound=use.is_bound(value))
@@ -132,7 +132,7 @@ def _put_back(use: Use, changes: Sequence[_Change]) -> None:
 
 
 def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
-    """Writes what lies in a collection at and below a scope, all at once: it is checked by now."""
+    """Write the values of a collection at and below a scope at once; they have been checked."""
     values = {}
     for name, below in tree.items():
         if isinstance(below, Mapping):
@@ -144,9 +144,9 @@ def _write(scope: Scope, collection: str, tree: Mapping[str, Any]) -> None:
 
 
 def _go_on(use: Use) -> None:
-    """Takes the names that the body took, and counts the draws it made: of several bodies, those of the longest.
+    """Take over the names of the body, and count its draws; of several bodies, the highest counts apply.
 
-    Where one of several rewinds, counts begin anew for all, so that they depend on nothing before the lift.
+    If one of several bodies rewinds, all counts start again, so that they do not depend on draws before the lift.
     """
     draws: dict[tuple[int, Path, str], int] = {}
     for record in use.records:

@@ -1,4 +1,4 @@
-"""Equations of a jaxpr: which of them some outputs need, and some of them as a jaxpr of their own."""
+"""Equations of a jaxpr: functions to select those that some outputs need, and to make a jaxpr of them."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class Step(NamedTuple):
 
 
 def steps_of(jaxpr: jex.Jaxpr) -> list[Step]:
-    """The equations of a jaxpr, in order."""
+    """Return the equations of a jaxpr, in order."""
     return [Step(eqn, variables_of(eqn.invars)) for eqn in jaxpr.eqns]
 
 
 def variables_of(atoms: Iterable[Any]) -> list[Any]:
-    """The atoms that are no literals."""
+    """Return the atoms that are not literals."""
     return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
 def pick(items: Sequence[Any], picks: Sequence[bool]) -> list[Any]:
-    """The chosen ones of some items."""
+    """Return the chosen items."""
     return list(itertools.compress(items, picks))
 
 
 def needed(
     steps: Sequence[Step], outvars: Sequence[Any], always: Container[int] = (), known: Container[Any] = ()
 ) -> list[Step]:
-    """The equations that some outputs need.
+    """Return the equations that some outputs need.
 
     Args:
         steps: the equations, in order.
         outvars: the outputs.
-        always: equations, by their `id`, that run whatever is needed, with what they need.
-        known: variables whose values are given, so that nothing has to make them.
+        always: equations, by their `id`, to keep in any case, together with those that they need.
+        known: variables with known values; the equations that compute them are not needed.
     """
     live = {var for var in variables_of(outvars) if var not in known}
     kept = []
@@ -59,7 +59,7 @@ def needed(
 
 
 def cut(like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequence[Any]) -> jex.Jaxpr:
-    """Some equations as a jaxpr, without the tags in them: those have done their work, and remat policies see them."""
+    """Return some equations as a jaxpr, without their tags: these are no longer needed, and remat policies see them."""
     steps, outvars = _stripped(steps, outvars)
     eqns = [step.eqn for step in steps]
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
@@ -68,21 +68,21 @@ def cut(like: jex.Jaxpr, invars: list[Any], steps: Sequence[Step], outvars: Sequ
 
 
 def opened(closed: jex.ClosedJaxpr) -> jex.Jaxpr:
-    """The jaxpr with its constants as its first inputs, so that who keeps it keeps no arrays."""
+    """Return the jaxpr with its constants as its first inputs, so that keeping it keeps no arrays alive."""
     jaxpr = closed.jaxpr
     bare: jex.Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return bare
 
 
 def evaluate(jaxpr: jex.Jaxpr, *inputs: Any) -> list[Any]:
-    """The outputs of a jaxpr without constants, as arrays."""
+    """Return the outputs of a jaxpr without constants, as arrays."""
     return [as_array(value) for value in jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, []))(*inputs)]
 
 
 def batches(jaxpr: jex.Jaxpr) -> bool:
-    """Whether `jax.vmap` makes of these equations what is made one by one.
+    """Whether `jax.vmap` of these equations gives the same values as running them for one element after another.
 
-    It does not keep the order of effects, and of all keys only those of threefry give each element its own draw.
+    It does not keep the order of effects. Of all key types, only threefry keys give each element its own draw.
     """
     kinds = {var.aval.dtype for eqn in jaxpr.eqns for var in (*variables_of(eqn.invars), *eqn.outvars)}
     keys = {kind for kind in kinds if jnp.issubdtype(kind, jax.dtypes.prng_key)}
@@ -91,7 +91,7 @@ def batches(jaxpr: jex.Jaxpr) -> bool:
 
 @functools.cache
 def _threefry() -> Any:
-    """The dtype of JAX's default keys."""
+    """Return the dtype of JAX's default keys."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 

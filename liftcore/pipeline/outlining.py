@@ -1,4 +1,4 @@
-"""Outlining: what a transformation that makes one equation of its body has in common with the others that do."""
+"""Outlining: the common part of all transformations that turn a body into one equation."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def outline(
     *operands: Any,
     via: Via | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Applies a transformation to a body, less the initial values that the body makes: those are made outside.
+    """Apply a transformation to a body without the computation of initial values, which then runs outside.
 
     Args:
-        transformation: such as `jax.checkpoint`: from a pure function to another one of the same arguments.
+        transformation: a transformation such as `jax.checkpoint`, from a pure function to one with the same arguments.
         body: the body.
-        *operands: what it is called with: the groups of variables, those of streams, and arguments; pytrees of arrays.
-        via: called as `via(body, *operands)` instead of the body, where the operands are others; returns the result and
-            the output groups.
+        *operands: the arguments of the body: groups of variables, groups of streams, and others; pytrees of arrays.
+        via: if given, called as `via(body, *operands)` in place of the body, when the operands are others; returns the
+            result and the output groups.
 
     Returns:
         The result and the output groups.
     """
     run = body if via is None else functools.partial(via, body)
-    if not body.writes:  # the usual `apply`: groups that tell of no change would be outputs of the equation
+    if not body.writes:  # the usual `apply`: groups without changes would only add outputs to the equation
         return transformation(lambda *operands: run(*operands)[0])(*operands), body.unchanged
-    if not body.creates:  # variables may be written, and there are no initial values to hoist
+    if not body.creates:  # variables may be written, but there are no initial values to hoist
         output: tuple[Any, tuple[Any, ...]] = jax.tree.map(as_array, transformation(run)(*operands))
         return output
     split = body.split(*operands, via=via)

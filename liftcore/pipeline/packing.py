@@ -1,4 +1,4 @@
-"""The ways into the pipeline: `transformation`, which every lift is written with, and `pack`, the same from inside."""
+"""The entry points of the pipeline: `transformation`, used by every lift, and `pack`, which gives access to scopes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Transform = Callable[..., tuple[Any, Sequence[PyTree]]]
 """Called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`; returns the result and output groups."""
 
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""A lifted transformation with its options: from a function of scopes to the lifted one."""
+"""A lifted transformation with its options: a function from a function of scopes to the lifted function."""
 
 _REPACKED = "Write `return result, repack_fn(scope)`."
-_FROM_BODY = "Return the groups that `body(…)`, `outline(…)` or `Loop.run` gave, or those of `split.join(…)`."
+_FROM_BODY = "Return the groups that `body(…)`, `outline(…)` or `Loop.run` returned, or those of `split.join(…)`."
 _ADVICE = Advice('"{}" to `in_variable_filters` and `out_variable_filters`', '"{}" to `rng_filters`')
 
 
@@ -39,9 +39,9 @@ def transformation(
     prepare: Callable[[Callable[..., Any]], Any] | None = None,
     shown: bool = True,
 ) -> Lifter:
-    """Makes a lifted transformation, `fn -> lifted`, out of one over pure functions of groups.
+    """Make a lifted transformation, `fn -> lifted`, from a transformation of pure functions of groups.
 
-    Every lift of this library is made with it.
+    Every lift of this library is made with this function.
 
     Example:
         >>> import jax, liftcore
@@ -56,20 +56,21 @@ def transformation(
     Args:
         transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, see `liftcore.Body`;
             returns the result and the output groups, one `Changes` for each output filter.
-        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
-        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
-            other filter takes come out in a last group.
+        in_variable_filters: the filters of the input groups; variables that no filter takes are not lifted.
+        out_variable_filters: the filters of the output groups. If the last one is `Captured()`, sown values that no
+            other filter takes are returned in an additional last group.
         rng_filters: the filters of the groups of RNG streams.
-        name: how the lift shows in the paths of errors; by default the name of `transform`.
-        advice: how its user makes it take more variables and streams, for the text of errors.
-        prepare: called once with each function that is lifted; what it returns is the `prepared` of its bodies.
-        shown: whether the lift shows in the paths of the scopes inside it.
+        name: the name of the lift in the paths of errors; by default, the name of `transform`.
+        advice: tells users, in error messages, how to make the lift take more variables and streams.
+        prepare: called once with each function that is lifted; its result is the `prepared` of the bodies.
+        shown: whether the lift appears in the paths of the scopes inside it.
 
     Returns:
-        From a function of scopes to `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
+        A function from a function of scopes to `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree
+        of scopes.
 
     Raises:
-        LiftArgumentError: where `transform`, or later the function, cannot be called.
+        LiftArgumentError: if `transform`, or later the function, is not callable.
     """
     check_function("transformation", transform)
     name = name or name_of(transform)
@@ -89,7 +90,7 @@ def transformation(
                 raise
 
         lifted = _lifted(run, lift._replace(name=f"{name}({name_of(fn)})"), _FROM_BODY)
-        lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # a scope below is called after it
+        lifted.__name__ = getattr(fn, "__name__", lifted.__name__)  # `Scope.child` uses it as the default name
         return lifted
 
     def lift_to_keep(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,10 +110,10 @@ def pack(
     rng_filters: Sequence[Filter],
     name: str | None = None,
 ) -> Callable[..., Any]:
-    """Makes a lifted function out of a transformation over groups of variables and RNG streams, seen from inside.
+    """Make a lifted function from a transformation of groups of variables and RNG streams that creates the scopes.
 
-    Where the transformation makes one equation of the body, as `jax.jit` does, use `liftcore.transformation`: with it
-    a lift can make initial values outside of that equation.
+    If the transformation turns the body into one equation, as `jax.jit` does, use `liftcore.transformation` instead: it
+    lets the lift compute initial values outside that equation.
 
     Example:
         >>> import jax, liftcore
@@ -128,20 +129,20 @@ def pack(
 
     Args:
         fn: called as `fn(scope_fn, repack_fn, variable_groups, rng_groups, *args, **kwargs)`; returns the result and
-            the output groups. `scope_fn(variable_groups, rng_groups, mutable=True)` makes scopes from groups, of
-            the structure that the lifted function was given; `repack_fn(scopes)` returns their output groups, one
-            `Changes` for each output filter.
-        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
-        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
-            other filter takes come out in a last group.
+            the output groups. `scope_fn(variable_groups, rng_groups, mutable=True)` creates scopes from groups, in the
+            structure of the scopes that the lifted function received; `repack_fn(scopes)` returns their output groups,
+            one `Changes` for each output filter.
+        in_variable_filters: the filters of the input groups; variables that no filter takes are not lifted.
+        out_variable_filters: the filters of the output groups. If the last one is `Captured()`, sown values that no
+            other filter takes are returned in an additional last group.
         rng_filters: the filters of the groups of RNG streams.
-        name: how the lift shows in the paths of errors; by default the name of `fn`.
+        name: the name of the lift in the paths of errors; by default, the name of `fn`.
 
     Returns:
         `lifted(scopes, *args, **kwargs)`, where `scopes` is a scope or a pytree of scopes.
 
     Raises:
-        LiftArgumentError: where `fn` cannot be called.
+        LiftArgumentError: if `fn` is not callable.
     """
     check_function("pack", fn)
 
@@ -164,9 +165,10 @@ def _check(name: str, into: Sequence[Filter], out: Sequence[Filter | Captured], 
 
 
 def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | None:
-    """What made a lifted function, for more functions: its options are checked and worked out once for all of them.
+    """Return the transformation that made a lifted function, to apply it to further functions.
 
-    A Module layer, which makes a new function for each call of a lifted method, saves time by it.
+    Its options are then checked and processed only once. This saves time in a Module layer, which makes a new function
+    for each call of a lifted method.
 
     Example:
         >>> import jax, liftcore
@@ -176,22 +178,22 @@ def lifter_of(lifted: Callable[..., Any], fn: Callable[..., Any]) -> Lifter | No
         (4, 2)
 
     Args:
-        lifted: what a transformation made of a function.
-        fn: that function, the very same object.
+        lifted: the result of applying a transformation to a function.
+        fn: that function; it must be the same object.
 
     Returns:
-        The transformation with its options, for functions that are called at once: what it makes has their name, but
-        neither their text nor their signature. None where there is nothing to save, or more than one lift was made.
+        The transformation with its options. Call the functions that it makes at once: they have the name of their
+        function, but not its docstring and signature. None if nothing can be reused, or more than one lift was applied.
     """
     origin = getattr(lifted, "__lifter__", None)
     return origin.lifter if isinstance(origin, _Origin) and origin.is_of(lifted, fn) else None
 
 
 def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
-    """A function around a lifted one, of which `lifter_of` tells what it tells of that.
+    """Let `lifter_of` return for a wrapper of a lifted function what it returns for the lifted function.
 
     Args:
-        outside: the function around it.
+        outside: the wrapper.
         lifted: the lifted function.
     """
     origin = lifted.__dict__.get("__lifter__")
@@ -201,7 +203,7 @@ def keeping_lifter(outside: Callable[..., Any], lifted: Callable[..., Any]) -> C
 
 
 class _Origin:
-    """What a lifted function was made of and by what. A pickle of the function leaves it out."""
+    """Records the lift and the function that a lifted function was made of. Pickles leave it out."""
 
     __slots__ = ("_fn", "_lifted", "lifter")
 
@@ -209,11 +211,11 @@ class _Origin:
         self._lifted, self._fn, self.lifter = None if lifted is None else weakref.ref(lifted), fn, lifter
 
     def is_of(self, lifted: Any, fn: Any) -> bool:
-        """Whether that is so of two functions; `functools.wraps` copies attributes from one to another."""
+        """Whether this record is of these two functions; `functools.wraps` copies attributes to other functions."""
         return self._lifted is not None and self._lifted() is lifted and self._fn is fn
 
     def of(self, lifted: Any) -> _Origin:
-        """The same of another lifted function of the same function."""
+        """Return the record for another lifted function of the same function."""
         return _Origin(lifted, self._fn, self.lifter)
 
     def __reduce__(self) -> Any:
@@ -221,16 +223,16 @@ class _Origin:
 
 
 def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]:
-    """The lifted function, from `run(use, variable_groups, rng_groups, *args, **kwargs) -> (result, output groups)`.
+    """Return the lifted function, from `run(use, variable_groups, rng_groups, *args, **kwargs) -> (result, groups)`.
 
     Args:
         run: the transformation.
         lift: its name and filters.
-        fix: what to write where it returns something else, for the text of an error.
+        fix: the fix in the error message if it returns something else.
     """
 
     def lifted(scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        # The stages dedupe and filter: all that happens before the transformation.
+        # The stages dedupe and filter: everything that happens before the transformation.
         outers, given, routes, structure = dedupe(scopes)
         variable_groups, rng_groups, unlifted = filter_(outers, lift.into, lift.rngs)
         surroundings = tuple([outer.tree.surroundings(type(outer)) for outer in outers])
@@ -238,11 +240,11 @@ def _lifted(run: Callable[..., Any], lift: Lift, fix: str) -> Callable[..., Any]
         use = Use(Layout(lift, structure, routes, surroundings, names, unlifted), outers, given)
         use.enter()  # so that an error of a scope outside can say which lift is running
         try:
-            # The stage transform. The bodies in it, which are `Body`s, reconstruct scopes and repack what they changed.
+            # The stage transform. The `Body`s in it reconstruct scopes and repack the changes of these.
             result, groups = checked_output(use, run(use, variable_groups, rng_groups, *args, **kwargs), fix)
         finally:
             use.leave()
-        commit(use, groups)  # the last stage; where the body raised, nothing outside has changed
+        commit(use, groups)  # the last stage; if the body raised, nothing outside has changed
         use.forget()
         if use.observer is not None:
             use.observer.close(use)

@@ -1,12 +1,13 @@
-"""Previews: variables that are read by what is made before them.
+"""Previews: placeholders for variables that are read before they are created.
 
-Two variables that an inner loop makes may read each other. Say the carried `total` begins as the first slice of the
-stacked `log`, and each later slice of `log` is made from `total`. What an outer loop has to make anew in each of its
-iterations depends on which of the two it carries: of a carried `total` the new `log` is made, of a carried `log` the
-new `total`. So to the outer loop each must read the other.
+Two variables that an inner loop creates may read each other. For example, the carried `total` begins as the first slice
+of the stacked `log`, and each later slice of `log` is computed from `total`. Which of them an outer loop has to compute
+again in each iteration depends on which one it carries: if it carries `total`, it computes `log` from it, and if it
+carries `log`, it computes `total` from it. So for the outer loop, each must read the other.
 
-An initial value that is read only where it is there already is read as a *preview*: a value under the name of the
-variable, computed as that begins. A `Split` outside takes what the variable holds in its place, where that is given.
+If an initial value is read only when it already exists, it is read as a *preview*: a value that is tagged with the name
+of the variable, and computed as the variable would begin. If an outer `Split` is given the value of the variable, it
+uses that value in place of the preview.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _PREFIX = "liftcore: preview of "
 
 
 def tag_previews(tree: PyTree, at: Sequence[str]) -> PyTree:
-    """Initial values of the variables below a place as previews."""
+    """Tag the initial values of the variables below a path as previews."""
     return jax.tree.map_with_path(lambda path, leaf: tag(leaf, _name(at, path)), tree)
 
 
 def previews_in(steps: Sequence[Step], created: PyTree, places: Sequence[Path]) -> dict[Any, int]:
-    """The previews among equations: the variable of the jaxpr, and the number of the initial value in `created`.
+    """Find the previews among equations; map their variables in the jaxpr to the numbers of the initial values.
 
     Args:
         steps: the equations.
-        created: holds, in sequences, one tree of variables for each outermost scope.
+        created: sequences that contain one tree of variables for each outermost scope.
         places: the paths of these scopes.
     """
     named = {tag_name(step.eqn): step.eqn.outvars[0] for step in steps if tag_name(step.eqn).startswith(_PREFIX)}
@@ -47,7 +48,7 @@ def previews_in(steps: Sequence[Step], created: PyTree, places: Sequence[Path]) 
 
 
 def given_previews(steps: Sequence[Step], given: Mapping[Any, Any]) -> list[Step]:
-    """Equations in which previews read the variables of the jaxpr that stand for them."""
+    """Return the equations with each preview replaced by the variable of the jaxpr that is given for it."""
 
     def now(step: Step) -> Step:
         var = given.get(step.eqn.outvars[0]) if step.eqn.outvars else None
@@ -57,12 +58,12 @@ def given_previews(steps: Sequence[Step], given: Mapping[Any, Any]) -> list[Step
 
 
 def _name(at: Sequence[str], path: Sequence[Any]) -> str:
-    """The name of a leaf, by its path in a tree of the variables below a place."""
+    """Return the name of a leaf from its path in a tree of the variables below a place."""
     return _PREFIX + path_text([path[0], *map(jax.tree_util.DictKey, at), *path[1:]])
 
 
 def _name_below(path: Sequence[Any], places: Sequence[Path]) -> str | None:
-    """The same, by a path in what holds such trees in sequences: the last index before the names is that of a scope."""
+    """Return the name from a path in sequences of such trees; the last index before the names belongs to a scope."""
     first = next((place for place, key in enumerate(path) if isinstance(key, jax.tree_util.DictKey)), 0)
     if not places or first == 0 or not isinstance(path[first - 1], jax.tree_util.SequenceKey):
         return None

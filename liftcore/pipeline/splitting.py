@@ -1,13 +1,13 @@
-"""A body in two parts: a prologue, which makes its initial values, and a remainder, which takes them.
+"""A body in two parts: a prologue, which computes its initial values, and a remainder, which receives them.
 
-A transformation that makes one equation of its body, such as `jax.checkpoint`, takes all that the body takes; a loop
-around it could not see that an initial value made in it depends on a key alone. So a `Split` traces the body once, to a
-jaxpr of which the initial values are outputs. A `Prologue` evaluates the equations that they need, outside of the loop
-or call that the body belongs to, and the remainder is the body without them. Equations with effects that an initial
-value needs run in the prologue and nowhere else.
+A transformation that turns its body into one equation, such as `jax.checkpoint`, passes all operands to that equation.
+A loop around it could then not see that an initial value depends on a key alone. So a `Split` traces the body once, to
+a jaxpr that has the initial values among its outputs. A `Prologue` evaluates the equations that they need outside the
+loop or call, and the remainder is the body without them. Equations with effects that an initial value needs run only
+in the prologue.
 
-An initial value may read whatever was made before it in the body, other initial values among it. `depends` tells
-which operands each of them reads, and `earlier` which other ones; a prologue makes them in that order.
+An initial value may read everything that was computed before it in the body, including other initial values. `depends`
+has the operands that each of them reads, and `earlier` the other initial values; a prologue follows that order.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ __all__ = ["Part", "Prologue", "Split", "closure_convert", "trace"]
 
 
 class Split:
-    """One run of `fn(*operands) -> (created, outputs)`, as a jaxpr that is cut.
+    """One run of `fn(*operands) -> (created, outputs)`, as a jaxpr that can be cut into parts.
 
-    The initial values are the leaves of `created`. In what follows a *number* is that of one among them, *picks* say
-    for each of them whether it is chosen, and a *place* is the number of a leaf of the operands.
+    The initial values are the leaves of `created`. Below, a *number* is the index of an initial value, *picks* has one
+    bool for each of them that tells whether it is chosen, and a *place* is the index of a leaf of the operands.
 
-    That of a body (`Body.split`) has as `created` one pytree for each output group, and as `outputs` the result and the
-    last values of variables, one pytree for each output group.
+    For a body (`Body.split`), `created` has one pytree for each output group. `outputs` has the result and the last
+    values of variables, with one pytree for each output group.
 
     Args:
         closed: the jaxpr.
-        sizes: how many leaves each operand has.
-        outputs: a pytree of the structure of what `fn` returned.
-        use: the use of a lift that it belongs to: its scopes outside will hold the initial values.
+        sizes: the number of leaves of each operand.
+        outputs: a pytree with the structure of the return value of `fn`.
+        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
 
     Attributes:
         jaxpr: the jaxpr, with its constants as its first inputs.
         steps: its equations.
-        created: the types of the initial values, in their pytree.
-        outputs: those of what else the body returns.
-        previews: the variables of the jaxpr that are previews of initial values, with the numbers of these.
-        earlier: for each initial value the numbers of those that it reads, itself or through one of them.
+        created: the types of the initial values, as a pytree.
+        outputs: the types of the other outputs.
+        previews: maps the variables of the jaxpr that are previews to the numbers of their initial values.
+        earlier: for each initial value, the numbers of those that it reads directly or indirectly.
     """
 
     def __init__(
@@ -86,35 +86,35 @@ class Split:
         return self.jaxpr.outvars[: self._count]
 
     def closed_over(self, consts: Sequence[Any]) -> Split:
-        """The same function, of no use of a lift, as if it had closed over other arrays of the same types."""
+        """Return the same function, outside any use of a lift, with other closed-over arrays of the same types."""
         other = self.within(None)
         other._consts = list(consts)
         return other
 
     def within(self, use: Use | None) -> Split:
-        """The same for another use of the lift, or for none: who keeps a split must not keep scopes."""
+        """Return the same split for another use of the lift, or for none: a split that is kept must not keep scopes."""
         other = copy.copy(self)
         other.use = use
         return other
 
     @property
     def depends(self) -> list[frozenset[int]]:
-        """For each initial value the (indices of the) operands that it depends on."""
+        """For each initial value, the indices of the operands that it depends on."""
         return self._operands(self._sources)
 
     @property
     def earlier_if_given(self) -> list[frozenset[int]]:
-        """As `earlier`, with those of which it reads previews: in a loop that carries these it reads them."""
+        """As `earlier`, but with the initial values that are read as previews: a loop that carries them reads them."""
         if not self.previews:
             return self.earlier
         return self._numbers(self._masks(through_previews=True)[1])
 
     def reads(self) -> PyTree:
-        """The same, as a pytree like `created`."""
+        """Return `depends` as a pytree like `created`."""
         return jax.tree.unflatten(self._treedef, self.depends)
 
     def output_reads(self) -> tuple[PyTree, PyTree]:
-        """As `reads` and `earlier`, for what the body returns beside the initial values: two pytrees like `outputs`."""
+        """Return what `reads` and `earlier` are for the other outputs of the body, as two pytrees like `outputs`."""
         outvars, found = self.jaxpr.outvars[self._count :], self._masks()[0]
         masks = [found.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in outvars]
         treedef = jax.tree.structure(self.outputs)
@@ -122,16 +122,16 @@ class Split:
         return reads, jax.tree.unflatten(treedef, self._numbers(masks))
 
     def levels(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
-        """The chosen initial values in parts, each after those that it reads."""
+        """Yield the chosen initial values in groups; each group follows the ones that it reads."""
         level = [0] * self._count
-        # What is read is transitive, so who reads fewer comes first.
+        # Reads are transitive, so a value that reads fewer others comes first.
         for number in sorted(range(self._count), key=lambda number: len(self.earlier[number])):
             level[number] = 1 + max((level[one] for one in self.earlier[number]), default=-1)
         for now in sorted(set(pick(level, picks))):
             yield [chosen and one == now for one, chosen in zip(level, picks, strict=True)]
 
     def mixes(self, axes: Sequence[Any] | None) -> bool:
-        """Whether an initial value that has no axis in a batch reads one that has."""
+        """Whether an initial value without an axis in a batch reads one that has an axis."""
         along = axes or ()
         return any(
             axis is None and any(along[number] is not None for number in earlier)
@@ -139,17 +139,17 @@ class Split:
         )
 
     def alike(self, picks: Sequence[bool]) -> Iterator[list[bool]]:
-        """The chosen initial values in parts, each of those that depend on the same leaves of the operands."""
+        """Yield the chosen initial values in groups that depend on the same leaves of the operands."""
         for source in dict.fromkeys(pick(self._sources, picks)):
             yield [chosen and places == source for chosen, places in zip(picks, self._sources, strict=True)]
 
     @property
     def parts(self) -> list[int]:
-        """For each initial value the index of the part of `created`, a sequence, that it lies in."""
+        """For each initial value, the index of its part in the sequence `created`."""
         return [index for index, part in enumerate(self.created) for _ in jax.tree.leaves(part)]
 
     def numbers(self, *parts: int) -> list[bool]:
-        """For each initial value whether it lies in one of some parts of `created`."""
+        """For each initial value, whether it is in one of the given parts of `created`."""
         return [part in parts for part in self.parts]
 
     def types(self, picks: Sequence[bool]) -> list[Any]:
@@ -157,26 +157,26 @@ class Split:
         return [var.aval for var in pick(self.outvars, picks)]
 
     def picks(self, numbers: Container[int]) -> list[bool]:
-        """For each initial value whether its number is one of some."""
+        """For each initial value, whether its number is in `numbers`."""
         return [number in numbers for number in range(self._count)]
 
     def read_by(self, picks: Sequence[bool]) -> list[bool]:
-        """For each initial value whether one of the chosen ones reads it."""
+        """For each initial value, whether one of the chosen ones reads it."""
         return self.picks(frozenset().union(*pick(self.earlier, picks)))
 
     @property
     def names(self) -> list[str]:
-        """For each initial value the name of its variable, for the text of errors: `created` holds groups."""
+        """For each initial value, the name of its variable, for error messages; `created` must consist of groups."""
         paths = [path for path, _ in jax.tree.leaves_with_path(self.created)]
         return [path_text(path[2:]) for path in paths]
 
     def tree(self, picks: Sequence[bool] | None, values: Iterable[Any]) -> PyTree:
-        """A pytree like `created` with the chosen initial values, and None for the others."""
+        """Return a pytree like `created` with the chosen initial values, and None for the others."""
         now = iter(values)
         return jax.tree.unflatten(self._treedef, [next(now) if chosen else None for chosen in self.all(picks)])
 
     def remaining(self, picks: Sequence[bool]) -> Part:
-        """The body with the chosen initial values given to it, instead of made by it; it makes the others first."""
+        """Return the body as a part that takes the chosen initial values as inputs and computes the others first."""
         kept = [not chosen for chosen in picks]
         chosen = pick(self.jaxpr.outvars, picks)
         outvars = pick(self.outvars, kept) + self.jaxpr.outvars[self._count :]
@@ -184,42 +184,42 @@ class Split:
         given = {var: self.outvars[number] for var, number in self.previews.items() if picks[number]}
         steps = [step for step in given_previews(self.steps, given) if made.isdisjoint(step.eqn.outvars)]
         effects = {id(step) for step in steps if has_effect(step.eqn)} if self.jaxpr.effects else set()
-        if effects:  # those that a chosen value needed ran when it was made, and must not run again
+        if effects:  # effects that a chosen value needed have run with it, and must not run again
             effects -= {id(step) for step in needed(self.steps, chosen)}
         return self._cut(chosen, needed(steps, outvars, effects, made), outvars)
 
     @property
     def values(self) -> list[PyTree]:
-        """Of a body: the types of the last values of variables, one pytree for each output group."""
+        """For a body: the types of the last values of variables, as one pytree for each output group."""
         values: list[PyTree] = self.outputs[1]
         return values
 
     def prologue(self, *operands: PyTree, form: Callable[[int, Any], Any] | None = None) -> list[PyTree]:
-        """The initial values of a body as the scopes outside will hold them, each made after those that it reads.
+        """Compute the initial values of a body, each after those that it reads, in the form that scopes outside hold.
 
         Args:
-            *operands: what the body is called with; None for one that no initial value reads.
-            form: from the number of an initial value, and that value, to what it is outside.
+            *operands: the arguments of the body; None for an operand that no initial value reads.
+            form: maps the number of an initial value and the value to the value that is held outside.
 
         Returns:
-            One pytree for each output group, and what effects gave.
+            One pytree for each output group, and the results of effects.
         """
         return self._made(Prologue(self, self.leaves(operands)), None, form)
 
     def batched_prologue(
         self, batch: Callable[..., Any], operands: Sequence[PyTree], in_axes: Sequence[Any], group_axes: Sequence[Any]
     ) -> list[PyTree]:
-        """The same for all elements of a batch.
+        """Compute the initial values of all elements of a batch; see `prologue`.
 
         Args:
             batch: runs equations for a batch: `batch(part, in_axes, out_axes) -> callable`, such as `jax.vmap`.
-            operands: what the body is called with, for all elements.
+            operands: the arguments of the body, for all elements.
             in_axes: a pytree prefix of the operands: the axis along which elements differ, or None.
-            group_axes: for each part of `created` the axis along which its values are stacked, or None.
+            group_axes: for each part of `created`, the axis along which its values are stacked, or None.
         """
         parts: list[Any]
         treedef: Any
-        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)  # a prefix: None stands for a whole part
+        parts, treedef = jax.tree.flatten(tuple(in_axes), is_leaf=_is_none)  # a prefix: None applies to a whole part
         pairs = zip(parts, treedef.flatten_up_to(tuple(operands)), strict=True)
         along = [axis for axis, part in pairs for _ in jax.tree.leaves(part)]
         return self._made(
@@ -236,14 +236,14 @@ class Split:
         return created
 
     def remainder(self, created: Sequence[PyTree], *operands: PyTree) -> tuple[PyTree, list[PyTree]]:
-        """Runs the rest of the body on initial values. It is pure: this is what goes under a JAX transformation.
+        """Run the rest of the body on given initial values. It is pure, so it can go under a JAX transformation.
 
         Args:
             created: the initial values, as `prologue` returned them.
-            *operands: those of the body.
+            *operands: the operands of the body.
 
         Returns:
-            The result, and the last values of variables: one pytree for each output group.
+            The result, and the last values of variables as one pytree for each output group.
         """
         result, values = self.rest(None, created, *operands)[1]
         return result, values
@@ -251,7 +251,7 @@ class Split:
     def join(
         self, created: Sequence[PyTree], result: PyTree, values: Sequence[PyTree]
     ) -> tuple[PyTree, tuple[Any, ...]]:
-        """What a transformation returns: the result and the output groups.
+        """Return the result and the output groups, which a transformation must return.
 
         Args:
             created: the initial values, as `prologue` returned them.
@@ -261,10 +261,10 @@ class Split:
         return with_created(created[: len(values)], result, values)
 
     def rest(self, picks: Sequence[bool] | None, created: PyTree, *operands: PyTree) -> tuple[PyTree, PyTree]:
-        """Runs the body with the chosen initial values given to it, instead of made by it.
+        """Run the body with the chosen initial values as inputs, instead of computing them.
 
         Returns:
-            The pytree of the initial values that were not chosen (None for those that were), and the rest.
+            The pytree of the initial values that were not chosen (None for the others), and the other outputs.
         """
         picks = self.all(picks)
         run = self.remaining(picks)
@@ -272,27 +272,27 @@ class Split:
         return self.as_trees(picks, run(*given, *run.of(self.leaves(operands))))
 
     def as_trees(self, picks: Sequence[bool], values: Iterable[Any]) -> tuple[PyTree, PyTree]:
-        """What the remainder returns, as the pytrees that `rest` returns."""
+        """Return the outputs of the remainder as the pytrees that `rest` returns."""
         now = iter(values)
         left = self.tree([not chosen for chosen in picks], now)
         return left, jax.tree.unflatten(jax.tree.structure(self.outputs), list(now))
 
     def all(self, picks: Sequence[bool] | None = None) -> Sequence[bool]:
-        """The given choice, or that of all initial values."""
+        """Return the picks, or all True if they are None."""
         return [True] * self._count if picks is None else picks
 
     def leaves(self, operands: Sequence[PyTree]) -> list[Any]:
-        """All leaves of the operands; Nones for an operand that is None."""
+        """Return all leaves of the operands, and Nones for an operand that is None."""
         leaves: list[Any] = []
         for operand, size in zip(operands, self._sizes, strict=True):
             leaves += [None] * size if operand is None else jax.tree.leaves(operand)
         return leaves
 
     def with_effects(self) -> Split:
-        """The same, with what effects gave to initial values as one more part of `created`, a list.
+        """Return the same split with the results of effects that initial values use as one more part of `created`.
 
-        So each of these effects runs once, however many initial values read what it gave, and whether or not what
-        remains of the body reads that too.
+        So each of these effects runs once, however many initial values read its result, and whether or not the rest of
+        the body reads it too.
         """
         other = copy.copy(self)
         given = self._given_by_effects() if self.jaxpr.effects else []
@@ -306,7 +306,7 @@ class Split:
         return other
 
     def _given_by_effects(self) -> list[Any]:
-        """What equations with effects that initial values need give to anything."""
+        """Return the results of those equations with effects that initial values need."""
         makers = [step for step in needed(self.steps, self.outvars) if has_effect(step.eqn)]
         if not makers:
             return []
@@ -315,7 +315,7 @@ class Split:
         return [var for step in makers for var in step.eqn.outvars if var in read]
 
     def _cut(self, given: list[Any], steps: list[Any], outvars: Sequence[Any]) -> Part:
-        """Some equations, as a function of given values and of the leaves that they read."""
+        """Return some equations as a function of given values and of the leaves that they read."""
         first = len(self._consts)
         constvars, invars = self.jaxpr.invars[:first], self.jaxpr.invars[first:]
         used = set(variables_of(outvars)).union(*[step.reads for step in steps])
@@ -324,19 +324,19 @@ class Split:
         return Part(cut(self.jaxpr, inputs, steps, outvars), places, self._consts)
 
     def _read_by(self) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-        """What each initial value reads: the places of leaves (those of constants are negative), and other ones."""
+        """Return what each initial value reads: the places of leaves (negative for constants), and other numbers."""
         masks = self._masks()[1]
         return self._places(masks), self._numbers(masks)
 
     def _masks(self, through_previews: bool = False) -> tuple[dict[Any, int], list[int]]:
-        """What each variable, and each initial value, depends on, as bits.
+        """Return the dependences of each variable and of each initial value, as bits.
 
-        Each leaf has a bit of its own, and each initial value has from the equation on that makes it; with
-        `through_previews`, from those on that preview it.
+        Each leaf has a bit. Each initial value has a bit too, from the equation that computes it onwards or, with
+        `through_previews`, from the equations that preview it.
         """
         invars, size = self.jaxpr.invars, len(self.jaxpr.invars)
         numbers = {var: number for number, var in enumerate(self.outvars) if not isinstance(var, jex.Literal)}
-        # Bits of one number: a body may have thousands of equations, and sets that grow along them take far longer.
+        # Bits of one int: a body may have thousands of equations, and sets that grow along them are far slower.
         masks = {var: 1 << place for place, var in enumerate(invars)}
         found = [masks.get(var, 0) if not isinstance(var, jex.Literal) else 0 for var in self.outvars]
         for step in self.steps:
@@ -346,42 +346,42 @@ class Split:
             for var in step.eqn.outvars:
                 if through_previews and var in self.previews:
                     masks[var] = mask | 1 << size + self.previews[var]
-                if var in numbers:  # it reads what made it, and who reads it reads it too
+                if var in numbers:  # it depends on its inputs, and its readers depend on it
                     found[numbers[var]] = mask
                     masks[var] = mask | 1 << size + numbers[var]
         return masks, found
 
     def _places(self, masks: Sequence[int]) -> list[frozenset[int]]:
-        """The places of the leaves in masks."""
+        """Return the places of the leaves in masks."""
         first, size = len(self._consts), len(self.jaxpr.invars)
         return [frozenset([place - first for place in range(size) if mask >> place & 1]) for mask in masks]
 
     def _numbers(self, masks: Sequence[int]) -> list[frozenset[int]]:
-        """The numbers of the initial values in masks."""
+        """Return the numbers of the initial values in masks."""
         size = len(self.jaxpr.invars)
         return [frozenset([number for number in range(self._count) if mask >> size + number & 1]) for mask in masks]
 
     def _operands(self, places: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-        """The operands that leaves belong to."""
+        """Return the operands that leaves belong to."""
         ends = list(itertools.accumulate(self._sizes))
         return [frozenset([bisect.bisect_right(ends, place) for place in some if place >= 0]) for some in places]
 
 
 class Prologue:
-    """What makes the initial values of a body, each after those that it reads.
+    """Computes the initial values of a body, each after those that it reads.
 
-    It evaluates the jaxpr bit by bit: it knows the values of some of its variables, and for more of them it runs the
-    equations that these still need.
+    It evaluates the jaxpr step by step: it stores the values of some of its variables and, to compute more of them,
+    runs the equations that are still needed.
 
     Args:
         split: the body.
-        leaves: those of its operands; None for one that no value that is made here reads.
-        axes: along which of its axes each leaf differs between the elements of a batch; None where there is no batch.
+        leaves: the leaves of its operands; None for a leaf that no value to be computed here reads.
+        axes: for each leaf, the axis along which the elements of a batch differ; None without a batch.
         batch: runs equations for a batch: `batch(part, in_axes, out_axes) -> callable`, such as `jax.vmap`.
 
     Attributes:
         split: the body.
-        values: for each initial value what stands for it outside, or None where it was not made.
+        values: for each initial value, the value that is held outside, or None if it was not computed.
     """
 
     def __init__(
@@ -399,26 +399,26 @@ class Prologue:
         self.values: list[Any] = [None] * len(split.outvars)
 
     def know(self, number: int, value: Any, axis: Any = None) -> None:
-        """Takes an initial value that was made elsewhere, for those that read it."""
+        """Set an initial value that was computed elsewhere, for the values that read it."""
         self._known |= dict.fromkeys([self.split.outvars[number], *self._previews(number)], (value, axis))
 
     def _previews(self, number: int) -> list[Any]:
-        """The variables of the jaxpr that are previews of an initial value."""
+        """Return the variables of the jaxpr that are previews of an initial value."""
         return [var for var, of in self.split.previews.items() if of == number]
 
     def forget(self, picks: Sequence[bool]) -> None:
-        """Lets the chosen initial values be made again."""
+        """Forget the chosen initial values, so that they are computed again."""
         for number in itertools.compress(range(len(self.values)), picks):
             for var in (self.split.outvars[number], *self._previews(number)):
                 self._known.pop(var, None)
 
     def replace(self, number: int, value: Any) -> None:
-        """Takes what stands for an initial value from now on, here and outside."""
+        """Replace an initial value, both here and outside."""
         self.know(number, value)
         self.values[number] = value
 
     def see(self, leaves: Sequence[Any]) -> None:
-        """Takes other leaves of the operands, for what is made from now on."""
+        """Replace the leaves of the operands, for the values that are computed from now on."""
         invars = self.split.jaxpr.invars[len(self.split.consts) :]
         self._known |= {var: (leaf, None) for var, leaf in zip(invars, leaves, strict=True)}
 
@@ -428,12 +428,12 @@ class Prologue:
         axes: Sequence[Any] | None = None,
         form: Callable[[int, Any], Any] | None = None,
     ) -> None:
-        """Makes initial values as the scopes outside will hold them, each after those that it reads.
+        """Compute initial values in the form that the scopes outside hold, each after those that it reads.
 
         Args:
-            picks: for each of them whether it is made; None for all.
-            axes: for each of them the axis along which those of a batch are stacked; None for one that is shared.
-            form: from the number of an initial value, and that value, to what it is outside.
+            picks: for each of them, whether to compute it; None for all.
+            axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
+            form: maps the number of an initial value and the value to the value that is held outside.
         """
         split, use = self.split, self.split.use
         picks = split.all(picks)
@@ -446,10 +446,10 @@ class Prologue:
             value = value if form is None else form(number, value)
             return value if use is None else use.bind(value)
 
-        # A split outside sees equations. If one of them, a `vmap` of a call say, made two initial values, both would
-        # seem to depend on all that it reads: so those that depend on different operands are made apart, and each is
-        # bound before another one reads it. In a batch, too, what all elements share must read a mapped one as it will
-        # be there in `apply`: batched.
+        # An outer split sees equations. If one equation, such as a `vmap` of a call, computed two initial values, both
+        # would seem to depend on all that it reads. So values that depend on different operands are computed
+        # separately, and each is bound before another one reads it. In a batch too, a value that all elements share
+        # must read a mapped value as it will be in `apply`: batched.
         for level in split.levels(picks):
             for part in split.alike(level):
                 self.evaluate(part, axes, bind)
@@ -460,13 +460,13 @@ class Prologue:
         axes: Sequence[Any] | None = None,
         bind: Callable[[int, Any], Any] | None = None,
     ) -> None:
-        """Makes the chosen initial values in one go; those that read others of them read these as they were made.
+        """Compute the chosen initial values at once; if they read each other, they read the unbound values.
 
         Args:
-            picks: for each initial value whether it is chosen.
-            axes: for each of them the axis along which those of a batch are stacked; None for one that is shared.
-            bind: from the number of an initial value, and that value, to what stands for it outside. What is made later
-                reads that; so where something else may depend on a value, it has to be made before that, by itself.
+            picks: for each initial value, whether it is chosen.
+            axes: for each of them, the axis along which the values of a batch are stacked; None for a shared value.
+            bind: maps the number of an initial value and the value to the value that is held outside. Later values read
+                the mapped value. So a value that others read must be computed before them, in a separate call.
         """
         split = self.split
         numbers = [number for number, chosen in enumerate(picks) if chosen]
@@ -485,7 +485,7 @@ class Prologue:
         self._known |= dict(zip(effects, zip(made[len(numbers) :], along, strict=True), strict=True))
 
     def _given_by_effects(self, steps: Sequence[Step], outvars: Sequence[Any]) -> list[Any]:
-        """What equations with effects give to what is made later: an effect must not run again."""
+        """Return the results of effects that later values read: an effect must not run again."""
         makers = [step for step in steps if has_effect(step.eqn)]
         if not makers:
             return []
@@ -495,8 +495,8 @@ class Prologue:
         return [var for step in makers for var in step.eqn.outvars if var in read]
 
     def _run(self, steps: Sequence[Step], outvars: Sequence[Any], out_axes: Sequence[Any]) -> list[Any]:
-        """The values of some variables, by the equations that make them."""
-        # Dicts, not sets: their order is that of the equations, so equal bodies give equal programs.
+        """Return the values of some variables, computed by the given equations."""
+        # Dicts, not sets: they keep the order of the equations, so equal bodies give equal programs.
         used = dict.fromkeys(var for step in steps for var in step.reads if var in self._known)
         inputs = list(used | dict.fromkeys(var for var in variables_of(outvars) if var in self._known))
         run: Callable[..., list[Any]] = Part(cut(self.split.jaxpr, inputs, steps, outvars), [], [])
@@ -505,36 +505,36 @@ class Prologue:
         return run(*[self._known[var][0] for var in inputs])
 
     def tree(self, picks: Sequence[bool] | None = None) -> PyTree:
-        """A pytree like `created` with the chosen initial values that were made, and None for the others."""
+        """Return a pytree like `created` with the chosen initial values that were computed, and None for the others."""
         return self.split.tree(picks, pick(self.values, self.split.all(picks)))
 
 
 class Part:
-    """Some equations of a body, as a function of given values and of those leaves of the operands that they read.
+    """Some equations of a body, as a function of given values and of the leaves of the operands that they read.
 
     Args:
-        jaxpr: the equations; its inputs are the constants, what is given, and these leaves.
+        jaxpr: the equations; its inputs are the constants, the given values, and these leaves.
         places: see below.
         consts: the constants.
 
     Attributes:
-        places: which leaves of the operands it is called with, as places among all.
+        places: the indices, among all leaves of the operands, of the leaves that it takes.
     """
 
     def __init__(self, jaxpr: jex.Jaxpr, places: list[int], consts: Sequence[Any]) -> None:
         self._jaxpr, self.places, self._consts = jaxpr, places, consts
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
-        """Of all leaves of the operands, those that it is called with."""
+        """Return the leaves of the operands that it takes."""
         return [leaves[place] for place in self.places]
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        """Its outputs."""
+        """Run the equations and return their outputs."""
         return evaluate(self._jaxpr, *self._consts, *inputs)
 
     @property
     def can_be_batched(self) -> bool:
-        """Whether `jax.vmap` makes of it what is made for one element after the other."""
+        """Whether `jax.vmap` of it gives the same values as running it for one element after another."""
         return batches(self._jaxpr)
 
 
@@ -544,13 +544,13 @@ def trace(
     axes: Sequence[tuple[Any, int]] = (),
     use: Use | None = None,
 ) -> Split:
-    """Runs `fn(*operands) -> (created, outputs)` once, without computing anything.
+    """Trace `fn(*operands) -> (created, outputs)` once, without computing anything.
 
     Args:
         fn: a pure function.
-        *operands: pytrees of arrays, or of what stands for their types.
-        axes: the names and sizes of the mapped axes that it may ask for.
-        use: the use of a lift that it belongs to: its scopes outside will hold the initial values.
+        *operands: pytrees of arrays or of their types.
+        axes: the names and sizes of the mapped axes that `fn` may use.
+        use: the use of a lift that it belongs to; the scopes outside will hold the initial values.
     """
     with contextlib.nullcontext() if use is None else use.being_split():
         closed, shapes = jax.make_jaxpr(fn, axis_env=list(axes), return_shape=True)(*operands)
@@ -560,13 +560,13 @@ def trace(
 
 
 def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
-    """Checks that initial values are marked; only then can they be told from what is computed from them."""
+    """Check that initial values are marked; only then can they be separated from what is computed from them."""
     marks = {var for eqn in jaxpr.eqns if is_tag(eqn) for var in eqn.outvars}
     if all(not isinstance(var, jex.Literal) and var in marks for var in jaxpr.outvars[:count]):
         return
     raise LiftArgumentError(
         use.where,
-        "a transformation ran another body than the one that it was given to trace: what that made is not marked.",
+        "a transformation ran a body other than the one that it received, so initial values are not marked.",
         "In `iteration(body, …)` and `via(body, …)`, call that `body`.",
     )
 
@@ -574,15 +574,15 @@ def _check_marked(jaxpr: jex.Jaxpr, count: int, use: Use) -> None:
 def closure_convert(
     fn: Callable[..., PyTree], *operands: PyTree, axes: Sequence[tuple[Any, int]] = ()
 ) -> tuple[Callable[..., PyTree], list[Any], PyTree]:
-    """A function as one that holds no arrays, for JAX functions that keep what they are given.
+    """Return a function as one without closed-over arrays, for JAX functions that keep their argument.
 
     Args:
         fn: a pure function.
-        *operands: pytrees of arrays, or of what stands for their types.
-        axes: the names and sizes of the mapped axes that it may ask for.
+        *operands: pytrees of arrays or of their types.
+        axes: the names and sizes of the mapped axes that `fn` may use.
 
     Returns:
-        `converted(consts, *operands)`, the arrays that `fn` closed over, and the types of what it returns.
+        `converted(consts, *operands)`, the arrays that `fn` closed over, and the types of its result.
     """
     split = trace(lambda *operands: ((), fn(*operands)), *operands, axes=axes)
     consts, bare = split.consts, split.closed_over(())

@@ -1,14 +1,14 @@
-"""The stages that a use of a lift goes through; four of the six are here, each a function of plain values.
+"""The stages of a use of a lift. Four of the six are here, each a function of plain values.
 
-    dedupe       the given scopes -> the outermost distinct ones, and the route from these to each given scope
-    filter_      their variables and RNG streams -> groups; the first filter that matches takes one
+    dedupe       the given scopes -> the outermost distinct scopes, and the route from these to each given scope
+    filter_      their variables and RNG streams -> groups; the first filter that matches takes a variable or stream
     (transform)  the caller's JAX transformation, over pure functions of the groups
     reconstruct  inside: groups -> live scopes at the same paths
-    repack       inside: what those scopes created or wrote -> output groups
-    commit       outside: output groups -> the original scopes; it is in `committing`
+    repack       inside: variables that those scopes created or wrote -> output groups
+    commit       outside: output groups -> the original scopes; see `committing`
 
-A *group* is a tuple with one tree of variables `{collection: {module: {name: value}}}` for each outermost scope (for
-RNG streams: with one dict from names to root keys), so a transformation may map over it as over any pytree.
+A *group* is a tuple with one tree of variables `{collection: {module: {name: value}}}` for each outermost scope, or for
+RNG streams, one dict from names to root keys. So a transformation may map over a group as over any pytree.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = ["Layout", "dedupe", "filter_", "is_scope", "reconstruct", "repack"]
 
 
 class Layout(NamedTuple):
-    """All that is static about one use of a lift, but for where its scopes are and what was drawn.
+    """Everything that is static about one use of a lift, except the paths of its scopes and the draws.
 
     Equal layouts give equal traces.
 
     Attributes:
         lift: the lift.
         scopes: the pytree structure of the given scopes.
-        routes: for each given scope, the index of its outermost scope and the way from there.
-        trees: for each outermost scope, what of its surroundings a body can see.
-        names: the names of each given scope.
-        unlifted: for each outermost scope the paths of the variables that are not lifted, for a body that asks for one.
+        routes: for each given scope, the index of its outermost scope and the path from there.
+        trees: for each outermost scope, the parts of its surroundings that a body can see.
+        names: the names in each given scope.
+        unlifted: for each outermost scope, the paths of the variables that are not lifted, for error messages.
     """
 
     lift: Lift
@@ -54,11 +54,11 @@ class Layout(NamedTuple):
 
 
 def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, Path], ...], Any]:
-    """Finds the outermost distinct scopes.
+    """Find the outermost distinct scopes.
 
     Returns:
-        Those; the given scopes as a list; for each of these, the index of its outermost scope and the route from there;
-        and the pytree structure of the given scopes.
+        The outermost distinct scopes; the given scopes as a list; for each given scope, the index of its outermost
+        scope and the route from there; and the pytree structure of the given scopes.
     """
     given, structure = jax.tree.flatten(scopes, is_leaf=is_scope)
     for scope in given:
@@ -66,10 +66,10 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
             raise LiftArgumentError(
                 "the first argument of a lifted function",
                 f"expected a scope, or a pytree of scopes, given {shown(scope)}.",
-                "Pass the scope whose variables are lifted; modules have lifts of their own, under the same names.",
+                "Pass the scope whose variables are lifted; modules have lifts of their own, with the same names.",
             )
         scope.check_valid()
-    if len(given) == 1:  # as most lifts are given
+    if len(given) == 1:  # the most common case
         return given, given, ((0, ()),), structure
 
     def holds(outer: Scope, inner: Scope) -> bool:
@@ -90,10 +90,10 @@ def dedupe(scopes: PyTree) -> tuple[list[Scope], list[Scope], tuple[tuple[int, P
 def filter_(
     outers: Sequence[Scope], in_filters: Sequence[Predicate], rng_filters: Sequence[Predicate]
 ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...], tuple[tuple[Path, ...], ...]]:
-    """Groups the variables and the RNG streams of scopes; what no filter takes is in no group.
+    """Group the variables and the RNG streams of scopes; those that no filter takes are in no group.
 
     Returns:
-        The groups of variables, those of streams, and for each scope the paths of the variables in no group.
+        The groups of variables, the groups of streams and, for each scope, the paths of the variables in no group.
     """
     parts = [filters.partition(outer.collections_below(), in_filters, outer.path, empty=True) for outer in outers]
     keys = [[dict(group_streams(outer.tree, rng_filters, i)) for i in range(len(rng_filters))] for outer in outers]
@@ -102,7 +102,7 @@ def filter_(
 
 
 def _transposed(each: Sequence[Sequence[Any]], filters: Sequence[Any]) -> tuple[PyTree, ...]:
-    """One group for each filter, from one list for each scope; an empty one where there is no scope."""
+    """Return one group for each filter, from one list for each scope; a group is empty if there is no scope."""
     return tuple([tuple([trees[index] for trees in each]) for index in range(len(filters))])
 
 
@@ -115,14 +115,14 @@ def reconstruct(
     marks: bool = False,
     restarted: Container[str] = (),
 ) -> list[Scope]:
-    """Makes live scopes inside, at the paths of those outside."""
+    """Create live scopes inside, at the paths of the scopes outside."""
     roots = []
     for index, outer in enumerate(outers):
         variables = filters.merge(*[group[index] for group in variable_groups])
         keys = [group[index] for group in rng_groups]
         rngs, fallbacks = inner_streams(outer.tree, layout.lift.rngs, keys, restarted)
         writable, taken = outer.tree.mutable, layout.lift.taken
-        if (type(writable), writable) != (type(taken), taken):  # inside an equal lift they are the same already
+        if (type(writable), writable) != (type(taken), taken):  # inside an equal lift, they are the same already
             writable = filters.intersect(writable, taken)
         tree = Tree(
             variables,
@@ -143,10 +143,10 @@ def reconstruct(
 
 
 def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], tuple[tuple[Sown, ...], ...]]:
-    """Groups what scopes inside created or wrote; what they only read is left out.
+    """Group the variables that scopes inside created or wrote, without those that they only read.
 
     Returns:
-        The output groups, and what is static about the captured values in the last of them.
+        The output groups, and the static data of the captured values in the last group.
     """
     values, created = [], []
     for root in roots:
@@ -161,12 +161,12 @@ def repack(layout: Layout, roots: Sequence[Scope]) -> tuple[tuple[PyTree, ...], 
 
 
 def is_scope(value: Any) -> bool:
-    """Whether a leaf of what was given is a scope."""
+    """Whether a leaf is a scope."""
     return isinstance(value, Scope)
 
 
 def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[PyTree]:
-    """The trees of changed variables, one for each output filter."""
+    """Return the trees of changed variables, one for each output filter."""
     if not changed:
         return [{} for _ in layout.lift.out]
     nested: dict[str, Any] = {}
@@ -181,13 +181,13 @@ def _classed(layout: Layout, root: Scope, changed: Mapping[Path, Any]) -> list[P
         raise UnliftedCollectionError(
             root.path_text,
             f"{names} was written, but no output group takes it.",
-            "Add a filter for it to the variables that the lift takes.",
+            "Add a filter for it to the output filters of the lift.",
         )
     return parts
 
 
 def _restarted_data(outer: Scope, restarted: Container[str], path: Path, name: str, count: int, rewound: int) -> Any:
-    """The fold-in data of a draw; that of a restarted stream depends on nothing above the scope where it began."""
+    """Return the fold-in data of a draw; for a restarted stream, it depends only on the path below that scope."""
     if name in restarted:
         return rng.fold_in_data((*path[len(outer.path) :], count))
     return outer.tree.fold_in_data(path, name, count, rewound)

@@ -1,8 +1,8 @@
-"""PRNG streams across a lift: which group each of them is in, and what names that were never given draw from.
+"""RNG streams across a lift: the group of each stream, and the streams that names without a stream draw from.
 
-A stream that was never given draws from `params`, treated by the rule of the stream's own name. So besides the
-streams that its filter takes, a group holds the root of `params` under an alias, wherever a rule other than that of
-`params` itself may come to name such a stream.
+A stream that was never given draws from `params`, under the rule for the name of that stream. So besides the streams
+that its filter takes, a group may hold the root key of `params` under an alias. It does so if a rule other than the one
+for `params` may match such a name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALIAS = "params of rule "
 
 
 def group_streams(tree: Tree, rng_filters: Sequence[Predicate], index: int) -> Iterator[tuple[str, Any]]:
-    """The root keys of one group, aliases included."""
+    """Yield the names and root keys of one group, aliases included."""
     if not tree.rngs and not tree.fallbacks:
         return
     rules = {name: _rule(rng_filters, name) for name in tree.rngs}
@@ -48,23 +48,23 @@ def inner_streams(
     groups: Sequence[Mapping[str, Any]],
     restarted: Container[str] = (),
 ) -> tuple[dict[str, Any], list[tuple[Predicate, Any]]]:
-    """The streams inside, from the root keys of the groups, and what names that were never given draw from.
+    """Return the streams inside, from the root keys of the groups, and the fallbacks of names that were never given.
 
     Args:
-        tree: that of the scope outside.
+        tree: the tree of the scope outside.
         rng_filters: the filters of the groups.
         groups: for each filter, the root keys of its streams.
-        restarted: the names of streams that begin anew; some of them may be given here for the first time.
+        restarted: the names of streams that start again; some of them may be given here for the first time.
     """
     if not any(groups):
         return {}, []
     rngs = {name: root for group in groups for name, root in group.items() if not name.startswith(_ALIAS)}
     fallbacks: list[tuple[Predicate, Any]] = []
-    if len(groups) > 1 or rng.DEFAULT not in groups[0]:  # a single one that holds `params` takes all names below
+    if len(groups) > 1 or rng.DEFAULT not in groups[0]:  # a single group with `params` takes all names below
         for rule, group in zip(rng_filters, groups, strict=True):
             fallbacks += [(filters.intersect(rule, matches), root) for matches, root in _fallbacks(tree, group)]
     for group in groups:
-        if rng.DEFAULT in group:  # a name that no rule matches goes by the rule of `params`
+        if rng.DEFAULT in group:  # a name that no rule matches follows the rule of `params`
             fallbacks += _fallbacks(tree, group)
     if rng.DEFAULT in restarted and rng.DEFAULT in rngs:
         fallbacks.append((filters.Everything(), rngs[rng.DEFAULT]))
@@ -73,15 +73,15 @@ def inner_streams(
 
 
 def _without_given(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
-    """Fallbacks for none of the streams that a lift outside gave: one of these that is not lifted is an error."""
+    """Remove from the fallbacks the streams that an outer lift gave: to draw from an unlifted one is an error."""
     given = tuple(name for name in tree.rngs if name not in tree.given)
     return [(filters.subtract(matches, given), root) for matches, root in fallbacks] if given else fallbacks
 
 
 def _reachable(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple[Predicate, Any]]:
-    """Those that a name may come to: one that was never given draws from the first that matches it.
+    """Return the fallbacks that a name can reach: a name without a stream draws from the first one that matches.
 
-    With the others, each level of nested lifts would have several times as many as the one outside.
+    If the others were kept, each level of nested lifts would have several times as many as the level outside.
     """
     found: list[tuple[Predicate, Any]] = []
     named = filters.to_predicate(tree.given)
@@ -97,14 +97,14 @@ def _reachable(tree: Tree, fallbacks: list[tuple[Predicate, Any]]) -> list[tuple
 
 
 def _parts(matches: Predicate) -> list[Predicate]:
-    """The filters that must all match for one to match."""
+    """Return the filters that must all match for the predicate to match."""
     if isinstance(matches, filters.All):
         return [part for one in matches.filters for part in _parts(one)]
     return [] if isinstance(matches, filters.Everything) else [matches]
 
 
 def _fallbacks(tree: Tree, group: Mapping[str, Any]) -> Iterator[tuple[Predicate, Any]]:
-    """What names that were never given draw from, as far as a group holds it."""
+    """Yield the fallbacks whose root keys are in a group."""
     for number, (matches, root) in enumerate(tree.fallbacks):
         name = rng.DEFAULT if rng.DEFAULT in group and _is_params(tree, root) else f"{_ALIAS}{number}"
         if name in group:

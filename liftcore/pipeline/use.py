@@ -1,4 +1,4 @@
-"""One use of a lift, and the bodies that run in it: functions of scopes, as pure functions of groups."""
+"""One use of a lift, and the bodies that run in it: functions of scopes as pure functions of groups."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["Body", "Use", "Via", "call_inside"]
 
 
 class Run(NamedTuple):
-    """One run of a body, on scopes that were made for it.
+    """One run of a body, on scopes that were created for it.
 
     Attributes:
-        roots: the outermost of these.
-        given: those that stand for the scopes that the lifted function was given.
-        packed: the same in the structure that it was given; what the body is called with.
-        restarted: the streams that began anew.
-        inline: whether what it creates is bound as it is made.
+        roots: the outermost of these scopes.
+        given: those that correspond to the scopes that the lifted function received.
+        packed: the same in the structure of the argument; the body is called with it.
+        restarted: the streams that started again.
+        inline: whether created values are bound as they are created.
     """
 
     roots: Sequence[Scope]
@@ -46,20 +46,20 @@ class Run(NamedTuple):
 
 
 class Use:
-    """One use of a lift: the scopes outside, those that were made inside, and what the bodies did.
+    """One use of a lift: the scopes outside, the scopes that were created inside, and the effects of the bodies.
 
     Attributes:
-        layout: all that is static about it.
+        layout: everything that is static about it.
         outers: the outermost distinct scopes outside.
-        given: the scopes that the lifted function was given.
-        records: what each body that ran did beside computing, see `Record`; the last one last.
-        observer: what looks on, if anything does (see `explain`).
+        given: the scopes that the lifted function received.
+        records: the `Record` of each body that ran, the latest last.
+        observer: the observer, if there is one (see `explain`).
     """
 
     def __init__(self, layout: Layout, outers: Sequence[Scope], given: Sequence[Scope]) -> None:
         self.layout, self.outers, self.given = layout, outers, given
         self.records: list[Record] = []
-        # By id, and with the array itself: an id is given out again once its array is gone.
+        # By id, together with the array: Python reuses an id after its object is gone.
         self._bound: dict[int, Any] = {}
         self._splits = 0
         watches = [outer.tree.watch for outer in outers if outer.tree.watch is not None]
@@ -70,16 +70,16 @@ class Use:
 
     @functools.cached_property
     def where(self) -> str:
-        """The place, for the text of an error: `scan(block) at /decoder`."""
+        """The place for an error message: `scan(block) at /decoder`."""
         return f"{self.layout.lift.name} at {self.place}"
 
     @property
     def place(self) -> str:
-        """The path of the first scope outside; over no scopes, that of a root."""
+        """The path of the first scope outside; without scopes, the path of a root."""
         return self.outers[0].path_text if self.outers else "/"
 
     def _at_level_outside(self) -> bool:
-        """Whether no transformation lies between here and the scopes outside."""
+        """Whether no transformation is between here and the scopes outside."""
         return [outer.tree.trace for outer in self.outers] == [trace_state()] * len(self.outers)
 
     @property
@@ -89,7 +89,7 @@ class Use:
 
     @property
     def unchanged(self) -> tuple[Any, ...]:
-        """The output groups of a body that leaves the scopes as they were: always the same object."""
+        """The output groups of a body that changes nothing: always the same object."""
         if self._unchanged is None:
             nothing: PyTree = ({},) * len(self.outers)
             groups: tuple[Any, ...] = (Changes(nothing, nothing),) * len(self.layout.lift.out)
@@ -97,7 +97,7 @@ class Use:
         return self._unchanged
 
     def is_unchanged(self, groups: Sequence[PyTree]) -> bool:
-        """Whether output groups are those that `unchanged` gave.
+        """Whether output groups are the object that `unchanged` returned.
 
         Args:
             groups: output groups.
@@ -106,15 +106,15 @@ class Use:
 
     @property
     def nested(self) -> bool:
-        """Whether a trace around is split too: of a lift outside (`Tree.marks`), or of this use (`being_split`).
+        """Whether a surrounding trace is split too: of an outer lift (`Tree.marks`), or of this use (`being_split`).
 
-        What is made here must then be marked there, see `bind`.
+        Values that are created here must then be marked there; see `bind`.
         """
         return self._splits > 0 or True in [outer.tree.marks for outer in self.outers]
 
     @contextlib.contextmanager
     def being_split(self) -> Iterator[None]:
-        """While a body is traced to be split: what another split of it makes meanwhile is bound in that trace."""
+        """A context in which a body is traced to be split; other splits inside it bind their values in that trace."""
         self._splits += 1
         try:
             yield
@@ -122,7 +122,7 @@ class Use:
             self._splits -= 1
 
     def bind(self, value: PyTree) -> PyTree:
-        """An initial value as the scopes outside will hold it; what is computed from it must use this one."""
+        """Return an initial value as the scopes outside will hold it; computations from it must use this value."""
         if not self.nested:
             return value
         value = tag(value)
@@ -130,10 +130,10 @@ class Use:
         return value
 
     def preview(self, group: PyTree) -> PyTree:
-        """Initial values that are read before they are bound; see `previews`.
+        """Return initial values that are read before they are bound, as previews; see `previews`.
 
         Args:
-            group: one tree of variables for each outermost scope; None in place of the others.
+            group: one tree of variables for each outermost scope; None for values that are not read.
         """
         trees = [tag_previews(tree, outer.path) for outer, tree in zip(self.outers, group, strict=True)]
         return tuple(trees)
@@ -142,11 +142,11 @@ class Use:
         self._bound |= {id(leaf): leaf for leaf in jax.tree.leaves(value)}
 
     def is_bound(self, value: PyTree) -> bool:
-        """Whether a value is one that was bound, and not another one computed from that: the very same arrays."""
+        """Whether a value consists of the very arrays that were bound, not of arrays computed from them."""
         return all(id(leaf) in self._bound for leaf in jax.tree.leaves(value))
 
     def made(self, created: Sequence[PyTree]) -> None:
-        """Tells those who watch which initial values were made outside of the lift; the others are None."""
+        """Notify the observer of the initial values that were made outside the lift; the others are None."""
         if self.observer is not None:
             self.observer.made(created)
 
@@ -162,23 +162,23 @@ class Use:
         redrawn: frozenset[Path] = frozenset(),
         casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({}),
     ) -> PyTree:
-        """Scopes from groups, of the structure that the lifted function was given.
+        """Create scopes from groups, in the structure of the scopes that the lifted function received.
 
         Args:
             variable_groups: the groups of variables.
-            rng_groups: those of RNG streams.
-            mutable: a filter for the variables that may be written, of those that an output group takes.
-            marked: whether created values are marked, so that a split can tell them.
-            fold_in_data: what the scopes below each outermost scope ask for the fold-in data of their draws.
-            restarted: the names of streams that begin anew: their keys depend on the path and the count below each
-                outermost scope only, and their draws are not counted outside.
-            redrawn: variables, by their paths from the root, that exist and whose initializers run all the same: for
-                the keys that these draw, so that the draws that follow are those of a body that creates them.
-            casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers, see `Tree`.
+            rng_groups: the groups of RNG streams.
+            mutable: a filter for the variables that may be written, among those that an output group takes.
+            marked: whether created values are marked, so that a split can recognise them.
+            fold_in_data: maps the index of an outermost scope to the function that makes the fold-in data of its draws.
+            restarted: the names of streams that start again: their keys depend only on the path and the count below
+                each outermost scope, and their draws do not count outside.
+            redrawn: the paths, from the root, of variables that exist but whose initializers run nevertheless. These
+                draw keys, so later draws are the same as in a body that creates the variables.
+            casts: the dtypes of the leaves of carried variables that begin as weakly typed numbers; see `Tree`.
         """
         check_given(self, variable_groups, rng_groups)
-        # Where the body runs in the trace around, without a JAX transformation between, nothing has to be hoisted: what
-        # it creates is bound as it is made, for the split of that trace.
+        # If no JAX transformation is between this body and the surrounding trace, nothing has to be hoisted: created
+        # values are bound as they are created, for the split of that trace.
         inline = self.nested and not marked and self._at_level_outside()
         marks = marked or inline
         roots = reconstruct(self.layout, self.outers, variable_groups, rng_groups, mutable, marks, restarted)
@@ -189,7 +189,7 @@ class Use:
                 root.tree.fold_in_data = fold_in_data(index)
             root.tree.redrawn = outer.tree.redrawn | redrawn
             root.tree.casts = {**outer.tree.casts, **casts} if casts else outer.tree.casts
-            if not self._live:  # a raw transformation lies between: its scopes may be read, no more
+            if not self._live:  # a raw transformation is in between: its scopes may only be read
                 root.tree.trace = outer.tree.trace
         scopes = [roots[index].below(route).rewound() for index, route in self.layout.routes]
         for scope, names in zip(scopes, self.layout.names, strict=True):
@@ -199,7 +199,7 @@ class Use:
         return packed
 
     def run(self, fn: Callable[..., Any], scopes: PyTree, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a function of the user's returns for scopes that `scope_fn` made."""
+        """Return the result of a user's function for scopes that `scope_fn` created."""
         result = _call(lambda: self.where, fn, scopes, args, kwargs)
         for leaf in jax.tree.leaves(result):
             if isinstance(leaf, Scope | Variable):
@@ -207,20 +207,20 @@ class Use:
         return result
 
     def repack_fn(self, scopes: PyTree) -> tuple[PyTree, ...]:
-        """The output groups of scopes that `scope_fn` made."""
-        # Never `unchanged`, of which there is one for all: who calls this may change the groups in place.
+        """Return the output groups of scopes that `scope_fn` created."""
+        # Never the shared object `unchanged`, because the caller may modify the groups in place.
         run = self._run_on(scopes)
         return self._end(run, *repack(self.layout, run.roots))
 
     def repacked(self, scopes: PyTree) -> tuple[PyTree, ...]:
-        """The same for who leaves the groups as they are: `unchanged`, where that is what they would tell."""
+        """Return the output groups for a caller that does not modify them: `unchanged`, if nothing changed."""
         run = self._run_on(scopes)
         if True in [root.tree.changed for root in run.roots]:
             return self._end(run, *repack(self.layout, run.roots))
         return self._end(run, self.unchanged, ((),) * len(run.roots))
 
     def _run_on(self, scopes: PyTree) -> Run:
-        """The run on what `scope_fn` returned."""
+        """Return the run for an object that `scope_fn` returned."""
         for run in self._runs:
             if run.packed is scopes:
                 for root in run.roots:
@@ -228,7 +228,7 @@ class Use:
                 return run
         raise LiftArgumentError(
             f"repack_fn of {self.where}",
-            f"expected what `scope_fn` returned, given {type(scopes).__name__}.",
+            f"expected the scopes that `scope_fn` returned, given {type(scopes).__name__}.",
             "Write `scope = scope_fn(variable_groups, rng_groups)`, and later `repack_fn(scope)`.",
         )
 
@@ -242,28 +242,28 @@ class Use:
 
     @property
     def record(self) -> Record:
-        """That of the last body that ran."""
+        """The record of the last body that ran."""
         return self.records[-1]
 
     def take_record(self) -> Record:
-        """The same, which then counts for nothing, unless it is given to `replay`."""
+        """Remove and return the last record. It has no effect unless it is passed to `replay`."""
         return self.records.pop()
 
     def replay(self, record: Record) -> None:
-        """Draws, names and sows outside what a record says, as if that body had run now."""
+        """Apply the draws, names and sown values of a record, as if its body had run now."""
         self.records.append(record)
 
     def forget(self) -> None:
-        """Lets go of the values that were bound, which must not outlive their trace."""
+        """Drop the values that were bound, which must not outlive their trace."""
         self._bound = {}
 
     def enter(self) -> None:
-        """Tells the scopes outside that the body begins to run."""
+        """Notify the scopes outside that the body begins to run."""
         for outer in self.outers:
             outer.tree.enter_lift(self.layout.lift.name)
 
     def leave(self) -> None:
-        """Tells them that it ended; the scopes that were made inside end too."""
+        """Notify the scopes outside that the body ended, and end the scopes that were created inside."""
         for outer in self.outers:
             outer.tree.leave_lift()
         for run in self._runs:
@@ -273,7 +273,7 @@ class Use:
 
 
 Via = Callable[..., tuple[Any, Any]]
-"""A function of a body and of operands, that returns the result of the body and its output groups."""
+"""A function of a body and of operands that returns the result of the body and its output groups."""
 
 
 class Body:
@@ -282,7 +282,7 @@ class Body:
     Attributes:
         fn: the function of scopes.
         use: the use of the lift that it belongs to.
-        prepared: what the transformation worked out for the function when it was lifted.
+        prepared: the data that the transformation computed for the function when it was lifted.
     """
 
     def __init__(
@@ -299,16 +299,16 @@ class Body:
         self._marked, self._redrawn, self._casts = marked, redrawn, casts
 
     def __call__(self, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Runs the function on scopes that are made of the groups.
+        """Run the function on scopes that are created from the groups.
 
-        What it drew, named and sown is appended to `use.records` while it is traced, since it can go through no JAX
-        transformation; `commit` reads it there.
+        Its draws, names and sown values are appended to `use.records` during tracing, since they cannot pass through a
+        JAX transformation; `commit` reads them there.
 
         Args:
             variable_groups: one group for each filter of variables.
             rng_groups: one group for each filter of streams.
             *args: positional arguments of the function, after the scopes.
-            **kwargs: its keyword arguments.
+            **kwargs: keyword arguments of the function.
         """
         scopes = self.use.scope_fn(
             variable_groups, rng_groups, marked=self._marked, redrawn=self._redrawn, casts=self._casts
@@ -343,7 +343,7 @@ class Body:
 
     @property
     def scope_fn(self) -> Callable[..., PyTree]:
-        """Makes scopes from groups, see `Use.scope_fn`; the body calls it, then `fn`, then `repack_fn`."""
+        """Creates scopes from groups, see `Use.scope_fn`; the body calls it, then `fn`, then `repack_fn`."""
         return self.use.scope_fn
 
     @property
@@ -352,14 +352,14 @@ class Body:
         return self.use.repack_fn
 
     def split(self, *operands: PyTree, via: Via | None = None, axes: Sequence[tuple[Any, int]] = ()) -> Split:
-        """Traces the body once, and parts what makes its initial values from the rest of it.
+        """Trace the body once, and separate the computation of its initial values from the rest.
 
         Args:
-            *operands: what it is called with: the groups of variables, those of streams, and arguments; pytrees of
-                arrays, or of what stands for their types.
-            via: called as `via(body, *operands)` instead of the body, where the operands are others; returns the
-                result and the output groups.
-            axes: the names and sizes of the mapped axes that the body may ask for.
+            *operands: the arguments of the body: groups of variables, groups of streams, and others; pytrees of arrays
+                or of their types.
+            via: if given, called as `via(body, *operands)` in place of the body, when the operands are others; returns
+                the result and the output groups.
+            axes: the names and sizes of the mapped axes that the body may use.
         """
         marked = self.marked()
 
@@ -370,16 +370,16 @@ class Body:
         return trace(run, *operands, axes=axes, use=self.use).with_effects()
 
     def marked(self, casts: Mapping[Path, tuple[Any, ...]] = MappingProxyType({})) -> Body:
-        """The same, with created values marked, so that a split can tell them; `casts` as in `Tree`."""
+        """Return the same body, but with created values marked for a split; `casts` as in `Tree`."""
         return Body(self.fn, self.use, self.prepared, marked=True, casts=casts)
 
     def of(self, fn: Callable[..., Any], created: Sequence[PyTree] = ()) -> Body:
-        """Another function of the same scopes, for a transformation that takes several.
+        """Return a body for another function of the same scopes, for a transformation of several functions.
 
         Args:
             fn: the function.
-            created: groups of variables that the first function created and that this one finds: it draws no other
-                keys than the first for all that.
+            created: groups of variables that the first function created and that exist for this one. Their initializers
+                still draw their keys, so both functions draw the same keys.
         """
         if not callable(fn):
             raise no_function(self.where, fn)
@@ -393,25 +393,25 @@ class Body:
         return Body(fn, self.use, self.prepared, marked=self._marked, redrawn=frozenset(paths), casts=self._casts)
 
     def forget(self) -> None:
-        """Lets what the body drew, named and sown so far count for nothing."""
+        """Discard the draws, names and sown values of the body so far."""
         self.use.records.clear()
 
     def capture(self, sown: Sequence[tuple[Sown, ...]]) -> None:
-        """Tells what the captured values of the last output group are, where these are not those of one body."""
+        """Set the captured values of the last output group, if they are not those of one body."""
         self.use.records.append(Record(sown=tuple(sown)))
 
 
 def call_inside(fn: Callable[..., Any], scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function of the user's from another one that a lift made of it, which is called with scopes inside.
+    """Call a user's function from a wrapper that a lift made of it, and that was called with scopes inside.
 
     Args:
         fn: the function of scopes.
         scopes: the scopes inside.
-        *args: its positional arguments.
-        **kwargs: its keyword arguments.
+        *args: positional arguments of the function.
+        **kwargs: keyword arguments of the function.
 
     Raises:
-        LiftArgumentError: where the function cannot take what it is called with.
+        LiftArgumentError: if the function cannot be called with these arguments.
     """
 
     def where() -> str:

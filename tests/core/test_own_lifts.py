@@ -117,7 +117,7 @@ def test_an_iteration_that_runs_another_body_than_its_own_is_an_error(both: bool
         _, ys, groups = Loop(8, jax.lax.scan).run(body, iteration, variables[0], (variables[1], None), x, 0)
         return ys, groups
 
-    with pytest.raises(LiftArgumentError, match=r"mine\(layer\) at /: .* another body than .* call that `body`"):
+    with pytest.raises(LiftArgumentError, match=r"mine\(layer\) at /: .* a body other than .* call that `body`"):
         liftcore.init(lift(transform)(layer))(KEY, X)
 
 
@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[LiftError], str]] = {
     "a Captured that is not the last": (
         lambda: lift(lambda *_: 0, out=[Captured(), "params"]),
         LiftArgumentError,
-        r"out_variable_filters of mine: `Captured\(\)` is the last",
+        r"out_variable_filters of mine: `Captured\(\)` must be the last",
     ),
 }
 
