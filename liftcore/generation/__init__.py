@@ -1,10 +1,10 @@
-"""Generation: tokens that a model with a decode cache adds to prompts.
+"""Generation: continue prompts with the tokens of a model that has a decode cache.
 
-    generate          a whole prompt at once, then one token after the other, in one compiled program for each bucket
-    Generated         what that returns
+    generate          the whole prompt at once, then one token after the other, in one compiled program for each bucket
+    Generated         the result of `generate`
     filter_logits     top-k and top-p
-    sample_tokens     one token for each example, drawn or the most probable one
-    rewind            takes back positions of a cache
+    sample_tokens     one token for each example: drawn, or the most probable one
+    rewind            move the positions of a cache back
 
 Example:
     >>> import jax, jax.numpy as jnp, liftcore

@@ -1,4 +1,4 @@
-"""The caches of a model as one tree: how they count positions, and how positions are taken back."""
+"""The caches of a model as one tree: find their position indices, and move them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INDEX, _KEYS = "cache_index", "cached_key"
 
 
 def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
-    """Takes back the last positions of a cache, which the next ones overwrite.
+    """Move the positions of a cache back, so that the next inputs overwrite the last ones.
 
-    So a prompt that was padded, or tokens that turned out to be wrong, do not count. Each index of the cache is a
-    variable `cache_index`, also one that a model keeps itself, such as for the positions that it adds to embeddings.
+    Use it to discard the padding of a prompt, or tokens that you tried. The indices of the cache are the variables
+    named `cache_index`. A model may have such a variable of its own, for instance to embed positions.
 
     Example:
         >>> cache = {"layer": {"cached_key": jnp.ones((2, 8, 1, 4)), "cache_index": jnp.array([5, 5])}}
@@ -28,14 +28,14 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
         Array([5, 2], dtype=int32)
 
     Args:
-        cache: the collection `cache`, also of layers that `nn.scan` stacks.
-        number: how many positions; `(batch,)` for a cache with an index for each example.
+        cache: the collection `cache`; its layers may be stacked by `nn.scan`.
+        number: the number of positions to move back; `(batch,)` for a cache with an index for each example.
 
     Returns:
         The cache with new indices.
 
     Raises:
-        LiftArgumentError: where numbers for each example are given, and an index counts for all of them.
+        LiftArgumentError: if `number` has an entry for each example, but all examples share an index.
     """
     number = jnp.asarray(number)
 
@@ -43,9 +43,9 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
         if number.ndim and not is_ragged:
             raise LiftArgumentError(
                 "rewind",
-                f"numbers of shape {number.shape} were given, and an index of the cache, of shape {index.shape}, "
-                "counts for all examples.",
-                "Pass one number, or make the cache with an index for each example: `ragged_cache=True`.",
+                f"numbers of shape {number.shape} were given, but all examples share an index of the cache, of shape "
+                f"{index.shape}.",
+                "Pass one number, or create the cache with an index for each example: `ragged_cache=True`.",
             )
         return index - number.astype(index.dtype)
 
@@ -53,12 +53,12 @@ def rewind(cache: Mapping[str, Any], number: ArrayLike) -> dict[str, Any]:
 
 
 def recounted(cache: Mapping[str, Any], batch: tuple[int, ...], fn: Callable[[Array, bool], Array]) -> dict[str, Any]:
-    """The cache with other indices.
+    """Return the cache with new indices.
 
     Args:
-        cache: the collection.
+        cache: the collection `cache`.
         batch: the shape of the batch.
-        fn: called with each index, and whether that is one for each example of the batch.
+        fn: a function of an index, and of whether it has an entry for each example; it returns the new index.
     """
     made: dict[str, Any] = {}
     for name, value in cache.items():
@@ -73,7 +73,7 @@ def recounted(cache: Mapping[str, Any], batch: tuple[int, ...], fn: Callable[[Ar
 
 
 def all_counts(cache: Mapping[str, Any], batch: tuple[int, ...]) -> Iterator[bool]:
-    """For each index whether it is one for each example."""
+    """Yield for each index whether it has an entry for each example."""
     for name, value in cache.items():
         if isinstance(value, Mapping):
             yield from all_counts(value, batch)
@@ -82,9 +82,10 @@ def all_counts(cache: Mapping[str, Any], batch: tuple[int, ...]) -> Iterator[boo
 
 
 def _is_ragged(index: Any, keys: Any, batch: tuple[int, ...]) -> bool:
-    """Whether an index is one for each example; beside keys, `(*stacked, *batch, room, heads, depth)`, that is certain.
+    """Return whether an index has an entry for each example.
 
-    Without them an index of layers that are stacked, as many as there are examples, could not be told from one.
+    The shape of the cached keys, `(*stacked, *batch, size, heads, depth)`, decides. Without keys, an index with an
+    entry for each stacked layer looks the same if there are as many layers as examples.
     """
     (index,) = jax.tree.leaves(index)
     if keys is not None:

@@ -1,4 +1,4 @@
-"""`generate`: checks what is given, and runs the program for it."""
+"""`generate`: check the arguments, and run the compiled program for them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def generate(
     bucket: int | None = None,
     max_length: int | None = None,
 ) -> Generated:
-    """Continues prompts with the tokens that a model gives, the most probable ones or drawn ones.
+    """Continue prompts with the tokens of a model, either drawn or the most probable ones.
 
-    The whole prompt goes through the model at once, padded to the length of its bucket; then one token after the other,
-    in a loop that ends when all examples have ended. That is one program for all prompts of a bucket: lengths, keys,
-    temperatures, limits and stop tokens are arguments of it. Each example is generated as it is alone, whatever else is
-    in the batch: with its own position, if the model has `ragged_cache`, and with its own key.
+    The whole prompt passes through the model at once, padded to the length of its bucket. Then one token follows the
+    other, in a loop that ends when all examples have ended. One compiled program serves all prompts of a bucket:
+    lengths, keys, temperatures, limits and stop tokens are its arguments. The result of an example does not depend on
+    the rest of the batch: it has its own key and, if the model has `ragged_cache`, its own position.
 
     Example:
         >>> import jax, jax.numpy as jnp, liftcore
@@ -61,29 +61,29 @@ def generate(
         module: an unbound module whose layers decode, or another object with such a method `apply`; or a function of a
             scope. It maps tokens, `(batch, length)`, to logits, `(batch, length, vocabulary)`. To fix other arguments,
             pass `functools.partial(module, train=False)`. Models that are equal by value share one program.
-        variables: those of the module; a `cache` among them is not used, since an empty one is made.
-        prompt: integers of shape `(batch, length)`, or a list of sequences of integers, perhaps of different lengths.
-        max_new_tokens: how many tokens are added at most; `(batch,)`, or one number for all.
-        lengths: `(batch,)`: for an array that is padded on the right, how many tokens of each prompt count.
-        key: what tokens are drawn with: one, into which example `i` folds `i`, or `(batch,)` of them. The n-th new
-            token of an example is drawn with its key and n alone.
-        temperature: what logits are divided by before one is drawn, `(batch,)` or one number; 0 takes the most probable
-            token. By default 1 with a key, and 0 without one.
-        top_k: how many tokens may be drawn, the most probable ones, `(batch,)` or one number; by default all.
-        top_p: the fewest most probable tokens may be drawn whose probabilities sum to that, at a temperature and of the
-            `top_k`; `(batch,)` or one number, by default 1, which means all. See `filter_logits`.
-        stop_tokens: an example ends with the first of these that it gets.
-        pad_token: what the tokens of the result are filled up with.
-        bucket: the length that prompts are padded to; by default the next power of two, at least 16.
-        max_length: the number of positions that the cache has room for, and that the model may see; by default what
-            bucket and new tokens need.
+        variables: the variables of the module. A collection `cache` is ignored; `generate` creates an empty one.
+        prompt: integers of shape `(batch, length)`, or a list of sequences of integers, whose lengths may differ.
+        max_new_tokens: the greatest number of new tokens, `(batch,)` or one number for all.
+        lengths: the number of tokens of each prompt, `(batch,)`, if `prompt` is an array that is padded on the right.
+        key: the key to draw tokens with. Either one, into which the number of the example is folded, or `(batch,)`
+            keys. The n-th new token of an example depends only on its key and n.
+        temperature: the logits are divided by this before a token is drawn, `(batch,)` or one number; 0 selects the
+            most probable token. By default 1 with a key, and 0 without one.
+        top_k: draw only from this many of the most probable tokens, `(batch,)` or one number; by default all.
+        top_p: draw only from the smallest set of most probable tokens whose probabilities, after `temperature` and
+            `top_k`, sum to this; `(batch,)` or one number. By default 1, which means all. See `filter_logits`.
+        stop_tokens: an example ends when it gets one of these tokens.
+        pad_token: the token that fills the result after the end of an example.
+        bucket: the length to which prompts are padded; by default the next power of two, at least 16.
+        max_length: the number of positions in the cache, and the most that the model can handle; by default as many as
+            the bucket and the new tokens need.
 
     Returns:
-        The new tokens, how many there are of each example, and the logarithms of their probabilities.
+        The new tokens, their number for each example, and the logarithms of their probabilities.
 
     Raises:
-        LiftArgumentError: where prompts or options are not as described, prompts and new tokens exceed `max_length`,
-            the module has no cache, or prompts differ in length and its cache has no index for each example.
+        LiftArgumentError: if prompts or options are not valid; if prompts and new tokens exceed `max_length`; if the
+            module has no cache; or if prompts differ in length and the cache has no index for each example.
     """
     where = "generate"
     _check_model(where, module, variables)
@@ -109,19 +109,19 @@ def generate(
 
 
 def _room(where: str, longest: int, bucket: int, size: int, max_length: int | None) -> int:
-    """How many positions the cache has room for."""
+    """Return the number of positions in the cache."""
     if max_length is None:
         return bucket + size
-    needed = longest + size - 1  # the last new token goes through the model no more
+    needed = longest + size - 1  # the last new token does not pass through the model again
     if needed > max_length or bucket > max_length:
         raise LiftArgumentError(
             where,
             f"prompts of up to {longest} tokens, in a bucket of {bucket}, and {size} new ones need "
             f"{max(needed, bucket)} positions; max_length is {max_length}.",
-            f"Shorten the prompts, pass `max_new_tokens={max(max_length - longest + 1, 1)}`, or let the model see "
-            f"more: `max_length={max(needed, bucket)}`.",
+            f"Shorten the prompts, pass `max_new_tokens={max(max_length - longest + 1, 1)}`, or allow more positions: "
+            f"`max_length={max(needed, bucket)}`.",
         )
-    return max(max_length, 2)  # inputs of one position would be a step, which makes no cache
+    return max(max_length, 2)  # inputs of one position would be a decoding step, which does not create a cache
 
 
 def _check_model(where: str, module: Any, variables: Any) -> None:
@@ -129,7 +129,7 @@ def _check_model(where: str, module: Any, variables: Any) -> None:
         raise LiftArgumentError(
             where,
             f"expected variables, a dict of collections, given {shown(variables)}.",
-            'Pass those that `init` returned, or `{"params": params}`.',
+            'Pass the result of `init`, or `{"params": params}`.',
         )
     if not callable(getattr(module, "apply", module)):
         raise LiftArgumentError(
@@ -144,15 +144,15 @@ def _check_cache(where: str, cache: Any, prompts: Prompts) -> None:
     if not ragged:
         raise LiftArgumentError(
             where,
-            "the module has no cache to decode with, a `cache_index` in the collection `cache`.",
-            "Make its attention layers with `decode=True`: `generate(model.clone(decode=True), variables, …)` where "
-            "that is a field of the model; a function of a scope uses `nn.decode_cache`.",
+            "the module has no decode cache: there is no `cache_index` in the collection `cache`.",
+            "Create its attention layers with `decode=True`: `generate(model.clone(decode=True), variables, …)` if "
+            "`decode` is a field of the model. In a function of a scope, use `nn.decode_cache`.",
         )
     if not all(ragged) and np.ptp(prompts.lengths):
         raise LiftArgumentError(
             where,
-            f"the prompts have from {prompts.lengths.min()} to {prompts.lengths.max()} tokens, and the cache counts "
-            "the positions of all examples together.",
-            "Make its attention layers with `ragged_cache=True`; a function of a scope, `nn.decode_cache(…, "
+            f"the prompts have from {prompts.lengths.min()} to {prompts.lengths.max()} tokens, but the cache has one "
+            "position for all examples.",
+            "Create its attention layers with `ragged_cache=True`. In a function of a scope, use `nn.decode_cache(…, "
             "ragged=True)`.",
         )

@@ -1,4 +1,4 @@
-"""The program of `generate`: the prompts at once, then a loop that ends when all examples have ended."""
+"""The compiled program of `generate`: the prompts at once, then a loop that ends when all examples have ended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Generated", "empty_cache", "run"]
 
 
 class Generated(NamedTuple):
-    """What `generate` returns.
+    """The result of `generate`.
 
     Attributes:
-        tokens: `(batch, max_new_tokens)`, `int32`: the new tokens, a stop token included; then padding.
-        lengths: `(batch,)`, `int32`: how many new tokens there are.
-        log_probs: `(batch, max_new_tokens)`, `float32`: the logarithm of the probability that the model gives to each
-            of them, before temperature and limits; 0 for padding.
+        tokens: `(batch, max_new_tokens)`, `int32`: the new tokens, including a stop token, followed by padding.
+        lengths: `(batch,)`, `int32`: the number of new tokens of each example.
+        log_probs: `(batch, max_new_tokens)`, `float32`: the logarithm of the model's probability of each new token,
+            before temperature and limits; 0 for padding.
     """
 
     tokens: Array
@@ -36,7 +36,7 @@ class Generated(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What one step of the loop hands to the next."""
+    """The state that one step of the loop passes to the next."""
 
     step: Array
     last: Array
@@ -47,13 +47,13 @@ class _State(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
-    """The collection `cache` that a model makes of inputs of the greatest length, with no position in it.
+    """Return the empty `cache` that a model creates for inputs of the greatest length.
 
     Args:
         model: the model.
-        variables: without a cache.
-        batch: how many examples it is for.
-        room: how many positions.
+        variables: its variables, without a cache.
+        batch: the number of examples.
+        room: the number of positions.
     """
     cache = model(variables, jnp.zeros((batch, room), jnp.int32))[1].get("cache", {})
     return recounted(cache, (batch,), lambda index, _: jnp.zeros_like(index))
@@ -61,18 +61,18 @@ def empty_cache(model: Model, variables: Any, batch: int, room: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def run(model: Model, variables: Any, prompts: Prompts, options: Options, room: int, size: int) -> Generated:
-    """Generates; see `generate`.
+    """Generate tokens; see `generate`.
 
-    The prompts go through the model only for what the cache keeps of them, so XLA computes no logits of them. Then the
-    last token of each goes through it again, as the first step, and all steps are alike.
+    The prompts pass through the model only to fill the cache: their logits are not used, so XLA does not compute them.
+    Then the last token of each prompt passes through the model again, as the first step. So all steps are the same.
 
     Args:
         model: the model.
-        variables: without a cache.
-        prompts: padded.
-        options: checked.
-        room: how many positions the cache has room for.
-        size: how many tokens are generated at most.
+        variables: its variables, without a cache.
+        prompts: the padded prompts.
+        options: the checked options.
+        room: the number of positions in the cache.
+        size: the greatest number of new tokens.
     """
     batch, bucket = prompts.tokens.shape
     cache = empty_cache(model, variables, batch, room)
@@ -94,7 +94,7 @@ def run(model: Model, variables: Any, prompts: Prompts, options: Options, room: 
 
 
 def _step(model: Model, variables: Any, keys: Array, options: Options, state: _State) -> _State:
-    """One more token for each example that has not ended."""
+    """Generate one more token for each example that has not ended."""
     step, last, cache, ended, (tokens, lengths, log_probs) = state
     logits, written = model({**variables, "cache": cache}, last[:, None])
     logits = _of_last(logits, len(last)).astype(jnp.float32)
@@ -106,19 +106,19 @@ def _step(model: Model, variables: Any, keys: Array, options: Options, state: _S
         jnp.where(ended, lengths, step + 1),
         log_probs.at[:, step].set(jnp.where(ended, 0, log_prob)),
     )
-    last = jnp.where(ended, last, token)  # and not the padding, which may be no token
+    last = jnp.where(ended, last, token)  # not the padding, which may be outside of the vocabulary
     ended = ended | (token[:, None] == options.stops).any(-1) | (step + 1 >= options.limits)
     return _State(step + 1, last, written["cache"], ended, found)
 
 
 def _of_last(logits: Any, batch: int) -> Array:
-    """Those of the last position."""
+    """Return the logits of the last position."""
     shape = getattr(logits, "shape", None)
     if shape is None or len(shape) != 3 or shape[:2] != (batch, 1):
         raise LiftArgumentError(
             "generate",
             "expected a model that maps tokens, (batch, length), to an array of logits, (batch, length, vocabulary); "
-            f"of tokens of shape {(batch, 1)} it made {shown(logits)}.",
-            "Return the logits alone, of all positions of the inputs.",
+            f"for tokens of shape {(batch, 1)} it returned {shown(logits)}.",
+            "Return only the logits, of all positions of the inputs.",
         )
     return logits[:, -1]  # type: ignore[no-any-return]

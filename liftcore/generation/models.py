@@ -1,4 +1,4 @@
-"""The model of `generate`: a module, or a function of a scope, which is called with tokens."""
+"""The model of `generate`: a module, or a function of a scope, that maps tokens to logits."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ __all__ = ["Model"]
 
 
 class Model(NamedTuple):
-    """A model, as something that a program is compiled for.
+    """A model as a static argument of a compiled program.
 
     Attributes:
-        static: hashable: the model, or a `Rest` that holds it.
+        static: the model, or a `Rest` that holds it; hashable.
     """
 
     static: Hashable
 
     @classmethod
     def of(cls, where: str, module: Any) -> Model:
-        """Checks a model.
+        """Check a model, and make it hashable.
 
         Args:
             where: the name of the function, for errors.
-            module: what `generate` was given; perhaps in a `functools.partial`, with more arguments by name.
+            module: the first argument of `generate`; it may be a `functools.partial` with keyword arguments.
 
         Raises:
             LiftArgumentError: if the model has other arguments without defaults.
             TypeError: if the model has no hash, and cannot be compared by value.
         """
         _check_arguments(where, module)
-        is_partial = isinstance(module, functools.partial)  # which has a hash of its own, however alike two are
+        is_partial = isinstance(module, functools.partial)  # its hash is by identity, so equal ones would differ
         try:
             hash(module)
-        except TypeError as error:  # it names the field without a hash
+        except TypeError as error:  # the error names the field without a hash
             unhashable = error
         else:
             if not is_partial:
@@ -54,11 +54,11 @@ class Model(NamedTuple):
             raise unhashable from None
 
     def __call__(self, variables: Mapping[str, Any], tokens: Any) -> tuple[Any, Any]:
-        """The outputs of the model, and what it wrote.
+        """Return the outputs of the model, and the variables that it wrote.
 
         Args:
-            variables: its variables.
-            tokens: `(batch, length)`.
+            variables: the variables of the model.
+            tokens: integers of shape `(batch, length)`.
         """
         model: Any = self.static.value if isinstance(self.static, Rest) else self.static
         module, options = _parts(model)
@@ -71,7 +71,7 @@ class Model(NamedTuple):
 
 
 def _parts(model: Any) -> tuple[Any, dict[str, Any]]:
-    """A module, and the arguments that a `functools.partial` fixes."""
+    """Return the module, and the arguments that a `functools.partial` fixes."""
     options: dict[str, Any] = {}
     while isinstance(model, functools.partial):
         options = {**model.keywords, **options}
@@ -80,17 +80,17 @@ def _parts(model: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _check_arguments(where: str, model: Any) -> None:
-    """Checks that a model can be called with tokens alone."""
+    """Check that a model can be called with only tokens."""
     module, options = _parts(model)
     called = type(module).__call__ if hasattr(module, "apply") else module
     try:
         signature = inspect.signature(called)
         known = signature.bind_partial(None, None, **options).arguments  # the module or the scope, and tokens
     except (TypeError, ValueError, AttributeError):
-        return  # the call says what is wrong
+        return  # the call raises the error
     if hasattr(module, "apply") and getattr(model, "args", None):
-        what = f"a `functools.partial` of {name_of(module)} has positional arguments, and tokens are the first one."
-        raise LiftArgumentError(where, what, "Give them by name: `functools.partial(model, train=False)`.")
+        what = f"a `functools.partial` of {name_of(module)} has positional arguments, but tokens must be the first."
+        raise LiftArgumentError(where, what, "Pass them by name: `functools.partial(model, train=False)`.")
     missing = missing_arguments(signature, known)
     if missing:
         fixed = ", ".join(f"{name}=…" for name in missing)
@@ -101,6 +101,6 @@ def _check_arguments(where: str, model: Any) -> None:
         )
         raise LiftArgumentError(
             where,
-            f"the model is called with tokens alone, but {listed} of {name_of(module)} {lacks}.",
+            f"the model is called with only tokens, but {listed} of {name_of(module)} {lacks}.",
             f"Give {it} {default}, or fix {it}: `generate(functools.partial(model, {fixed}), variables, …)`.",
         )

@@ -1,4 +1,4 @@
-"""How tokens are chosen and when an example ends, as arrays: other numbers need no other program."""
+"""The options of `generate` as arrays, so that other values need no other compiled program."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..typing import ArrayLike, Key
 __all__ = ["Options", "make_options"]
 
 _ALL = np.iinfo(np.int32).max
-_STOPS = 8  # so many at once, so that one more is seldom another program
+_STOPS = 8  # stop tokens are padded to a multiple of this, so that one more rarely needs another program
 
 
 class Options(NamedTuple):
-    """What a program of `generate` gets beside variables and prompts; all of it is traced.
+    """The options of a compiled program of `generate`; all of them are traced.
 
     Attributes:
-        key: one, or one for each example.
-        temperature: `(batch,)`, `float32`; 0 takes the most probable token.
+        key: one key, or one for each example.
+        temperature: `(batch,)`, `float32`; 0 selects the most probable token.
         top_k: `(batch,)`, `int32`.
         top_p: `(batch,)`, `float32`.
         limits: `(batch,)`, `int32`: the greatest number of new tokens.
-        stops: `(a multiple of 8,)`, `int32`, filled up with -1.
-        pad: `()`, `int32`: what stands after the end.
+        stops: `(a multiple of 8,)`, `int32`: the stop tokens, padded with -1.
+        pad: `()`, `int32`: the token after the end of an example.
     """
 
     key: Key
@@ -52,21 +52,21 @@ def make_options(
     stop_tokens: Sequence[int],
     pad_token: int,
 ) -> Options:
-    """Checks the options of `generate`, and makes arrays of them.
+    """Check the options of `generate`, and convert them to arrays.
 
     Args:
-        where: the function, for errors.
-        batch: how many examples there are.
-        key: see `generate`, as of all others.
-        temperature: see there.
-        top_k: see there.
-        top_p: see there.
-        max_new_tokens: see there.
-        stop_tokens: see there.
-        pad_token: see there.
+        where: the name of the function, for errors.
+        batch: the number of examples.
+        key: see `generate`, as for all other options.
+        temperature: see `generate`.
+        top_k: see `generate`.
+        top_p: see `generate`.
+        max_new_tokens: see `generate`.
+        stop_tokens: see `generate`.
+        pad_token: see `generate`.
 
     Raises:
-        LiftArgumentError: where one of them is not as described there.
+        LiftArgumentError: if an option is not valid.
     """
     if temperature is None:
         temperature = 0.0 if key is None else 1.0
@@ -85,7 +85,7 @@ def make_options(
 
 
 def _each(where: str, name: str, given: Any, batch: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """One number for each example."""
+    """Return an array with one number for each example."""
     try:
         found = np.asarray(given)
         exact = np.issubdtype(found.dtype, np.integer) or (dtype == np.float32 and found.dtype.kind == "f")
@@ -107,7 +107,7 @@ def _check(where: str, name: str, given: Any, is_right: Any, what: str, such: st
     if not is_right.all():
         raise LiftArgumentError(
             where,
-            f"{name} is {given[~is_right][0].item()}, and has to be {what}.",
+            f"{name} is {given[~is_right][0].item()}, but must be {what}.",
             f"Pass a value such as `{name}={such}`.",
         )
 
@@ -116,19 +116,19 @@ def _check_draws(where: str, draws: bool, has_key: bool, has_limits: bool) -> No
     if draws and not has_key:
         raise LiftArgumentError(
             where,
-            "the temperature is above 0, and there is no key to draw tokens with.",
+            "the temperature is above 0, but there is no key to draw tokens with.",
             "Pass `key=jax.random.key(0)`, or `temperature=0` for the most probable tokens.",
         )
     if has_limits and not draws:
         raise LiftArgumentError(
             where,
-            "top_k or top_p was given, and the most probable token is taken whatever they are.",
+            "top_k or top_p was given, but no token is drawn: the most probable one is selected.",
             "Pass `key=jax.random.key(0)` and a temperature above 0 to draw tokens, or leave them out.",
         )
 
 
 def _keys(where: str, key: Any, batch: int) -> Key:
-    """One typed key, or one for each example."""
+    """Return one typed key, or one for each example."""
     if key is None:
         return jax.random.key(0)  # nothing is drawn with it
     if not _is_key(key) and getattr(key, "dtype", None) == np.uint32:

@@ -1,4 +1,4 @@
-"""Prompts of different lengths as one padded array, made and checked before anything is compiled."""
+"""Prompts of different lengths as one padded array, checked before anything is compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Prompts(NamedTuple):
 
     Attributes:
         tokens: `(batch, bucket)`, `int32`.
-        lengths: `(batch,)`, `int32`.
+        lengths: `(batch,)`, `int32`: the number of tokens of each prompt.
     """
 
     tokens: np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ class Prompts(NamedTuple):
 def make_prompts(
     where: str, prompt: Any, lengths: ArrayLike | None = None, bucket: int | None = None, longest: int | None = None
 ) -> Prompts:
-    """Pads prompts to the length of their bucket.
+    """Pad prompts to the length of their bucket.
 
     Example:
         >>> make_prompts("here", [[5, 6], [7]], bucket=4).tokens
@@ -39,14 +39,14 @@ def make_prompts(
                [7, 0, 0, 0]], dtype=int32)
 
     Args:
-        where: the function, for errors.
+        where: the name of the function, for errors.
         prompt: integers of shape `(batch, length)`, or a list of sequences of integers.
-        lengths: of an array, how many tokens of each example count; by default all.
+        lengths: the number of tokens of each example, if `prompt` is a padded array; by default all.
         bucket: the length of the result; by default the next power of two, at least 16.
-        longest: the greatest length that a default bucket may have.
+        longest: the greatest length of a default bucket.
 
     Raises:
-        LiftArgumentError: where prompts are not integers of these shapes, empty, or longer than the bucket.
+        LiftArgumentError: if prompts are not integers of these shapes, or are empty, or are longer than the bucket.
     """
     rows = _rows(where, prompt, lengths)
     most = max(map(len, rows))
@@ -56,7 +56,7 @@ def make_prompts(
     if most > bucket:
         raise LiftArgumentError(
             where,
-            f"a prompt has {most} tokens, and the bucket is {bucket}.",
+            f"a prompt has {most} tokens, but the bucket is {bucket}.",
             f"Pass `bucket={most}` or more, or leave it out.",
         )
     tokens = np.zeros((len(rows), bucket), np.int32)
@@ -66,12 +66,12 @@ def make_prompts(
 
 
 def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
-    """The prompts one by one, without padding."""
+    """Return the prompts one by one, without padding."""
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((prompt, lengths))):
         raise LiftArgumentError(
             where,
-            "the prompts are traced, and their lengths are to be known.",
-            "Call it outside `jax.jit`: it compiles itself, once for all prompts of a bucket.",
+            "the prompts are traced, but their lengths must be known.",
+            "Call it outside `jax.jit`: it compiles a program itself, one for all prompts of a bucket.",
         )
     given = prompt if isinstance(prompt, list | tuple) else np.atleast_1d(np.asarray(prompt))
     rows = [np.asarray(row) for row in given]
@@ -90,9 +90,9 @@ def _rows(where: str, prompt: Any, lengths: Any) -> list[np.ndarray[Any, Any]]:
                 what = f"has the token {row.min() if row.min() < 0 else row.max()}"
             raise LiftArgumentError(
                 where,
-                f"prompt {i} {what}, and a prompt is one token or more, each an integer from 0 to {_LARGEST}.",
-                "Begin each with a token, such as that for the start of a text; pass tokens as integers, "
-                "`tokens.astype(int)`, and lengths where some are padding.",
+                f"prompt {i} {what}, but a prompt is one or more tokens, each an integer from 0 to {_LARGEST}.",
+                "Begin each prompt with a token, such as the one for the start of a text. Pass tokens as integers, "
+                "`tokens.astype(int)`, and `lengths` if some of them are padding.",
             )
     return rows
 
@@ -104,6 +104,6 @@ def _cut(where: str, rows: list[np.ndarray[Any, Any]], lengths: np.ndarray[Any, 
         raise LiftArgumentError(
             where,
             f"lengths are {lengths.tolist()}, for prompts of shape ({len(rows)}, {width}).",
-            f"Pass for each row of an array an integer from 1 to {width}; leave lengths out for a list of lists.",
+            f"Pass an integer from 1 to {width} for each row of an array; leave lengths out for a list of lists.",
         )
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]

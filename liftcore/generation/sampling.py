@@ -1,4 +1,4 @@
-"""Choosing the next token of each example, from the logits of all tokens."""
+"""Choose the next token of each example from the logits of all tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["filter_logits", "sample_tokens"]
 
 
 def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: ArrayLike | None = None) -> Array:
-    """The logits, with minus infinity for all but the most probable tokens.
+    """Set all logits to minus infinity, except those of the most probable tokens.
 
-    With both limits, `top_p` counts the probabilities of the `top_k` alone. Of two equal logits the one with the lower
-    index is taken first. Source of top-p, "nucleus sampling": Holtzman et al., https://arxiv.org/abs/1904.09751.
+    With both limits, `top_p` is applied to the probabilities of only the `top_k` tokens. Of two equal logits, the one
+    with the lower index is kept first. Top-p is "nucleus sampling": Holtzman et al., https://arxiv.org/abs/1904.09751.
 
     Example:
         >>> logits = jnp.log(jnp.array([0.1, 0.4, 0.3, 0.2]))
@@ -26,10 +26,11 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
         Array([0. , 0.4, 0.3, 0.2], dtype=float32)
 
     Args:
-        logits: `(*batch, vocabulary)`.
-        top_k: how many tokens are kept, `(*batch,)` or one number for all; by default, and if there are no more, all.
-        top_p: the fewest most probable tokens are kept whose probabilities sum to that, `(*batch,)` or one number; at
-            least one token, and with 1, the default, all.
+        logits: an array of shape `(*batch, vocabulary)`.
+        top_k: the number of tokens to keep, `(*batch,)` or one number for all. By default, or if it is larger than the
+            vocabulary, all.
+        top_p: keep the smallest set of most probable tokens whose probabilities sum to this, `(*batch,)` or one number.
+            At least one token is kept; with 1, the default, all.
     """
     logits = jnp.asarray(logits)
     order = jnp.argsort(logits, axis=-1, stable=True, descending=True)
@@ -41,7 +42,7 @@ def filter_logits(logits: ArrayLike, top_k: ArrayLike | None = None, top_p: Arra
         limit = jnp.expand_dims(jnp.asarray(top_p), -1)
         probabilities = jax.nn.softmax(jnp.where(is_kept, ranked, -jnp.inf))
         before = jnp.cumsum(probabilities, -1) - probabilities
-        is_kept &= (before < limit) | (limit >= 1)  # the sum of all may be rounded to 1 before the last token
+        is_kept &= (before < limit) | (limit >= 1)  # the sum may round to 1 before the last token
     is_kept = jnp.take_along_axis(is_kept, jnp.argsort(order, axis=-1), -1)
     return jnp.where(is_kept, logits, -jnp.inf)
 
@@ -53,9 +54,9 @@ def sample_tokens(
     top_k: ArrayLike | None = None,
     top_p: ArrayLike | None = None,
 ) -> Array:
-    """Draws a token for each example from `softmax(filter_logits(logits / temperature, top_k, top_p))`.
+    """Draw a token for each example from `softmax(filter_logits(logits / temperature, top_k, top_p))`.
 
-    All limits may be traced. Where no example needs them, nothing is sorted.
+    All limits may be traced. If no example needs them, nothing is sorted.
 
     Example:
         >>> keys = jax.random.split(jax.random.key(0), 2)
@@ -66,24 +67,25 @@ def sample_tokens(
         Array([1, 2], dtype=int32)
 
     Args:
-        logits: `(batch, vocabulary)`.
-        keys: `(batch,)`: each example has its own, so that a draw does not depend on the rest of the batch.
-        temperature: what logits are divided by, `(batch,)` or one number; 0 takes the most probable token.
-        top_k: how many tokens may be drawn, `(batch,)` or one number; see `filter_logits`.
-        top_p: the probability of those that may be drawn, `(batch,)` or one number; see `filter_logits`.
+        logits: an array of shape `(batch, vocabulary)`.
+        keys: a key for each example, `(batch,)`, so that a draw does not depend on the rest of the batch.
+        temperature: the logits are divided by this, `(batch,)` or one number; 0 selects the most probable token.
+        top_k: draw only from this many of the most probable tokens, `(batch,)` or one number; see `filter_logits`.
+        top_p: draw only from the most probable tokens with this total probability, `(batch,)` or one number; see
+            `filter_logits`.
 
     Returns:
-        `(batch,)` integers.
+        Integers of shape `(batch,)`.
 
     Raises:
-        LiftArgumentError: where the logits are not of that shape.
+        LiftArgumentError: if the logits have another number of dimensions.
     """
     logits = jnp.asarray(logits)
     if logits.ndim != 2:
         raise LiftArgumentError(
             "sample_tokens",
             f"expected logits of shape (batch, vocabulary), given {logits.shape}.",
-            "Pass those of one position: `logits[:, -1]`.",
+            "Pass the logits of one position: `logits[:, -1]`.",
         )
     batch, vocabulary = logits.shape
     temperature, top_k, top_p = (
@@ -93,7 +95,7 @@ def sample_tokens(
     draws = temperature > 0
 
     def drawn() -> Array:
-        # The greatest one becomes 0, which stays finite however small the temperature is.
+        # Shift the greatest logit to 0, so that it stays finite however small the temperature is.
         scaled = _wide(logits) - _wide(logits).max(-1, keepdims=True)
         scaled = scaled / jnp.where(draws, temperature, 1)[:, None].astype(scaled.dtype)
         is_limited = jnp.any(draws & ((top_k < vocabulary) | (top_p < 1)))
@@ -105,5 +107,5 @@ def sample_tokens(
 
 
 def _wide(logits: Array) -> Array:
-    """Logits of dtype float32 at least: a sum of thousands of probabilities needs more than 16 bits."""
+    """Convert logits to float32 at least: a sum of thousands of probabilities needs more than 16 bits."""
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

@@ -109,7 +109,7 @@ def test_a_cache_of_linen_takes_prompts_of_one_length(variables: Any) -> None:
     prompts = [[1, 2, 3], [3, 2, 1]]
     same(generate(model, variables, prompts, max_new_tokens=6), generate(MODEL, variables, prompts, max_new_tokens=6))
     with pytest.raises(
-        LiftArgumentError, match=r"from 1 to 3 tokens, .* Make its attention layers with `ragged_cache=T"
+        LiftArgumentError, match=r"from 1 to 3 tokens, .* Create its attention layers with `ragged_cache=T"
     ):
         generate(model, variables, [[1, 2, 3], [1]], max_new_tokens=6)
 
@@ -247,36 +247,36 @@ def test_numbers_beyond_32_bits_and_rooms_for_one_position(variables: Any) -> No
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": [[]]}, "prompt 0 is empty, and a prompt is one token or more"),
+    ({"prompt": [[]]}, "prompt 0 is empty, but a prompt is one or more tokens"),
     ({"prompt": [1, 2]}, "expected prompts of shape (batch, length)"),
     ({"prompt": 3}, "expected prompts of shape (batch, length), or a list of lists of tokens, given 3."),
     ({"prompt": []}, "expected prompts of shape (batch, length)"),
     ({"prompt": "a text"}, "expected prompts of shape (batch, length)"),
     ({"prompt": np.ones((2, 3))}, "prompt 0 has the dtype float64"),
     ({"prompt": [[1, -1]]}, "prompt 0 has the token -1"),
-    ({"prompt": [[1], [2**32]]}, "prompt 1 has the token 4294967296, and"),
+    ({"prompt": [[1], [2**32]]}, "prompt 1 has the token 4294967296, but"),
     ({"lengths": [4, 1]}, "lengths are [4, 1], for prompts of shape (2, 2)"),
     ({"lengths": [1]}, "lengths are [1]"),
     ({"prompt": [[1], [1, 2]], "lengths": [1, 1]}, "leave lengths out for a list of lists"),
-    ({"bucket": 1}, "a prompt has 2 tokens, and the bucket is 1. Pass `bucket=2`"),
+    ({"bucket": 1}, "a prompt has 2 tokens, but the bucket is 1. Pass `bucket=2`"),
     ({"max_length": 5}, "need 6 positions; max_length is 5. Shorten the prompts, pass `max_new_tokens=4`"),
     ({"max_length": 20, "bucket": 32}, "in a bucket of 32, and 5 new ones need 32 positions; max_length is 20"),
-    ({"max_new_tokens": 0}, "max_new_tokens is 0, and has to be 1 or more"),
+    ({"max_new_tokens": 0}, "max_new_tokens is 0, but must be 1 or more"),
     ({"max_new_tokens": 2.5}, "expected an integer as max_new_tokens, or one for each of 2 examples, given 2.5"),
-    ({"temperature": -1.0, "key": KEY}, "temperature is -1.0, and has to be 0 or a positive number"),
+    ({"temperature": -1.0, "key": KEY}, "temperature is -1.0, but must be 0 or a positive number"),
     ({"temperature": np.nan, "key": KEY}, "temperature is nan"),
     ({"temperature": [1.0, 2.0, 3.0], "key": KEY}, "expected a number as temperature, or one for each of 2 examples"),
     ({"temperature": 1.0}, "there is no key to draw tokens with. Pass `key=jax.random.key(0)`"),
     ({"top_k": 0, "key": KEY}, "top_k is 0"),
-    ({"top_k": 3}, "the most probable token is taken whatever they are"),
-    ({"top_p": 0.0, "key": KEY}, "top_p is 0.0, and has to be more than 0, and at most 1"),
+    ({"top_k": 3}, "but no token is drawn: the most probable one is selected"),
+    ({"top_p": 0.0, "key": KEY}, "top_p is 0.0, but must be more than 0, and at most 1"),
     ({"top_p": 1.5, "key": KEY}, "top_p is 1.5"),
     ({"key": 3}, "expected a key, or one for each of 2 examples, given 3"),
     ({"key": jax.random.split(KEY, 3)}, "`jax.random.split(key, 2)`"),
     ({"stop_tokens": ["a"]}, "expected tokens, integers from 0 to 2147483647, as stop_tokens"),
     ({"stop_tokens": [-1]}, "as stop_tokens, given [-1]"),
     ({"stop_tokens": [2**32]}, "as stop_tokens, given [4294967296]"),
-    ({"module": MODEL.clone(decode=False)}, "no cache to decode with, a `cache_index` in the collection `cache`. Make"),
+    ({"module": MODEL.clone(decode=False)}, "no decode cache: there is no `cache_index` in the collection `cache`. Create"),
     ({"module": 3}, "expected a module, an object with `apply`, or a function of a scope, given 3"),
     ({"variables": [1]}, "expected variables, a dict of collections"),
 ]
@@ -303,7 +303,7 @@ def test_a_model_of_other_outputs_is_refused(variables: Any) -> None:
 
     model = Pair()
     variables = model.init(KEY, jnp.zeros((1, 4), jnp.int32))
-    with pytest.raises(LiftArgumentError, match=r"of tokens of shape \(1, 1\) it made a tuple|it made \("):
+    with pytest.raises(LiftArgumentError, match=r"for tokens of shape \(1, 1\) it returned a tuple|it returned \("):
         generate(model, variables, [[1]], max_new_tokens=1)
 
 
@@ -327,5 +327,5 @@ def test_positions_that_are_taken_back_are_overwritten(variables: Any) -> None:
 def test_an_index_of_all_examples_cannot_be_taken_back_for_each() -> None:
     cache = MODEL.clone(ragged=False).init(KEY, jnp.zeros((2, 6), jnp.int32))["cache"]
     assert rewind(cache, 0)["blocks"]["attend"]["cache_index"].tolist() == [0, 0]
-    with pytest.raises(LiftArgumentError, match="counts for all examples"):
+    with pytest.raises(LiftArgumentError, match="all examples share an index"):
         rewind(cache, np.array([1, 2]))
