@@ -82,7 +82,7 @@ class PReLU(Module):
 
     Attributes:
         param_dtype: the dtype of the slope.
-        negative_slope_init: makes the initial slope.
+        negative_slope_init: the initial slope.
     """
 
     param_dtype: Dtype = jnp.float32

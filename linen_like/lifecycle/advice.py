@@ -1,4 +1,4 @@
-"""Advice: what errors tell users of modules to do, those of the core and those of Python or JAX."""
+"""Advice for users of modules: in errors of the core, and in common errors of Python and JAX."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _ADVICE = {
         "A list or dict that is assigned to a module becomes immutable. Build it first, then assign it: "
         "`layers = [nn.Dense(3) for _ in range(2)]; self.layers = layers`."
     ),
-    r"'Variable'": "A variable is read, and written, by its `.value`.",
+    r"'Variable'": "Read and write a variable with its `.value`.",
     r"passed to custom_jvp_call": "Was the call of a module left out? Write `nn.relu(nn.Dense(3)(x))`.",
     rf"^({'|'.join(_AT_ONCE)})\(\) missing .* positional argument": (
-        "This one runs at once, and is given the module whose variables are lifted: `nn.grad(fn, module, x)`, "
+        "This transformation runs at once, and takes the module to lift: `nn.grad(fn, module, x)`, "
         "`nn.while_loop(cond_fn, body_fn, module, init)`."
     ),
-    r"ShapeDtypeStruct": "`init` computes: give it arrays, or call `lazy_init`, which takes shapes.",
+    r"ShapeDtypeStruct": "`init` computes values: pass arrays, or call `lazy_init`, which takes shapes.",
 }
 
 
 def check_arrays(
     error: Exception, where: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Says that a layer of this package was given what is no array, where that may be why it failed.
+    """Raises a clearer error if a layer of this package failed, and was given a value that is not an array.
 
     Raises:
-        LiftArgumentError: where a text, a dict, a set or None is given in the place of an array.
+        LiftArgumentError: if a string, a dict, a set or None was given in place of an array.
     """
     if (fun.__module__ or "").partition(".")[0] != __name__.partition(".")[0] or "given None" in str(error):
         return
@@ -61,7 +61,7 @@ _ARRAYS = ("Array", "ArrayLike")
 
 
 def note_mistake(error: Exception) -> None:
-    """Adds to an error what to do about it, once."""
+    """Adds advice to an error, once."""
     text = str(error)
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, text) and advice not in getattr(error, "__notes__", ()):
@@ -72,7 +72,7 @@ def note_mistake(error: Exception) -> None:
 
 
 def _called(**names: str) -> dict[str, str]:
-    """Patterns for options of the core, with the names that `nn` has for them."""
+    """Returns patterns for options of the core, with their names in `nn`."""
     return {rf"(?<=[`(]){core}(?=[=`)])": name for core, name in names.items()}
 
 
@@ -81,28 +81,28 @@ _OPTIONS = {
     "while_loop": _LOOP,
     "fori_loop": _LOOP,
     "map_variables": _called(mapped="mapped_collections", map_in="trans_in_fn", map_out="trans_out_fn"),
-    "jvp": {r"Choose the variables with `wrt`.*": "Give tangents of variables that are there, and no others."},
+    "jvp": {r"Choose the variables with `wrt`.*": "Pass tangents of existing variables only."},
     "custom_vjp": _called(wrt="grad_vars"),
     "custom_jvp": _called(wrt="grad_vars"),
 }
-"""What is called otherwise in `nn`, by the lift that an error speaks of."""
+"""For each lift that an error names, replacements for options and advice that differ in `nn`."""
 
 _LINES = {
     r"`liftcore\.bind\(": "`module.bind(",
     r"`liftcore\.apply\(fn\)\(": "`module.apply(",
-    r"`liftcore\.(?!(?:outline|Loop)\b)(?=\w+`)": "`nn.",  # which has all but those two
+    r"`liftcore\.(?!(?:outline|Loop)\b)(?=\w+`)": "`nn.",  # `nn` has all names but those two
     r"`(?=with_partitioning\()": "`nn.",
     r"\bscope\.(?=(param|variable|get_variable|make_rng)\()": "self.",
     r"`lifted\(scope(?=[,)])": "`lifted(module",
 }
-"""What one writes of scopes, and of modules."""
+"""Replacements for advice about scopes, to make it advice about modules."""
 
 _LIFT = re.compile(r"(?:group of|outside|but|in) (\w+)\(|^(\w+)\(")
 
 
 @rewords
 def _of_modules(error: LiftError) -> None:
-    """Says the fix as a user of modules writes it, where a method or a lift of one is running."""
+    """Rewrites the fix of an error for users of modules, if a method or a lift of one is running."""
     if not context.is_used:
         return
     lift = _LIFT.search(error.what if isinstance(error, UnliftedCollectionError) else error.where)

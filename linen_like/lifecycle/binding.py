@@ -1,9 +1,9 @@
-"""Binding: how a module gets its place in the tree, adopts its submodules, is set up, and is cloned elsewhere.
+"""Binding: gives a module its place in the tree, adopts its submodules, runs `setup`, and makes clones.
 
-A module is *unbound* (a description, `scope` is None) or *bound* to a scope. It becomes bound when it is constructed
-inside a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is made again on a
-scope: `init` and `apply` do that with the module they are called on, and lifts with those inside. `setup` runs at the
-first use after that.
+A module is *unbound* (a description, `scope` is None) or *bound* to a scope. It is bound when it is constructed inside
+a running method of a bound parent, when a bound parent adopts it as an attribute, or when it is made again on a scope:
+`init` and `apply` do that with the given module, and lifts with the modules inside. `setup` runs at the first use after
+that.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ UNSPECIFIED = _Unspecified()
 
 
 class State:
-    """What a module remembers beside its fields.
+    """The state of a module beside its fields.
 
     Attributes:
         in_setup, in_compact: whether `setup`, or a compact method, is running.
         ready: whether `setup` has run.
-        open: whether attributes may be set freely, as long as the module is not bound.
-        reuse: whether `setup` ran already on the module that this is a clone of.
-        begins: whether a lifted method was called before `setup` ran, which then runs first inside the lift.
+        open: whether attributes may be set freely, which holds until the module is bound.
+        reuse: whether `setup` has already run on the module that this is a clone of.
+        begins: whether a lifted method was called before `setup` ran; `setup` then runs first inside the lift.
         children: the bound submodules by name, if there are any.
-        home: where new submodules go while a method with a name scope of its own is running.
+        home: the scope for new submodules while a method with its own name scope is running.
         counts: how many keys had been drawn at its scope when `setup` began.
-        lifts: the lifts of its class that it is inside of.
-        may_keep_arrays: whether one of these may keep arrays alive.
-        adopted: the clones that stand for unbound modules in this tree; shared by all modules of the tree.
+        lifts: the lifts of its class that the module is inside of.
+        may_keep_arrays: whether one of these lifts may keep arrays alive.
+        adopted: the clones that replace unbound modules in this tree; shared by all modules of the tree.
     """
 
-    # Defaults live in the class, so that the state of a module costs nothing until something is put there.
+    # Defaults are class attributes, so the state of a module costs nothing until something is stored there.
     in_setup = in_compact = ready = reuse = begins = may_keep_arrays = False
     open = True
     children: dict[str, Base] | None = None
@@ -77,7 +77,7 @@ class State:
 
     @functools.cached_property
     def methods(self) -> dict[str, Any]:
-        """The bound methods that were hashed last, by name: see `cached_method`."""
+        """The bound methods that were hashed last, by name; see `cached_method`."""
         return {}
 
     @property
@@ -86,7 +86,7 @@ class State:
         return self.in_setup or self.in_compact
 
     def follow(self, other: State, lifts: Iterable[Any] = ()) -> None:
-        """Goes on where another module stands, for a clone of it inside a lift, or inside more of them."""
+        """Continues from the state of another module, for a clone of it inside a lift, or inside more lifts."""
         self.in_setup, self.in_compact = other.in_setup, other.in_compact
         self.reuse, self.begins = other.reuse or other.ready, other.begins
         self.lifts = other.lifts.union(lifts)
@@ -98,7 +98,7 @@ NEW = State()
 
 
 class Parent:
-    """The attribute `parent`: a module, a scope or None. A module is held weakly, since it holds its children."""
+    """The attribute `parent`: a module (held weakly, since it holds its children), a scope or None."""
 
     def __get__(self, module: Base, cls: type | None = None) -> Any:
         if module is None:
@@ -111,15 +111,15 @@ class Parent:
 
 
 def place(module: Base) -> str:
-    """A module as errors show it: `MLP at /encoder`, or `MLP (unbound)`."""
+    """Returns the text for a module in errors: `MLP at /encoder`, or `MLP (unbound)`."""
     return f"{type(module).__name__} {'(unbound)' if module.scope is None else f'at {module.scope.path_text}'}"
 
 
 def bound_scope(module: Base, act: str) -> Scope:
-    """The scope of a bound module.
+    """Returns the scope of a bound module.
 
     Raises:
-        UnboundModuleError: where it is unbound; `act` says what was asked of it.
+        UnboundModuleError: if it is unbound; `act` is what was requested.
     """
     if module.scope is None:
         check_constructed(module)
@@ -132,18 +132,18 @@ def bound_scope(module: Base, act: str) -> Scope:
 
 
 def check_constructed(module: Base) -> None:
-    """Raises where a module's own constructor left out the one of `Module`, or cannot be called as that one is."""
+    """Raises an error if a module's own constructor does not call the one of `Module`, or takes other arguments."""
     name = type(module).__name__
     if not type(module)._takes_parent:
         raise IncorrectPostInitOverrideError(
             f"class {name}",
-            "its own `__init__` does not take `parent` and `name`, which modules are made and cloned with.",
-            "Declare fields, such as `size: int`, in place of `__init__`, and make submodules in `setup`.",
+            "its own `__init__` does not take `parent` and `name`, which are needed to make and clone modules.",
+            "Declare fields, such as `size: int`, instead of `__init__`, and make submodules in `setup`.",
         )
     if module._state is NEW:
         raise IncorrectPostInitOverrideError(
             f"class {name}",
-            "its `__init__` or `__post_init__` does not call that of `Module`.",
+            "its `__init__` or `__post_init__` does not call the one of `Module`.",
             "Declare fields instead of writing `__init__`, and end `__post_init__` with `super().__post_init__()`.",
         )
 
@@ -152,7 +152,7 @@ def check_constructed(module: Base) -> None:
 
 
 def attach(module: Base) -> None:
-    """Gives a constructed module its place: below its parent module, on the scope given as parent, or none yet."""
+    """Places a constructed module: below its parent module, on the scope given as parent, or nowhere yet."""
     cls, held = type(module), module.__dict__
     check_plain(module)
     state = held["_state"] = State()
@@ -169,7 +169,7 @@ def attach(module: Base) -> None:
         raise LiftArgumentError(
             f"parent of {cls.__name__}",
             f"expected a module, a scope or None, given {shown(parent)}.",
-            "Leave it out: it is the module whose method is running.",
+            "Leave it out: by default it is the module whose method is running.",
         )
     if scope is None:
         return
@@ -183,7 +183,7 @@ def attach(module: Base) -> None:
 
 
 def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
-    """The scope of a new submodule; None for one that is still to be named by an attribute."""
+    """Returns the scope of a new submodule; None if an attribute has yet to name it."""
     above = parent._state
     if above.in_setup and module.name is None:
         return None
@@ -195,7 +195,7 @@ def _scope_below(module: Base, parent: Base, state: State) -> Scope | None:
         raise AssignSubModuleError(
             place(parent),
             f"a submodule {type(module).__name__} was made outside `setup` and outside a compact method.",
-            "Make it in `setup`, or put `@nn.compact` on the method; `parent=None` makes one that is no submodule.",
+            "Make it in `setup`, or put `@nn.compact` on the method; `parent=None` makes one that is not a submodule.",
         )
     name = module.name
     if name is None:
@@ -232,8 +232,8 @@ def adopt(owner: Base, name: str, value: Any) -> None:
             "Use a list: its order gives the names.",
         )
     value = named_modules(value, take, name)
-    # Only now, so that a module that lies in the value itself and inside another one there is named by the value; and
-    # before the attribute is set, since other threads may read it from then on.
+    # Only now: a module in the value that is also inside another module there must be named by the value. And before
+    # the attribute is set, since other threads may read it from then on.
     for module in queue:
         attach(module)
     if hasattr(type(owner), name):  # a property may have a setter
@@ -243,7 +243,7 @@ def adopt(owner: Base, name: str, value: Any) -> None:
 
 
 def _clone_in_tree(module: Base, adopted: Adopted) -> Any:
-    """The one clone that stands for an unbound module in a tree, wherever it is passed."""
+    """Returns the one clone that replaces an unbound module in a tree, wherever it is passed."""
     source, clone = adopted.get(id(module), (None, None))
     known = clone() if source is not None and source() is module and clone is not None else None
     if known is None:
@@ -256,13 +256,13 @@ def _clone_in_tree(module: Base, adopted: Adopted) -> Any:
 
 
 def ensure_setup(module: Base) -> None:
-    """Runs `setup` of a bound module, unless it ran or is running; one that raised will run again."""
+    """Runs `setup` of a bound module, unless it has run or is running. If it raised an error, it runs again."""
     state = module._state
     if state.open or state.ready or state.in_setup:
         return
     state.in_setup = True
     state.counts = dict(module.scope.node.counts)
-    # What `setup` computes is kept, so under a raw transformation constants must not become values of its trace.
+    # Values computed in `setup` are kept, so under a raw transformation constants must not become tracers.
     known = contextlib.nullcontext() if module.scope.is_live else jax.ensure_compile_time_eval()
     try:
         with known:
@@ -276,17 +276,17 @@ def ensure_setup(module: Base) -> None:
 
 
 def set_attribute(module: Base, name: str, value: Any) -> None:
-    """What `module.name = value` does once the module is bound: adoption in `setup`, else an error."""
+    """Implements `module.name = value` for a bound module: adopts modules in `setup`, and is an error elsewhere."""
     if not module._state.in_setup:
         raise SetAttributeFrozenModuleError(
             f'attribute "{name}" of {place(module)}',
-            "a bound module is frozen, and its attributes are set in `setup` only.",
-            f'Set it in `setup`; for what changes from call to call, use `self.variable("state", "{name}", …)`.',
+            "a bound module is frozen; its attributes can be set only in `setup`.",
+            f'Set it in `setup`. For a value that changes between calls, use `self.variable("state", "{name}", …)`.',
         )
     if name in type(module)._frozen_names:
         raise SetAttributeInModuleSetupError(
             f'field "{name}" of {place(module)}',
-            "`setup` sets a field of the class again, which would change what the module is.",
+            "`setup` assigns to a field of the class, which would change the module's definition.",
             f"Use another name in `setup`: `self.{name}_ = …`.",
         )
     adopt(module, name, value)
@@ -296,28 +296,28 @@ def set_attribute(module: Base, name: str, value: Any) -> None:
 
 
 def constructor_arguments(module: Base) -> dict[str, Any]:
-    """The fields that make an equal module, `name` among them and `parent` not."""
+    """Returns the fields that make an equal module, including `name` but not `parent`."""
     return {name: getattr(module, name) for name in (*type(module)._field_names, "name")}
 
 
 def contains_itself(module: Base) -> LiftArgumentError:
-    """The error for a module that is found within its own fields or attributes."""
+    """Returns the error for a module that is found within its own fields or attributes."""
     return LiftArgumentError(
         place(module),
-        "the module contains itself, by way of a field or an attribute.",
-        "Give it another one, such as `module.clone()`; a module holds those below it, and never one above.",
+        "the module contains itself, in a field or an attribute.",
+        "Use another module, such as `module.clone()`. A module can hold modules below it, but none above it.",
     )
 
 
 def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, Any], known: dict[int, Any]) -> Any:
-    """A clone with clones of all modules in its fields; those that are the same stay the same.
+    """Clones a module and all modules in its fields; a module that occurs twice is cloned once.
 
     Args:
         module: the module.
         parent: the parent of the clone.
         reset_names: whether the modules in fields lose their names.
         updates: fields to change.
-        known: the modules cloned already: `{id(module): clone}`.
+        known: the clones made so far: `{id(module): clone}`.
     """
 
     def below(inner: Base) -> Any:
@@ -338,16 +338,16 @@ def deep_clone(module: Base, parent: Any, reset_names: bool, updates: dict[str, 
 
 @contextlib.contextmanager
 def entered(module: Base) -> Iterator[Any]:
-    """The module, which this thread has to itself within the `with` block; or its twin, where another thread has it.
+    """Yields the module, for this thread alone within the `with` block; or its twin, if another thread is using it.
 
-    While a call runs it notes down, with the modules of a tree, which methods are running, the names that are taken and
-    the attributes that `setup` sets. So a thread that calls while another one is in a call runs a twin: the same
-    module, on a tree of its own with the same variables, which may be read and nothing else.
+    While a call runs, it records in the modules of a tree which methods are running, which names are taken, and which
+    attributes `setup` sets. So if another thread is in a call, a thread calls a twin: the same module, on a separate
+    tree with the same variables, which can only be read.
     """
     tree = module.scope.tree
     if not tree.claim():
         kept = _twin(module)
-        yield kept[1]  # its root, which it holds weakly, must live as long
+        yield kept[1]  # its root, which it holds weakly, must stay alive
         return
     try:
         yield module
@@ -356,7 +356,7 @@ def entered(module: Base) -> Iterator[Any]:
 
 
 def _twin(module: Base) -> tuple[Any, Any]:
-    """The twin of the root that a module lies below, and that of the module itself."""
+    """Returns the twins of a module's root and of the module itself."""
     tree, root, below = module.scope.tree, module, []
     while isinstance(root.parent, Base) and root.parent.scope is not None and root.parent.scope.tree is tree:
         below.append(root)
@@ -366,20 +366,20 @@ def _twin(module: Base) -> tuple[Any, Any]:
     twin = twins
     for one in reversed(below):
         twin = _child(twin, one)
-        if twin is None:  # made in a call, and handed out
+        if twin is None:  # it was made in a call, and left that call
             return twins, type(module)(parent=_at(reader, module.scope), **constructor_arguments(module))
     return twins, twin
 
 
 def _child(twin: Base, module: Base) -> Any:
-    """The submodule of a twin that stands at the place of another module."""
+    """Returns the submodule of a twin at the place of another module."""
     ensure_setup(twin)
     children = (twin._state.children or {}).values()
     return next((child for child in children if child.scope.path == module.scope.path), None)
 
 
 def _at(reader: Any, scope: Scope) -> Scope:
-    """The place of a scope, in a reader of its tree."""
+    """Returns the place of a scope, in a reader of its tree."""
     root = scope
     while root.parent is not None:
         root = root.parent

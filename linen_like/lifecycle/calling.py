@@ -1,8 +1,8 @@
-"""Calling: what surrounds each method of a module. Methods are wrapped once, when their class is made.
+"""Calling: the code around each method of a module. Methods are wrapped once, when their class is made.
 
-A call runs `setup` first if it has not run, puts the module on the context's stack so that new modules become its
-children, names the operations for profiles, and keeps the output where that was asked for. A method marked `compact`
-may also define submodules and variables, and begins with all automatic names free again.
+A call runs `setup` first if it has not run, pushes the module on the context's stack so that new modules become its
+children, names the operations for profiles, and keeps the output if requested. A method marked `compact` may also
+define submodules and variables; it starts with all automatic names free.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def compact(fun: F) -> F:
 
 
 def nowrap(fun: F) -> F:
-    """Leaves a method as plain Python: calling it runs no `setup`, and modules made in it are no submodules for it.
+    """Leaves a method as plain Python: a call does not run `setup`, and modules made in it do not become submodules.
 
     Example:
         >>> import linen_like as nn
@@ -72,9 +72,10 @@ def nowrap(fun: F) -> F:
 
 
 def compact_name_scope(fun: F) -> F:
-    """Lets a method define submodules where it uses them, below a name scope of its own: the name of the method.
+    """Lets a method define submodules where it uses them, below its own name scope: the name of the method.
 
-    A class may have several such methods, beside a compact one. Parameters of the module itself are defined as before.
+    A class may have several such methods, in addition to a compact one. Parameters of the module itself are defined as
+    usual.
 
     Example:
         >>> import jax, linen_like as nn
@@ -100,23 +101,23 @@ def compact_name_scope(fun: F) -> F:
 
 
 def _check_method(fun: Any) -> None:
-    """Checks that something is a method, the body of which has run when its call returns."""
+    """Checks that a value is a method whose body has run when its call returns."""
     if isinstance(fun, property | type) or not callable(fun):
         raise LiftArgumentError(
             "nn.compact",
             f"expected a method, given {'a property' if isinstance(fun, property) else shown(fun)}.",
-            "Put it on the method itself; a property may call a compact method.",
+            "Put the decorator on the method itself; a property may call a compact method.",
         )
     if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
         raise LiftArgumentError(
             shown(fun),
             "a compact method cannot be a generator or a coroutine: its body would run after the call has ended.",
-            "Collect what it makes in a list, and return that.",
+            "Collect the results in a list, and return the list.",
         )
 
 
 def wrap_methods(cls: type[Base]) -> None:
-    """Wraps the methods and properties that a class itself defines; those of its bases were wrapped with them."""
+    """Wraps the methods and properties that a class itself defines; those of its bases are already wrapped."""
     for name, value in list(vars(cls).items()):
         if name in cls.__dataclass_fields__ or name in _UNWRAPPED or getattr(value, "nowrap", False):
             continue
@@ -132,7 +133,7 @@ def wrap_methods(cls: type[Base]) -> None:
 
 
 def _is_method(value: Any) -> bool:
-    """Whether a class attribute is called with the instance: a function, or a callable that binds as one."""
+    """Returns whether a class attribute is called with the instance: a function, or a callable that binds like one."""
     if isinstance(value, types.FunctionType):
         return True
     return callable(value) and hasattr(value, "__get__") and not isinstance(value, type | staticmethod | classmethod)
@@ -182,7 +183,7 @@ def _wrap(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(module: Base, is_lifted: bool) -> None:
-    """Runs `setup`, or lets it run inside the lift, where the method that is called is lifted."""
+    """Runs `setup`, or lets it run inside the lift if the called method is lifted."""
     if not is_lifted:
         ensure_setup(module)
     elif module.scope is not None:
@@ -190,7 +191,7 @@ def _begin(module: Base, is_lifted: bool) -> None:
 
 
 def _in_name_scope(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A method, which gets a name scope of its own if it is marked so."""
+    """Runs a method in its own name scope, if it is marked for that."""
     if not getattr(fun, "compact_name_scope", False):
         return fun
 
@@ -210,7 +211,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
             raise CallSetupUnboundModuleError(
                 f"setup of {place(self)}",
                 "it was called on a module without variables.",
-                "Call another method by `apply`, or bind the module: `setup` then runs by itself.",
+                "Call another method with `apply`, or bind the module: `setup` then runs automatically.",
             )
         state, stack = self._state, context.modules
         was_in_setup = state.in_setup
@@ -233,7 +234,7 @@ def _wrap_setup(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(module: Base, suffix: str) -> AbstractContextManager[None]:
-    """Lets the operations within the `with` block carry the name of a module in profiles, unless that is off."""
+    """Names the operations within the `with` block after a module in profiles, unless names are disabled."""
     if not context.names_calls:
         return nullcontext()
     return jax.named_scope(f"{module.name or type(module).__name__}{suffix}")
@@ -246,7 +247,7 @@ def _keep(module: Base, name: str, y: Any) -> None:
 
 
 def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
-    """A property's function, whose AttributeError does not make Python say that the property itself is missing."""
+    """Wraps a property's function, so that Python does not report its AttributeError as a missing property."""
 
     @functools.wraps(getter)
     def guarded(self: Any) -> Any:
@@ -259,7 +260,7 @@ def _guard(getter: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_descriptor(module: Base, name: str) -> None:
-    """Raises what a descriptor raised, where Python takes its AttributeError to say that it is not there itself."""
+    """Raises the error of a descriptor, if Python would report its AttributeError as a missing descriptor."""
     for cls in type(module).__mro__:
         getter = vars(cls).get(name)
         if getter is None or not hasattr(type(getter), "__get__"):
@@ -288,12 +289,12 @@ def _check_bound(module: Base, name: str) -> None:
     cls, running = type(module).__name__, context.modules[-1]
     if running is None or running.scope is None:
         call = "" if name == "__call__" else f', method="{name}"'
-        what = "it is a compact method, and was called on a module without variables."
+        what = "it is a compact method, but it was called on a module without variables."
         fix = f"Make variables, `variables = module.init(key, …{call})`, then call `module.apply(variables, …{call})`."
     elif running._state.in_setup:
         what = f"it was called in `setup` of {place(running)}, before the module was given a name there."
         fix = f"Assign it first, `self.{cls.lower()} = {cls}(…)`, and call it in a method."
     else:
-        what = f"it was called in {place(running)}, of which the module is no submodule: it was made elsewhere."
+        what = f"it was called in {place(running)}, but the module is not a submodule of it: it was made elsewhere."
         fix = f"Make it there, or declare it as a field, `{cls.lower()}: nn.Module`, and call `self.{cls.lower()}`."
     raise CallCompactUnboundModuleError(f"{cls}.{name}", what, fix)

@@ -1,7 +1,7 @@
-"""The one context of linen_like: which modules are running now, and what their calls are watched for.
+"""The one context of linen_like: the modules that are running, and the observers of their calls.
 
-Each thread has its own, so modules used in several threads do not see each other. Whoever puts something on a stack
-takes it off again in a `finally`, so nothing stays behind when a model raises.
+Each thread has its own context, so modules in different threads do not see each other. Code that pushes onto a stack
+pops in a `finally`, so nothing remains when a model raises an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Context(threading.local):
     """The stacks of one thread.
 
     Attributes:
-        modules: the modules whose methods run, innermost last; a new module becomes a child of the last one, if that is
-            not None.
+        modules: the modules whose methods are running, innermost last; a new module becomes a child of the last one,
+            unless that is None.
         captures: for each running `init` or `apply`, the filter for outputs to keep, or None.
-        interceptors: the functions that stand around each call of a method, the outermost first.
+        interceptors: the functions around each call of a method, the outermost first.
         names_calls: whether the operations of a module carry its name.
     """
 
@@ -48,7 +48,7 @@ context = Context()
 
 @surrounds
 def _watched() -> Hashable:
-    """What modules inside of a function that is traced do beside what they say; interceptors may do anything."""
+    """Returns a key for what modules in a traced function do beyond their own code; interceptors may do anything."""
     if context.interceptors:
         raise Undescribed(context.interceptors[-1])
     return context.captures[-1], context.names_calls
@@ -56,7 +56,7 @@ def _watched() -> Hashable:
 
 @contextlib.contextmanager
 def capturing(capture: CaptureFilter | None) -> Iterator[None]:
-    """Keeps the outputs of the methods for which `capture(module, method_name)` holds, within the `with` block."""
+    """Keeps the outputs of methods for which `capture(module, method_name)` is true, within the `with` block."""
     context.captures.append(capture)
     try:
         yield
@@ -66,11 +66,11 @@ def capturing(capture: CaptureFilter | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_parent() -> Iterator[None]:
-    """Lets modules that are constructed within the `with` block have no parent, as with `parent=None` for each of them.
+    """Gives modules that are constructed within the `with` block no parent, as `parent=None` does for one of them.
 
-    They are descriptions, even in a running method: nobody's submodules, until one is assigned in `setup` or passed to
-    a module that holds it. A method that is called within the block makes submodules as elsewhere. As a decorator, it
-    serves functions that make modules.
+    They are descriptions, even in a running method: a module becomes a submodule only if it is assigned in `setup`, or
+    passed to a module that holds it. A method that is called within the block makes submodules as usual. As a
+    decorator, this applies to functions that make modules.
 
     Example:
         >>> import jax, linen_like as nn

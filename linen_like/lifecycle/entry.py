@@ -1,6 +1,6 @@
-"""Entry: functions of a module become pure functions of variables and keys. `Module.init` and the like are these.
+"""Entry: turns functions of a module into pure functions of variables and keys, for `Module.init` and the like.
 
-Each call clones the module onto the root scope of a new tree, so the module given in stays an unbound description.
+Each call clones the module onto the root scope of a new tree, so the given module stays an unbound description.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def apply(
     mutable: Filter = False,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """The pure function of variables and keys that a function of a bound module is.
+    """Turns a function of a bound module into a pure function of variables and keys.
 
     Example:
         >>> import linen_like as nn
@@ -44,10 +44,10 @@ def apply(
     Args:
         fn: called as `fn(bound_module, *args, **kwargs)`.
         module: the module; a clone of it is bound for each call.
-        mutable: a filter of the variables that may be written, such as `["batch_stats"]`. Unless it takes nothing, the
-            result is a pair, with those variables second.
-        capture_intermediates: whether to keep the output of every `__call__`, or a function
-            `(module, method_name) -> bool` that says of which methods to keep it; adds "intermediates" to `mutable`.
+        mutable: a filter of the variables that may be written, such as `["batch_stats"]`. Unless it matches nothing,
+            the result is a pair, with those variables second.
+        capture_intermediates: whether to keep the output of every `__call__`; or a function `(module, method_name) ->
+            bool` that selects the methods. This adds "intermediates" to `mutable`.
 
     Returns:
         `applied(variables, *args, rngs=None, **kwargs)`.
@@ -61,14 +61,14 @@ def init_with_output(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """The pure function `(rngs, *args, **kwargs) -> (output, variables)` for when nothing exists yet; see `apply`.
+    """Returns a pure function `(rngs, *args, **kwargs) -> (output, variables)` that makes the variables; see `apply`.
 
     Args:
         fn: called as `fn(module, *args, **kwargs)`.
         module: the module.
-        mutable: a filter of what is returned; by default all but `intermediates`.
-        capture_intermediates: whether to keep what each `__call__` returns; or a filter `(module, method name)
-            -> bool`.
+        mutable: a filter of the collections to return; by default all but `intermediates`.
+        capture_intermediates: whether to keep the output of every `__call__`; or a function `(module, method_name) ->
+            bool` that selects the methods.
     """
     return liftcore.init(*on_scope(fn, module, mutable, capture_intermediates))
 
@@ -79,14 +79,14 @@ def init(
     mutable: Filter = NO_INTERMEDIATES,
     capture_intermediates: bool | CaptureFilter = False,
 ) -> Callable[..., Any]:
-    """The pure function `(rngs, *args, **kwargs) -> variables` for when nothing exists yet; see `apply`.
+    """Returns a pure function `(rngs, *args, **kwargs) -> variables` that makes the variables; see `apply`.
 
     Args:
         fn: called as `fn(module, *args, **kwargs)`.
         module: the module.
-        mutable: a filter of what is returned; by default all but `intermediates`.
-        capture_intermediates: whether to keep what each `__call__` returns; or a filter `(module, method name)
-            -> bool`.
+        mutable: a filter of the collections to return; by default all but `intermediates`.
+        capture_intermediates: whether to keep the output of every `__call__`; or a function `(module, method_name) ->
+            bool` that selects the methods.
     """
     initialized = init_with_output(fn, module, mutable, capture_intermediates)
 
@@ -98,15 +98,15 @@ def init(
 
 
 def lazy_init(fn: Callable[..., Any], module: Base, mutable: Filter = NO_INTERMEDIATES) -> Callable[..., Any]:
-    """`init` that computes nothing but the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
+    """Like `init`, but computes only the variables, from arguments that may be shapes; see `liftcore.lazy_init`."""
     return liftcore.lazy_init(*on_scope(fn, module, mutable))
 
 
 def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Callable[..., Any]:
-    """The function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
+    """Returns the function of a module that `method=` means: a name, a function, a bound method; by default `__call__`.
 
     Raises:
-        ApplyModuleInvalidMethodError: where it cannot be called with a module.
+        ApplyModuleInvalidMethodError: if it cannot be called with a module.
     """
     if isinstance(method, str):
         found: Any = getattr(module, method, None)
@@ -116,7 +116,7 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
                 f"there is no such method (available: {_methods(module)}).",
                 "Name one of these.",
             )
-        if isinstance(found, Base):  # a submodule: the one of the clone is called
+        if isinstance(found, Base):  # a submodule: call the one of the clone
             return lambda module, *args, **kwargs: getattr(module, method)(*args, **kwargs)
     else:
         found = module.__call__ if method is None else method
@@ -133,7 +133,7 @@ def resolve_method(module: Base, method: Callable[..., Any] | str | None) -> Cal
 
 
 def _methods(module: Base) -> list[str]:
-    """The names of the methods that the class of a module defines."""
+    """Returns the names of the methods that the class of a module defines."""
     found = {name for name, value in vars(type(module)).items() if getattr(value, "is_module_method", False)}
     return sorted(name for name in found if name == "__call__" or not name.startswith("_"))
 
@@ -147,7 +147,7 @@ def _takes_argument(fn: Callable[..., Any]) -> bool:
 def on_scope(
     fn: Callable[..., Any], module: Base, mutable: Filter, capture_intermediates: bool | CaptureFilter = False
 ) -> tuple[Callable[..., Any], Filter]:
-    """The function of a scope that runs a function of a module on a clone there, and what it may write."""
+    """Returns a function of a scope that runs `fn` on a clone of a module there, and a filter of what it may write."""
     if not isinstance(module, Base) or isinstance(fn, Base) or not callable(fn):
         raise InvalidInstanceModuleError(
             "nn.init or nn.apply",

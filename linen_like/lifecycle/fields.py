@@ -1,7 +1,7 @@
-"""Fields: each Module class is a dataclass, and its fields alone say what an unbound module is.
+"""Fields: each Module class is a dataclass, and its fields alone define an unbound module.
 
-So two modules are equal, hash and print by their class and fields. Beside those that a class declares, every module
-has the keyword-only fields `parent` and `name`.
+So equality, hash and text of a module depend on its class and fields. In addition to the fields that a class declares,
+every module has the keyword-only fields `parent` and `name`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _WIDTH = 100
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 class Base:
-    """What type checkers, and the files that `Module` is made of, know about a module.
+    """The attributes of a module that type checkers, and the files that `Module` is made of, rely on.
 
     Attributes:
         scope: the `liftcore.Scope` that holds its variables, or None while it is unbound.
-        preserve_adopted_names: whether a module that is given to the constructor keeps the name that it has.
+        preserve_adopted_names: whether a module that is passed to the constructor keeps its name.
     """
 
     scope: Any = None
@@ -43,9 +43,9 @@ class Base:
     _has_constructor: ClassVar[bool] = False
 
     def __static_fields__(self) -> dict[str, Any]:
-        """What stands for it in the key of what is compiled (see `liftcore.static_key`); for a bound module nothing.
+        """Returns the fields for the key of compiled code (see `liftcore.static_key`); a bound module has no key.
 
-        What that reads are the variables of its scope, which are in no field.
+        A bound module reads the variables of its scope, which are not in a field.
         """
         if getattr(self, "scope", None) is not None:
             raise Undescribed(self)
@@ -77,7 +77,7 @@ class Base:
 
 
 def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
-    """Makes a class a dataclass, and keeps with it what its instances need to know about its fields.
+    """Makes a class a dataclass, and stores on it what its instances need to know about its fields.
 
     Args:
         cls: a new subclass of `Module`.
@@ -85,9 +85,9 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
     """
     own = cls.__dict__.get("__init__")
     cls._takes_parent = own is None or _takes(own, "parent", "name")
-    # Equality and hash are written once, in `Module`, so that a class costs one generated function and not three.
+    # Equality and hash are written once, in `Module`, so a class costs one generated function instead of three.
     dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
-    for name in ("parent", "name"):  # last, so that what is given by position lies in front, in the same order
+    for name in ("parent", "name"):  # last, so that positional fields come first, in the same order
         cls.__dataclass_fields__[name] = cls.__dataclass_fields__.pop(name)
     given = [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
     cls._field_names = tuple(field.name for field in given)
@@ -101,7 +101,7 @@ def make_dataclass(cls: type[Base], kw_only: bool = False) -> None:
 
 
 def _plain_fields(cls: type[Base]) -> dict[str, str]:
-    """The fields of layers of this package that are numbers, each with its kind; a user's own may hold anything."""
+    """Returns the numeric fields of a layer of this package, with their kinds; fields of user classes hold anything."""
     known: dict[str, str] = dict(getattr(cls, "_plain_fields", {}))
     for name, annotation in inspect.get_annotations(cls).items():
         kind = annotation.removesuffix(" | None") if _is_ours(cls) and isinstance(annotation, str) else ""
@@ -117,14 +117,14 @@ def _is_ours(cls: type) -> bool:
 
 
 _KINDS = {"bool": "a bool", "int": "an int", "float": "a number", "int | Sequence[int]": "an int, or several"}
-"""The kinds of fields that are checked, as errors call them."""
+"""The kinds of fields that are checked, with the words for them in errors."""
 
 
 def check_plain(module: Base) -> None:
-    """Checks the fields of a new module that are numbers: what is none of them fails late, or not at all.
+    """Checks the numeric fields of a new module: other values would fail late, or not at all.
 
     Raises:
-        LiftArgumentError: where a text or an array is given, or a float for an int.
+        LiftArgumentError: if a string or an array is given, or a float for an int.
     """
     cls, held = type(module), module.__dict__
     for name, kind in cls._plain_fields.items():
@@ -136,16 +136,16 @@ def check_plain(module: Base) -> None:
             raise LiftArgumentError(
                 f"{name} of {cls.__name__}",
                 f"expected {_KINDS[kind]}, given {shown(value)}.",
-                f"Fields come first, arrays in the call: `{cls.__name__}(…)(x)`."
+                f"Pass fields to the constructor, and arrays to the call: `{cls.__name__}(…)(x)`."
                 if is_array
-                else f"Give a number: `{cls.__name__}({name}=…)`.",
+                else f"Pass a number: `{cls.__name__}({name}=…)`.",
             )
 
 
 def options(layer: Base, fn: Callable[..., Any], **others: Any) -> dict[str, Any]:
-    """The arguments of a function that a layer of this package has as fields, and others, which come first.
+    """Returns the arguments of a function that a layer of this package has as fields; `others` replace these.
 
-    What a user's subclass of the layer adds is not among them.
+    Fields that a user's subclass of the layer adds are not among them.
     """
     return {name: getattr(layer, name) for name in _shared(fn, layer._option_names)} | others
 
@@ -156,24 +156,24 @@ def _shared(fn: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
 
 
 def _takes(fn: Any, *names: str) -> bool:
-    """Whether a function takes some keyword arguments."""
+    """Returns whether a function takes some keyword arguments."""
     parameters = inspect.signature(fn).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     return takes_all or parameters.keys() >= set(names)
 
 
 def check_annotations(cls: type[Base]) -> None:
-    """Checks the fields that a class declares; a default of `name` is kept, as that of the keyword-only field.
+    """Checks the fields that a class declares; a default of `name` is kept as the default of the keyword-only field.
 
     Raises:
-        ReservedModuleAttributeError: where it declares a field that every module has for itself.
+        ReservedModuleAttributeError: if it declares a field that every module already has.
     """
     annotations = inspect.get_annotations(cls)
     for name in _RESERVED:
         if name in annotations:
             raise ReservedModuleAttributeError(
                 f"class {cls.__name__}",
-                f'it declares a field "{name}", and every module has that for itself.',
+                f'it declares a field "{name}", which every module already has.',
                 f"Rename the field: `{name}_: …`.",
             )
     if "name" not in annotations:
@@ -181,7 +181,7 @@ def check_annotations(cls: type[Base]) -> None:
     if annotations["name"] not in _NAME_TYPES:
         raise ReservedModuleAttributeError(
             f"class {cls.__name__}",
-            f'it declares a field "name" of type {annotations["name"]!r}, and every module has `name: str | None`.',
+            f'it declares a field "name" of type {annotations["name"]!r}, but every module has `name: str | None`.',
             "Leave the declaration out, or rename the field: `label: …`.",
         )
     default = cls.__dict__.get("name")
@@ -193,7 +193,7 @@ def check_annotations(cls: type[Base]) -> None:
 
 
 def equal(module: Base, other: Any) -> bool:
-    """Whether two modules of one class have equal fields and stand in the same place."""
+    """Returns whether two modules of one class have equal fields and the same place."""
     return (
         module.name == other.name
         and module.parent is other.parent
@@ -202,19 +202,19 @@ def equal(module: Base, other: Any) -> bool:
 
 
 def hashed(module: Base) -> int:
-    """The hash of a module's class and fields.
+    """Returns the hash of a module's class and fields.
 
     Raises:
-        UnhashableModuleError: where it is bound, or a field cannot be hashed.
+        UnhashableModuleError: if it is bound, or a field cannot be hashed.
     """
     cls = type(module)
     if module.scope is not None:
         raise UnhashableModuleError(
             f"hash of {cls.__name__} at {module.scope.path_text}",
             "a module that is bound to variables has no hash.",
-            "Where a JAX transformation asks for it, use the lifted one of the same name, which takes modules: "
+            "If a JAX transformation needs it, use the lifted one of the same name, which takes modules: "
             "`nn.jit` for `jax.jit`, `nn.cond` for `jax.lax.cond`. "
-            "To keep it in a dict or set, use the unbound one: `module, variables = module.unbind()`.",
+            "To keep it in a dict or set, use the unbound module: `module, variables = module.unbind()`.",
         )
     values = {name: getattr(module, name) for name in cls._compared_names}
     try:
@@ -224,16 +224,16 @@ def hashed(module: Base) -> int:
         raise UnhashableModuleError(
             f"hash of {cls.__name__}",
             f'field "{bad}" cannot be hashed ({type(values[bad]).__name__}).' if bad else f"{error}.",
-            "Give a value that can be, such as a tuple for a list.",
+            "Use a hashable value, such as a tuple instead of a list.",
         ) from error
 
 
 def represented(module: Base, children: Mapping[str, Any]) -> str:
-    """A module as its constructor call, without fields that have their default; its submodules follow as `+ name`.
+    """Returns a module as its constructor call, without fields that have their default; submodules follow as `+ name`.
 
     Args:
-        module: a module, as far as it is constructed.
-        children: the submodules that are in no field.
+        module: a module, which may be partly constructed.
+        children: the submodules that are not in a field.
     """
     cls, held = type(module), module.__dict__
     shown = {}
@@ -259,5 +259,5 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     default = field.default
     if value is default:
         return True
-    # Only plain values are compared: arrays would answer with an array.
+    # Only plain values are compared: comparing arrays gives an array.
     return isinstance(value, str | int | float | tuple) and type(value) is type(default) and bool(value == default)

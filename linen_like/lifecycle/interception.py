@@ -1,4 +1,4 @@
-"""Interception: functions that stand around each call of a module's method; and the name of a call in profiles."""
+"""Interception: functions around each call of a module's method; and the names of calls in profiles."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Interceptor: TypeAlias = Callable[..., Any]
 
 
 class InterceptorContext(NamedTuple):
-    """The call that an interceptor stands around.
+    """The call that an interceptor surrounds.
 
     Attributes:
         module: the bound module.
-        method_name: the name of the method, `setup` included.
+        method_name: the name of the method, which may be `setup`.
         orig_method: the method, bound to the module, without interceptors.
     """
 
@@ -42,11 +42,11 @@ class InterceptorContext(NamedTuple):
 
 @contextlib.contextmanager
 def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
-    """Lets a function stand around every call of a method of a module, in this thread, within the `with` block.
+    """Runs a function around every call of a module's method, in this thread, within the `with` block.
 
-    Of several, the one that was entered first is the outermost. A lifted method is intercepted where it runs: inside
-    the lift, with what it is given there; under a lifted `jit` that is while it is traced. Methods marked `nn.nowrap`
-    are no calls of a module.
+    Of several functions, the first one entered is the outermost. A lifted method is intercepted where it runs: inside
+    the lift, with the values there; under a lifted `jit`, while it is traced. Methods marked `nn.nowrap` are not
+    intercepted.
 
     Example:
         >>> import jax, linen_like as nn
@@ -62,10 +62,10 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
 
     Args:
         interceptor: called as `interceptor(next_fun, args, kwargs, context)`, where `context` is an
-            `InterceptorContext`; returns what the call is to return. `next_fun(*args, **kwargs)` goes on with it.
+            `InterceptorContext`; returns the result of the call. `next_fun(*args, **kwargs)` continues the call.
 
     Raises:
-        LiftArgumentError: where it cannot be called.
+        LiftArgumentError: if `interceptor` cannot be called.
     """
     if not callable(interceptor):
         raise LiftArgumentError(
@@ -82,7 +82,7 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
 
 
 def intercepted(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A method inside of the interceptors of the moment."""
+    """Wraps a method in the interceptors that are active when it is called."""
 
     def run(module: Base, *args: Any, **kwargs: Any) -> Any:
         call: Callable[..., Any] = types.MethodType(fun, module)
@@ -105,7 +105,7 @@ def _intercept(
 
 @contextlib.contextmanager
 def override_named_call(enable: bool = True) -> Iterator[None]:
-    """Says whether the operations of a module carry its name in profiles, in this thread, within the `with` block.
+    """Sets whether the operations of a module carry its name in profiles, in this thread, within the `with` block.
 
     Example:
         >>> import jax, linen_like as nn
@@ -119,7 +119,7 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
         (False, True)
 
     Args:
-        enable: whether they do.
+        enable: whether they carry it.
     """
     before = context.names_calls
     context.names_calls = enable
@@ -130,10 +130,10 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
 
 
 def enable_named_call() -> None:
-    """Lets the operations of modules carry their names in profiles, in all threads; this is so from the beginning."""
+    """Makes the operations of modules carry their names in profiles, in all threads; this is the default."""
     Context.names_calls = True
 
 
 def disable_named_call() -> None:
-    """Lets no operation carry the name of its module in profiles, in all threads that do not override it."""
+    """Makes the operations of modules carry no names in profiles, in all threads that do not override this."""
     Context.names_calls = False

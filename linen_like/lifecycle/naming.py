@@ -1,4 +1,4 @@
-"""Names of submodules: automatic ones, and those that modules get from where they lie in an attribute."""
+"""Names of submodules: automatic ones, and those that follow from the attribute that holds a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from liftcore.frozen_dict import FrozenDict
 
 from .fields import Base
 
-# Field values of these types hold no module and need no freezing; they are told apart first, since most fields are so.
+# Field values of these types hold no module and need no freezing. They are checked first, since most fields have one.
 PLAIN = frozenset(
     {
         bool, bytes, complex, float, int, str, type, type(None), types.BuiltinFunctionType, types.EllipsisType,
@@ -23,11 +23,11 @@ PLAIN = frozenset(
 
 
 _ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None)})
-"""Those among them that nobody looks for in a tree."""
+"""The types among them that are not searched for in a tree."""
 
 
 class _Members(NamedTuple):
-    """The members of a container, each with its key, and what makes the container from other ones."""
+    """The members of a container, their keys, and a function that makes the container from other members."""
 
     keys: list[Any]
     values: list[Any]
@@ -35,7 +35,7 @@ class _Members(NamedTuple):
 
 
 def _members(value: Any) -> _Members | None:
-    """The members of a list, tuple, dict or other pytree node; None for what is no container."""
+    """Returns the members of a list, tuple, dict or other pytree node; None for any other value."""
     kind = type(value)
     if kind in PLAIN:
         return None
@@ -52,14 +52,14 @@ def _members(value: Any) -> _Members | None:
 
 
 def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> Any:
-    """An attribute's value with each module in it adopted, and its lists and dicts made immutable.
+    """Adopts each module in an attribute's value, and makes its lists and dicts immutable; returns the new value.
 
     A module in a container is named after the attribute and the keys that lead to it: `layers_0`, `blocks_a_1`. Members
-    are visited in the order of their keys as texts, which decides the name of a module that is there twice.
+    are visited in the order of their keys as strings, which decides the name of a module that occurs twice.
 
     Args:
         value: a module, or any nesting of containers.
-        adopt: given a module and its name; returns the module that is put in its place.
+        adopt: called with a module and its name; returns the module to put in its place.
         name: the name of the attribute.
     """
     if isinstance(value, Base):
@@ -74,7 +74,7 @@ def named_modules(value: Any, adopt: Callable[[Base, str], Base], name: str) -> 
 
 
 def modules_in(tree: Any) -> list[Any]:
-    """The outermost modules in a tree, one for each place, as `map_instances` visits them."""
+    """Returns the outermost modules in a tree, one for each place, in the order of `map_instances`."""
     found: list[Any] = []
 
     def note(module: Base) -> Any:
@@ -86,9 +86,9 @@ def modules_in(tree: Any) -> list[Any]:
 
 
 def map_instances(tree: Any, kinds: type | tuple[type, ...], fn: Callable[[Any], Any]) -> Any:
-    """A container with all that is of some types replaced; all else, and a tree without any, is passed on as is.
+    """Replaces all values of some types in a container; everything else, and a tree without such values, is unchanged.
 
-    The fields of modules are not visited: `fn` is given the outermost ones.
+    The fields of modules are not visited: `fn` is called with the outermost ones.
 
     Example:
         >>> import linen_like as nn
@@ -98,9 +98,9 @@ def map_instances(tree: Any, kinds: type | tuple[type, ...], fn: Callable[[Any],
         {'a': 2.0, 'b': [1]}
 
     Args:
-        tree: one of these, or any nesting of lists, tuples, dicts and other pytree nodes.
-        kinds: the types of what is replaced.
-        fn: given each of these; returns what is put in its place.
+        tree: a value of these types, or any nesting of lists, tuples, dicts and other pytree nodes.
+        kinds: the types of the values to replace.
+        fn: called with each of these values; returns the value to put in its place.
     """
     if type(tree) in _ATOMS:
         return tree

@@ -1,4 +1,4 @@
-"""Other places than a module's own: methods with name scopes, and modules that share one scope."""
+"""Places other than a module's own: name scopes of methods, and scopes that modules share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["name_scope", "share_scope"]
 
 @contextlib.contextmanager
 def name_scope(module: Base, name: str) -> Iterator[None]:
-    """While a method with a name scope of its own is running: submodules that it makes are put below that name."""
+    """Places submodules below a name, while a method with its own name scope is running."""
     state, scope = module._state, module.scope
-    if scope.number(f"{name}()") == 0:  # counted as automatic names are, which pass through lifts
+    if scope.number(f"{name}()") == 0:  # counted like automatic names, which pass through lifts
         scope.reserve(name)
     before, state.home = state.home, scope.below((name,))
     try:
@@ -29,11 +29,11 @@ def name_scope(module: Base, name: str) -> Iterator[None]:
 
 
 def share_scope(module: Base, other: Any, /) -> None:
-    """Puts two bound modules in one place: variables and submodules of both lie side by side, under one name.
+    """Puts two bound modules in one place: the variables and submodules of both are side by side, under one name.
 
-    The one that is a submodule moves up to the one that holds it; where neither is, the first moves to the second. The
-    submodules that it holds already move with it. Call it in `setup`, before either of them is used: the variables that
-    were made until then stay where they are.
+    If one is a submodule of the other, it moves up to the module that holds it; otherwise the first moves to the
+    second. Submodules that it already holds move with it. Call this in `setup`, before either of them is used:
+    variables that already exist stay where they are.
 
     Example:
         >>> import jax, linen_like as nn
@@ -53,21 +53,21 @@ def share_scope(module: Base, other: Any, /) -> None:
         other: another one.
 
     Raises:
-        CallShareScopeOnUnboundModuleError: where one of them is unbound.
-        NameInUseError: later, where both use one name.
+        CallShareScopeOnUnboundModuleError: if one of them is unbound.
+        NameInUseError: later, if both use one name.
     """
     for one in (module, other):
         if not isinstance(one, Base):
             raise LiftArgumentError(
                 "nn.share_scope",
                 f"expected two modules, given {shown(one)}.",
-                "Pass `self` and what it holds: `nn.share_scope(self, self.base)`.",
+                "Pass `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
             )
         if one.scope is None:
             raise CallShareScopeOnUnboundModuleError(
                 f"share_scope of {place(module)} and {place(other)}",
                 f"{type(one).__name__} is a description without variables.",
-                "Call it in `setup`, on `self` and what it holds: `nn.share_scope(self, self.base)`.",
+                "Call it in `setup`, with `self` and a module that it holds: `nn.share_scope(self, self.base)`.",
             )
     above, below = module.scope, other.scope
     is_below = below.tree is above.tree and below.path[: len(above.path)] == above.path
@@ -79,7 +79,7 @@ def share_scope(module: Base, other: Any, /) -> None:
 
 
 def _move(module: Base, scope: Any) -> None:
-    """Puts a module on another scope, and the submodules that it holds already below that one."""
+    """Moves a module to another scope, and the submodules that it already holds below that scope."""
     left = module.scope
     module.__dict__["scope"] = scope
     for child in (module._state.children or {}).values():

@@ -1,6 +1,6 @@
-"""Modules out to their scopes, and made again on others, as each transformation of them asks.
+"""Takes modules apart into scopes, and makes them again on other scopes, as lifted transformations need.
 
-template    a bound module without its place, so that it can be made again on other scopes
+template    a bound module without its place, to make it again on other scopes
 closures    modules that a function closes over
 on_scopes   functions of modules as functions of scopes, for one use of a lift
 scoped      a module among the arguments of any transformation

@@ -1,7 +1,7 @@
-"""Closures: the modules and variables that a function closes over, and uses without being given them.
+"""Closures: the modules and variables that a function closes over, and uses without taking them as arguments.
 
 They are those in its closure, its defaults, a `functools.partial` or the object of a bound method, and those that
-functions in these close over in turn.
+functions among these close over in turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..lifecycle.naming import map_instances
 __all__ = ["BOUND", "closed_over", "may_keep_arrays", "parts", "with_closed_over"]
 
 BOUND = (Base, Variable)
-"""The types of what is found."""
+"""The types of values to find."""
 
 _HOLDERS = (types.FunctionType, types.MethodType, functools.partial)
 _KINDS = (*BOUND, *_HOLDERS)
 
 
 def closed_over(fn: Any) -> list[Any]:
-    """The modules and variables that a function closes over, each once."""
+    """Returns the modules and variables that a function closes over, each once."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
 
@@ -47,7 +47,7 @@ def closed_over(fn: Any) -> list[Any]:
 
 
 def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
-    """The same function, closed over other modules and variables.
+    """Returns the same function, closed over other modules and variables.
 
     Example:
         >>> import linen_like as nn
@@ -61,7 +61,7 @@ def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
 
     Args:
         fn: a function, or any nesting of containers with functions.
-        replace: given each module and variable.
+        replace: called with each module and variable; returns the value to put in its place.
     """
     made: dict[int, Any] = {}
 
@@ -72,7 +72,7 @@ def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
         if isinstance(value, BOUND):
             return replace(value)
         if id(value) not in made:
-            made[id(value)] = value  # as it is, where it closes over none
+            made[id(value)] = value  # unchanged, if it closes over none
             if closed_over(value):
                 _rebuild(value, rebuilt, made)
         return made[id(value)]
@@ -81,7 +81,7 @@ def with_closed_over(fn: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def may_keep_arrays(fn: Any) -> bool:
-    """Whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
+    """Returns whether a function may keep arrays alive: it has a closure, or is a partial with arrays."""
     if isinstance(fn, functools.partial):
         arrays: list[Any] = []
         map_instances([fn.args, fn.keywords], (jax.Array, np.ndarray), arrays.append)
@@ -91,12 +91,12 @@ def may_keep_arrays(fn: Any) -> bool:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """What a function, a method or a partial consists of."""
+    """Yields the parts of a function, a method or a partial."""
     if isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
-    elif not getattr(value, "is_module_method", False):  # what a class closes over is that of all instances
+    elif not getattr(value, "is_module_method", False):  # a class closes over the same for all instances
         yield from map(_content, value.__closure__ or ())
         yield from (value.__defaults__, value.__kwdefaults__)
 
@@ -117,7 +117,7 @@ def _rebuild(value: Any, rebuilt: Callable[[Any], Any], made: dict[int, Any]) ->
         made[id(value)] = types.MethodType(rebuilt(value.__func__), rebuilt(value.__self__))
     else:
         old = value.__closure__ or ()
-        # A cell with none of them stays the one that `nonlocal` writes.
+        # A cell without any of them is kept: `nonlocal` writes to it.
         cells = tuple(types.CellType() if closed_over(_content(cell)) else cell for cell in old)
         new = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, cells)
         made[id(value)] = new  # before its cells are filled: one of them may hold the function itself

@@ -1,8 +1,8 @@
-"""Functions of modules as functions of scopes, for one use of a lift.
+"""Turns functions of modules into functions of scopes, for one use of a lift.
 
-A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again there, and
-runs the function on that one. Modules and variables that come along, as arguments or in closures, are made again too,
-each of them once.
+A function of a module becomes a `Call`, a function of scopes. Inside the lift it makes the module again, and runs the
+function on it. Modules and variables that come along, as arguments or in closures, are made again too, each of them
+once.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class OnScopes(NamedTuple):
-    """What a lift is given in one use, in place of modules.
+    """The inputs of a lift in one use, with scopes in place of modules.
 
     Attributes:
         calls: the functions of the module, as functions of scopes.
-        scopes: that of the module, then those of modules and variables among the arguments and in closures, and last,
-            where a method with a name scope of its own is running, that.
-        args: the arguments after the module, with a `ArgumentAt` for each module and variable.
-        kwargs: the keyword arguments, likewise.
-        subject: where not one module was given but a pytree of modules, that with a `ArgumentAt` for each of them.
+        scopes: the scope of the module, then those of modules and variables among the arguments and in closures; last,
+            if a method with its own name scope is running, that scope.
+        args: the arguments after the module, with an `ArgumentAt` for each module and variable.
+        kwargs: the keyword arguments, in the same form.
+        subject: if a pytree of modules was given instead of one module, that pytree with an `ArgumentAt` for each
+            module.
         numbers: for each `ArgumentAt` the number of its scope, or None for a module without one.
-        given: how many of the scopes are those of the module and of arguments.
+        given: the number of scopes that belong to the module and to arguments.
     """
 
     calls: list[Call]
@@ -56,7 +57,7 @@ class OnScopes(NamedTuple):
 
 
 class ClassLift:
-    """One lift of a class; inside of it, methods that call each other run as they are.
+    """One lift of a class. Inside it, methods that call each other are not lifted again.
 
     Attributes:
         may_keep_arrays: whether the transformations of its methods may keep arrays alive.
@@ -67,15 +68,16 @@ class ClassLift:
 
 
 class RebuildPlan(NamedTuple):
-    """How modules are made again inside a lift, the same for all functions of one use.
+    """A plan to make modules again inside a lift, the same for all functions of one use.
 
     Attributes:
-        parts: what the modules are made again from.
-        states: where each of them begins.
-        drawn: how many keys were drawn at the scope of the first since its `setup` began, if that is run again.
-        subject: where not one module was given but a pytree of modules, that with a `ArgumentAt` for each of them.
-        at_home: whether the last scope is where new submodules of the first go, since a method with a name scope of its
-            own is running.
+        parts: the parts to make the modules from.
+        states: the state in which each of them starts.
+        drawn: the number of keys drawn at the scope of the first since its `setup` began, if that runs again.
+        subject: if a pytree of modules was given instead of one module, that pytree with an `ArgumentAt` for each
+            module.
+        at_home: whether the last scope is where new submodules of the first go, since a method with its own name scope
+            is running.
     """
 
     parts: Parts
@@ -85,10 +87,10 @@ class RebuildPlan(NamedTuple):
     at_home: bool
 
     def key(self) -> Any:
-        """A value that is equal for equal modules, wherever they stand; None where they may keep arrays alive.
+        """Returns a value that is equal for equal modules, wherever they are; None if they may keep arrays alive.
 
         Raises:
-            Undescribed: where a field holds something that no key stands for.
+            Undescribed: if a field holds a value that has no key.
         """
         if True in [state.may_keep_arrays for state in self.states]:
             return None
@@ -97,18 +99,18 @@ class RebuildPlan(NamedTuple):
         return (*found, *states, self.drawn, jax.tree.structure(self.subject), self.at_home)
 
     def made(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """The module on other scopes, and what comes along."""
+        """Makes the module on other scopes, and what comes along."""
         module, along = self._on(scopes)
         module._state.follow(self.states[0])
         module._state.home = scopes[-1] if self.at_home else None
         return module, along
 
     def _on(self, scopes: Sequence[Scope]) -> tuple[Any, list[Any]]:
-        """The same where they begin; what these define again has the names that it had."""
+        """Makes them in the states in which they start; what they define again gets the same names."""
         if self.parts.alone:
             modules, along = instantiate(self.parts, scopes)
             return modules[0], along
-        counts = scopes[0].node.counts  # those of streams that begin anew are not there
+        counts = scopes[0].node.counts  # streams that start anew have no count here
         with scopes[0].again({name: number for name, number in self.drawn if name in counts}):
             (module, *others), along = instantiate(self.parts, scopes)
             for other, state in zip(others, self.states[1:], strict=True):
@@ -119,7 +121,7 @@ class RebuildPlan(NamedTuple):
         return module, along
 
     def __snapshot__(self) -> RebuildPlan:
-        """The same with copies of what fields hold: what is kept under its key must stay as the key says."""
+        """Returns a copy with copies of what fields hold: a plan that is kept must not change after its key is made."""
         return self._replace(parts=self.parts._replace(templates=snapshot(self.parts.templates)))
 
 
@@ -132,21 +134,21 @@ def on_scopes(
     lifts: Iterable[Any] = (),
     compared: bool = False,
 ) -> OnScopes:
-    """Puts scopes in the place of modules.
+    """Replaces modules with their scopes.
 
-    Modules and variables in closures are lifted too, where they are at or below what is given. Others stay as they
-    are: what belongs elsewhere may be read inside, and an error says so where it is asked for more.
+    Modules and variables in closures are lifted too, if they are at or below the given ones. Others are unlifted:
+    inside, they can be read; anything else is an error.
 
-    Where a method of a module is running, the module inside goes on with its names and definitions.
+    If a method of a module is running, the module inside continues with its names and definitions.
 
     Args:
-        where: the lift, for the text of errors.
+        where: the lift, for errors.
         subject: the module, or a pytree of modules.
-        functions: what is called with that first; methods that are bound to a module may go without.
-        args: what may come after it.
+        functions: called with that as the first argument; methods that are bound to a module may do without.
+        args: the arguments after it.
         kwargs: the keyword arguments.
-        lifts: the lifts of its class that the module inside is in, beside those of the module itself.
-        compared: whether calls of equal modules are to be equal where that can be told, as a lifted `jit` asks.
+        lifts: lifts of its class that the module inside is in, in addition to those of the module itself.
+        compared: whether calls of equal modules are to be equal if that can be decided, as a lifted `jit` needs.
     """
     for fn in functions:
         check_function(where, fn)
@@ -156,11 +158,11 @@ def on_scopes(
     functions = [_of_a_module(fn) for fn in functions]
     scope, state = bound_scope(module, where), State()
     state.follow(module._state, lifts)
-    # Modules and variables among the arguments give way to stand-ins.
+    # Stand-ins replace the modules and variables among the arguments.
     along = _Along()
     subject_places = None if module is subject else along.put(subject)
     args, kwargs = along.put((args, kwargs))
-    # Of each module it is noted down what it is made of; those in closures follow those that were given.
+    # Each module is taken apart; those in closures come after those that were given.
     builder = TemplateBuilder(module)
     builder.add(along.values)
     given = [scope, *[other.scope for other in builder.others]]
@@ -169,9 +171,9 @@ def on_scopes(
     builder.add(along.values[of_arguments:])
     states = [state, *map(_state_elsewhere, builder.others)]
     all_scopes = [scope, *[other.scope for other in builder.others]]
-    # A method that defines things goes on where it stands; any other begins with all names free again.
+    # A method that defines submodules or variables continues; any other starts with all names free.
     scopes = [one if there.defines else one.rewound() for one, there in zip(all_scopes, states, strict=True)]
-    # `setup` runs again inside, where it must draw the keys that it drew outside: so draws since then are taken back.
+    # `setup` runs again inside, and must draw the same keys as outside: so draws since then are taken back.
     drawn: tuple[tuple[str, int], ...] = ()
     if state.reuse and type(module)._has_setup:
         before = module._state.counts
@@ -185,12 +187,12 @@ def on_scopes(
 
 
 def _numbers(fn: Callable[..., Any], along: _Along, given: Sequence[Scope]) -> dict[int, int]:
-    """The numbers of the modules and variables that a function closes over, by their ids."""
+    """Returns the numbers of the modules and variables that a function closes over, by their ids."""
     return {id(value): along.number(value) for value in closed_over(fn) if _is_within(value, given)}
 
 
 def _check_no_module(where: str, fn: Any) -> None:
-    """Checks that what is to be called with a module is neither one itself nor a class of modules."""
+    """Checks that a function to call with a module is not itself a module or a Module class."""
     is_class = isinstance(fn, type) and issubclass(fn, Base)
     if is_class or isinstance(fn, Base):
         name = fn.__name__ if is_class else type(fn).__name__
@@ -198,7 +200,7 @@ def _check_no_module(where: str, fn: Any) -> None:
             where,
             f"expected a function of the module, given {'the class ' if is_class else 'a '}{name}"
             f"{'' if is_class else ', a module itself'}.",
-            "Give it with the module whose variables are lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
+            "Write a function of the module that is lifted: `lambda mdl, x: mdl.layer(x)`, or make it inside: "
             f"`lambda mdl, x: {name}(…)(x)`.",
         )
 
@@ -208,9 +210,9 @@ class Call:
 
     Attributes:
         fn: the method or function.
-        plan: how modules are made again inside the lift.
-        closed: from the ids of the modules and variables that the function closes over to their numbers.
-        without_key: the field for which there is no key, so that what is compiled is not kept.
+        plan: the plan to make modules again inside the lift.
+        closed: the numbers of the modules and variables that the function closes over, by their ids.
+        without_key: the field that has no key, so that compiled code is not kept.
     """
 
     without_key: str | None = None
@@ -250,12 +252,12 @@ class Call:
             if isinstance(leaf, BOUND):
                 raise TransformedMethodReturnValueError(
                     f"{self.__name__} at {scope.path_text}",
-                    f"it returned a {type(leaf).__name__}, and what belongs to scopes inside a lift ends with them.",
-                    "Return arrays: what the module computes, or the value of the variable.",
+                    f"it returned a {type(leaf).__name__}, but modules and variables inside a lift end with it.",
+                    "Return arrays: results of the module, or the value of the variable.",
                 )
 
     def trace_facts(self) -> dict[str, Any]:
-        """What it is, for `liftcore` to tell what differs from an earlier call."""
+        """Returns its parts by name, so that `liftcore` can say what differs from an earlier call."""
         parts, states = self.plan[:2]
         modules = {f"module {number}": _shown(one) for number, one in enumerate(parts.templates) if one is not None}
         found = {"function": self.__name__, **modules, "defining": [state.defines for state in states]}
@@ -263,14 +265,14 @@ class Call:
 
 
 class EqualCall(Call):
-    """A `Call` that equals those of equal modules, so that they share what is compiled."""
+    """A `Call` that equals calls of equal modules, so that they share compiled code."""
 
     def __init__(self, fn: Callable[..., Any], plan: RebuildPlan, key: Any) -> None:
         super().__init__(fn, plan, {})
         self._key = fn, key, context.captures[-1]
 
     def __snapshot__(self) -> EqualCall:
-        """The same with copies of what its fields hold: what is kept under its key must stay as the key says."""
+        """Returns a copy with copies of what fields hold: a call that is kept must not change after its key is made."""
         return EqualCall(self.fn, self.plan.__snapshot__(), self._key[1])
 
     def __eq__(self, other: object) -> bool:
@@ -281,7 +283,7 @@ class EqualCall(Call):
 
 
 def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, int]) -> Call:
-    """A call that equals those of equal modules, unless it might keep arrays alive or is intercepted."""
+    """Returns a call that equals those of equal modules, unless it may keep arrays alive or is intercepted."""
     try:
         key = None if closed or may_keep_arrays(fn) or context.interceptors else plan.key()
     except Undescribed as error:
@@ -292,10 +294,10 @@ def _comparable(fn: Callable[..., Any], plan: RebuildPlan, closed: Mapping[int, 
 
 
 class _Along:
-    """What comes along with a module: other modules, and variables.
+    """Modules and variables that come along with a module.
 
     Attributes:
-        values: these, in the order of their numbers.
+        values: the modules and variables, in the order of their numbers.
     """
 
     def __init__(self) -> None:
@@ -303,21 +305,21 @@ class _Along:
         self._numbers: dict[int, int] = {}
 
     def number(self, value: Any) -> int:
-        """The number of a module or variable."""
+        """Returns the number of a module or variable."""
         number = self._numbers.setdefault(id(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
         return number
 
     def put(self, tree: Any) -> Any:
-        """A pytree with a `ArgumentAt` for each module and variable."""
+        """Replaces each module and variable in a pytree with an `ArgumentAt`."""
         if True in [isinstance(leaf, BOUND) for leaf in jax.tree.leaves(tree)]:
             return map_instances(tree, BOUND, lambda value: ArgumentAt(self.number(value)))
         return tree
 
 
 def _first_module(where: str, subject: Any) -> Any:
-    """The module that is lifted: of several the first."""
+    """Returns the lifted module; of several, the first."""
     if isinstance(subject, Base):
         return subject
     leaves = jax.tree.leaves(subject)
@@ -335,14 +337,14 @@ def _first_module(where: str, subject: Any) -> Any:
 
 
 def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a module; of a method that is bound to one, a function that calls it on the one inside the lift."""
+    """Returns a function of a module; a bound method is called on the module inside the lift."""
     if not isinstance(fn, types.MethodType) or not isinstance(fn.__self__, Base):
         return fn
 
     def call(mdl: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             inspect.signature(fn).bind(*args, **kwargs)
-        except TypeError:  # it asks for the module as an argument too
+        except TypeError:  # it also takes the module as an argument
             return fn(mdl, *args, **kwargs)
         return fn(*args, **kwargs)
 
@@ -351,18 +353,18 @@ def _of_a_module(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lies_below(scope: Scope, known: Iterable[Scope]) -> bool:
-    """Whether a scope lies at or below one of some others."""
+    """Returns whether a scope is at or below one of some others."""
     return any(one.tree is scope.tree and scope.path[: len(one.path)] == one.path for one in known)
 
 
 def _is_within(value: Any, given: Sequence[Scope]) -> bool:
-    """Whether a module or variable leads to what lies at or below some scopes, and nowhere else."""
+    """Returns whether all scopes of a module or variable are at or below some scopes."""
     scopes = scopes_of(value)
     return bool(scopes) and all(lies_below(scope, given) for scope in scopes)
 
 
 def _state_elsewhere(other: Any) -> State:
-    """Where a module begins that is bound elsewhere; its `setup` runs again when it is first used."""
+    """Returns the state in which a module starts that is bound elsewhere; its `setup` runs again at its first use."""
     state = State()
     if isinstance(other, Base):
         state.follow(other._state)
@@ -371,7 +373,7 @@ def _state_elsewhere(other: Any) -> State:
 
 
 def _shown(part: Any) -> Any:
-    """The class and fields of a module that is made again, for texts."""
+    """Returns the class and fields of a module that is made again, for texts."""
     if not isinstance(part, Template):
         return f"module {part.index}"
     return {

@@ -16,7 +16,7 @@ __all__ = ["split_module"]
 
 
 def split_module(module: Base) -> tuple[Sequence[Scope], Callable[[Sequence[Scope]], Any]]:
-    """The scopes of a module, and what makes it again on others; a module that is not bound has none."""
+    """Returns the scopes of a module and a function that makes it again on others; an unbound module has no scopes."""
     if module.scope is None:
         return [], UnboundModule(module)
     given = on_scopes(f"a {type(module).__name__} among arguments", module, [_itself])
@@ -29,7 +29,7 @@ def _itself(module: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class UnboundModule:
-    """Gives back a module that stands on no scopes.
+    """Returns a module that has no scopes.
 
     Attributes:
         module: the module.
@@ -38,7 +38,7 @@ class UnboundModule:
     module: Any
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
-        """The module."""
+        """Returns the module."""
         return self.module
 
 
@@ -46,14 +46,14 @@ class OnOtherScopes:
     """Makes a module on other scopes.
 
     Attributes:
-        plan: how.
+        plan: the plan to make it.
     """
 
     def __init__(self, plan: RebuildPlan) -> None:
         self.plan = plan
 
     def __call__(self, scopes: Sequence[Scope]) -> Any:
-        """The module on some scopes."""
+        """Makes the module on some scopes."""
         return self.plan.made(scopes)[0]
 
     def __static_fields__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Templates: what bound modules are, apart from where they stand, so that they can be made again on other scopes."""
+"""Templates: bound modules without their places, so that they can be made again on other scopes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["ArgumentAt", "Parts", "StandIn", "Template", "TemplateBuilder", "ins
 
 
 class StandIn:
-    """Stands for a module or a variable while its scope goes through a lift.
+    """A stand-in for a module or a variable while its scope goes through a lift.
 
     Attributes:
-        index: a number, see the classes.
+        index: a number; see the subclasses.
     """
 
     index: int
@@ -43,20 +43,20 @@ class Template(StandIn):
     arguments: Mapping[str, Any]
 
     def __static_fields__(self) -> dict[str, Any]:
-        """See `liftcore.static_key`; what has no key is told by the name of the field."""
+        """See `liftcore.static_key`; an error about a value without a key names its field."""
         return {"the number": self.index, "the class": self.cls, **self.arguments}
 
 
 @dataclasses.dataclass(frozen=True)
 class ModuleAt(StandIn):
-    """Stands for a module that is bound elsewhere, by its number among those; number 0 is the lifted module itself."""
+    """A stand-in for a module that is bound elsewhere, by its number among those; number 0 is the lifted module."""
 
     index: int
 
 
 @dataclasses.dataclass(frozen=True)
 class VariableAt(StandIn):
-    """Stands for a variable, by the number of its scope among those of the modules."""
+    """A stand-in for a variable, by the number of its scope among those of the modules."""
 
     index: int
     collection: str
@@ -67,7 +67,7 @@ class VariableAt(StandIn):
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class ArgumentAt(StandIn):
-    """Stands for a module or variable among the arguments of a call, by its number.
+    """A stand-in for a module or variable among the arguments of a call, by its number.
 
     To JAX it is a pytree without leaves.
     """
@@ -76,14 +76,14 @@ class ArgumentAt(StandIn):
 
 
 class Parts(NamedTuple):
-    """What modules are made of, apart from where they stand.
+    """The parts to make modules from, without their places.
 
     Attributes:
-        templates: that of the lifted module, and those of modules bound elsewhere that its fields, or what comes along,
-            lead to. None stands at the number of a scope of variables, or of a module that is made with its owner.
-        along: what stands for each module and variable that comes along.
-        numbers: for each of these the number of its scope, or None for a module that has none.
-        alone: whether there is one module only, of a class that defines nothing when an instance is made or set up.
+        templates: the templates of the lifted module, and of modules bound elsewhere that its fields, or what comes
+            along, lead to. The number of a scope of variables, or of a module that is made with its owner, has None.
+        along: the stand-in for each module and variable that comes along.
+        numbers: the number of the scope of each of these, or None for a module that has none.
+        alone: whether there is only one module, of a class that defines nothing when an instance is made or set up.
     """
 
     templates: tuple[Template | None, ...]
@@ -93,7 +93,7 @@ class Parts(NamedTuple):
 
 
 def scopes_of(value: Any) -> list[Scope]:
-    """The scope of a module or variable; of an unbound module, those of what its fields lead to."""
+    """Returns the scope of a module or variable; for an unbound module, the scopes that its fields lead to."""
     if value.scope is not None:
         return [value.scope]
     found: list[Scope] = []
@@ -102,11 +102,11 @@ def scopes_of(value: Any) -> list[Scope]:
 
 
 class TemplateBuilder:
-    """A bound module, and others that come along, taken apart, each of them once.
+    """Takes apart a bound module, and others that come along, each of them once.
 
     Attributes:
-        others: the modules bound elsewhere, and variables, whose scopes follow that of the first module. A module
-            follows those that its fields lead to.
+        others: the modules bound elsewhere, and variables, whose scopes follow that of the first module. A module comes
+            after those that its fields lead to.
     """
 
     def __init__(self, module: Base) -> None:
@@ -123,18 +123,18 @@ class TemplateBuilder:
 
     @property
     def parts(self) -> Parts:
-        """What all of them are made of."""
+        """The parts of all of them."""
         alone = self._count == 1 and not self._defines
         return Parts(tuple(self._templates), tuple(self._along), tuple(self._places), alone)
 
     def add(self, values: Iterable[Any]) -> None:
-        """Takes more modules, bound or not, and variables apart."""
+        """Takes apart more modules, bound or not, and variables."""
         for value in values:
             self._along.append(self.find(value, {}))
             self._places.append(self.number(value))
 
     def find(self, value: Any, owned: dict[int, Template | None]) -> StandIn:
-        """What stands for a module or variable that a field of an owned module, or nothing, leads to."""
+        """Returns the stand-in for a module or variable that a field of an owned module, or no field, leads to."""
         found = self._known.get(id(value)) or owned.get(id(value))
         if found is not None:
             return found
@@ -150,7 +150,7 @@ class TemplateBuilder:
         return found
 
     def template(self, module: Base, owned: dict[int, Template | None]) -> Template:
-        """A new template of a module, which is owned from now on."""
+        """Makes a new template of a module, which is owned from now on."""
         index, self._count = self._count, self._count + 1
         owned[id(module)] = None
         values = {
@@ -158,12 +158,12 @@ class TemplateBuilder:
             for name in type(module)._field_names
         }
         placed = module.scope is not None and not _keeps_name(module, owned)
-        values["name"] = None if placed else module.name  # a placed one is called as its scope is
+        values["name"] = None if placed else module.name  # a placed one is named like its scope
         made = owned[id(module)] = Template(index, type(module), values)
         return made
 
     def number(self, value: Any) -> int | None:
-        """The number of the scope of a module or variable; None for an unbound module."""
+        """Returns the number of the scope of a module or variable; None for an unbound module."""
         if value.scope is None:
             return None
         number = self._numbers.get(value.scope.node)
@@ -179,15 +179,15 @@ class TemplateBuilder:
 
 
 def _keeps_name(module: Base, owned: Mapping[int, Any]) -> bool:
-    """Whether a bound module is made again with its owner, in a field that keeps the name that it was given."""
+    """Returns whether a bound module is made again with its owner, in a field that keeps the given name."""
     return id(module.parent) in owned and type(module.parent).preserve_adopted_names
 
 
 def instantiate(parts: Parts, scopes: Sequence[Scope]) -> tuple[list[Any], list[Any]]:
-    """The modules that parts were taken from, on other scopes.
+    """Makes the modules that parts were taken from, on other scopes.
 
     Returns:
-        For each scope its module, None where there is only a variable; and what comes along.
+        The module of each scope, or None if there is only a variable; and what comes along.
     """
     made: dict[Any, Any] = {}
 

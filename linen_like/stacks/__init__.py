@@ -2,5 +2,5 @@
 
 stack        `Stack`, which runs them in one of three ways
 one_by_one   stacked layers run by a loop in Python, written with `pack`
-stacking     stacked layers as layers with names of their own, and back
+stacking     converts stacked layers to layers with separate names, and back
 """

@@ -1,7 +1,7 @@
-"""Layers one by one: what `liftcore.scan` does with stacked variables, as a loop in Python.
+"""Runs layers one by one: like `liftcore.scan` with stacked variables, but as a loop in Python.
 
-Each layer runs on scopes of its own, which are made of its slices of the stacked variables and of its keys. So what
-runs is the function itself, on values that can be printed; and it may be a lifted `jit`. Written with `liftcore.pack`.
+Each layer runs on its own scopes, which are made of its slices of the stacked variables and of its keys. So the
+function itself runs, on values that can be printed, and it may be a lifted `jit`. Written with `liftcore.pack`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def one_by_one(
     split_rngs: Mapping[Any, bool] | bool = True,
     metadata_params: Mapping[Any, Any] = liftcore.NO_AXES,
 ) -> Callable[..., Any]:
-    """`liftcore.scan` along axis 0 of all variables, as a loop in Python: the function runs once for each layer.
+    """Like `liftcore.scan` along axis 0 of all variables, but a loop in Python: the function runs once for each layer.
 
     Example:
         >>> def layer(scope, x, by):
@@ -43,22 +43,22 @@ def one_by_one(
 
     Args:
         fn: called as `fn(scopes, carry, slices, *args)`; returns the next carry and None.
-        length: how many layers there are.
-        variable_broadcast: see `liftcore.scan`; these variables must exist.
+        length: the number of layers.
+        variable_broadcast: a filter of the shared variables, which must exist.
         variable_carry: a filter of the carried variables.
         split_rngs: maps filters of RNG streams to bools: whether iterations draw different keys. One bool applies to
             all streams.
-        metadata_params: what boxes of variables (see `liftcore.meta`) are told of the axis that they gain, such as its
-            name, `{PARTITION_NAME: "layers"}`; without one it is unnamed.
+        metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
+            axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
 
     Returns:
         `lifted(scopes, carry, xs, *args)`, which returns the last carry and None.
 
     Raises:
-        AxisSizeError: when called, where variables are stacked from another number of layers.
-        CarryTypeError: when called, where a layer changes the type of what it hands on.
-        LiftArgumentError: when called, where layers do not make, write or sow the same.
-        LoopInvarianceError: when called, where a layer makes or writes what all of them share.
+        AxisSizeError: when called, if variables are stacked from another number of layers.
+        CarryTypeError: when called, if a layer changes the type of the carry.
+        LiftArgumentError: when called, if layers make, write or sow different variables.
+        LoopInvarianceError: when called, if a layer makes or writes a shared variable.
     """
     rules = {...: split_rngs} if isinstance(split_rngs, bool) else dict(split_rngs)
     filters = [variable_broadcast, variable_carry, True]
@@ -94,7 +94,7 @@ def _slice(tree: PyTree, index: int) -> PyTree:
 
 
 def _keys(group: PyTree, split: bool, length: int) -> list[PyTree]:
-    """The root keys of each layer."""
+    """Returns the root keys of each layer."""
     if not split:
         return [group] * length
     keys = jax.tree.map(lambda key: jax.random.split(key, length), group)
@@ -102,7 +102,7 @@ def _keys(group: PyTree, split: bool, length: int) -> list[PyTree]:
 
 
 def _carried(where: str, before: PyTree, changes: Changes) -> PyTree:
-    """The carried variables, as the next layer finds them."""
+    """Returns the carried variables for the next layer."""
     for old, new in zip(before, changes.values, strict=True):
         known = dict(leaves_of(old))
         for path, value in leaves_of(new):
@@ -112,7 +112,7 @@ def _carried(where: str, before: PyTree, changes: Changes) -> PyTree:
 
 
 def _together(where: str, layers: Sequence[Any], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
-    """The output groups of all layers, as those of the stack."""
+    """Combines the output groups of all layers into those of the stack."""
     shared, carried, stacked, captured = zip(*layers, strict=True)
     for changes in shared:
         names = sorted("/".join(path) for part in changes for tree in part for path, _ in leaves_of(tree))
@@ -132,8 +132,8 @@ def _stacked(where: str, trees: Sequence[PyTree]) -> PyTree:
     except (ValueError, TypeError) as error:
         raise LiftArgumentError(
             where,
-            f"the layers do not make, write or sow the same, so that it cannot be stacked: {error}",
-            "Let what a layer does not depend on which one it is.",
+            f"the layers make, write or sow different variables, which cannot be stacked: {error}",
+            "Make, write and sow the same variables, with the same shapes and dtypes, in every layer.",
         ) from error
 
 
@@ -144,20 +144,20 @@ def _check_sizes(where: str, stacked: PyTree, length: int) -> None:
                 if np.shape(leaf)[:1] != (length,):
                     raise AxisSizeError(
                         where,
-                        f'"{"/".join(path)}" has shape {np.shape(leaf)}, and there are {length} layers along axis 0.',
-                        "Give the variables of that many layers, or the `length` that they have.",
+                        f'"{"/".join(path)}" has shape {np.shape(leaf)}, but there are {length} layers along axis 0.',
+                        "Pass variables of that number of layers, or set `length` to their number of layers.",
                     )
 
 
 def _check_type(where: str, what: str, before: PyTree, after: PyTree) -> None:
-    """Checks that a layer hands on what it was handed."""
+    """Checks that a layer returns a value of the type that it was given."""
     olds: Any = jax.tree.structure(before)
     news: Any = jax.tree.structure(after)
     if olds != news:
         raise CarryTypeError(
             where,
             f"{what} goes in with structure {olds} and comes out with {news}.",
-            "Return what the layer was given, in the same structure.",
+            "Return a value with the structure that the layer was given.",
         )
     pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
     changed = [
@@ -179,6 +179,6 @@ def _type(value: Any) -> str:
 
 
 def _is_promoted(old: Any, new: Any) -> bool:
-    """Whether a number without a dtype of its own got one, as JAX's loops let it."""
+    """Returns whether a number without a dtype of its own got one, which JAX's loops allow."""
     before, after = jax.typeof(old), jax.typeof(new)
     return before.weak_type and before.shape == after.shape and jnp.result_type(old, new) == after.dtype

@@ -1,7 +1,7 @@
-"""`Stack`: a block many times over, each with parameters of its own, which are stored stacked.
+"""`Stack`: a block repeated many times, each time with its own parameters, which are stored stacked.
 
-How the layers run, in one loop of JAX's or one by one, is an option that changes nothing else: names, values, draws and
-gradients are the same. So it may be changed between making a model, training it and looking for a mistake in it.
+An option selects whether the layers run in one JAX loop or one by one. It changes nothing else: names, values, draws
+and gradients are the same. So you can change it between making, training and debugging a model.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 class Stack(Module):
-    """A block, `length` times one after the other: what each returns is given to the next.
+    """Runs a block `length` times: each layer gets the result of the one before.
 
     Variables have the names that they have in the block, and a leading axis with one slice for each layer. Each layer
-    has keys of its own: layer `i` draws from `jax.random.split(root, length)[i]`. As everywhere, a block that is made
-    in a compact method belongs to the module there, and one that is made in `setup` or outside, to the stack.
+    has its own keys: layer `i` draws from `jax.random.split(root, length)[i]`. A block that is made in a compact method
+    belongs to the module of that method; one that is made in `setup` or outside belongs to the stack.
 
-    `init` makes the variables of all layers at once, whatever the mode. The mode says how they run afterwards:
+    `init` makes the variables of all layers at once, in any mode. The mode selects how they run afterwards:
 
     - "scan": in one `jax.lax.scan`. The block is traced and compiled once.
     - "loop": one by one in Python, with values that can be printed.
     - "jit": one by one, as one compiled function; the block is traced and compiled once.
 
-    On a bound stack, `stack[2]` is the block with the variables of that layer, and `stack[2:5]` a shorter stack. Both
-    are made to look at and to compute with; what they write, or draw, would have no place in the model, so they do not.
+    On a bound stack, `stack[2]` is the block with the variables of that layer, and `stack[2:5]` is a shorter stack. Use
+    them to inspect layers and to compute. They do not write variables or draw keys in the model.
 
     Example:
         >>> import jax, jax.numpy as jnp, linen_like as nn
@@ -66,16 +66,16 @@ class Stack(Module):
 
     Attributes:
         block: the module, which maps its first argument to a value of the same type.
-        length: how many layers there are.
+        length: the number of layers.
         mode: "scan", "loop" or "jit".
-        remat: whether each layer is computed again in the backward pass; or a policy, which says what is kept all the
-            same, see `jax.checkpoint`.
-        unroll: how many layers of a scan are run in one go; see `jax.lax.scan`.
-        variable_carry: a filter of variables that go from one layer to the next, such as a counter.
-        variable_broadcast: a filter of variables that are the same in all layers.
-        split_rngs: for each filter of RNG streams whether layers draw different keys, as they do from those that no
-            filter takes; or one bool for all.
-        metadata_params: what boxes round variables are told of the axis of layers; see `nn.scan`.
+        remat: whether to compute each layer again in the backward pass; or a policy that selects intermediate values to
+            store anyway, see `jax.checkpoint`.
+        unroll: the number of layers in one step of the compiled loop; see `jax.lax.scan`.
+        variable_carry: a filter of variables that pass from one layer to the next, such as a counter.
+        variable_broadcast: a filter of variables that all layers share.
+        split_rngs: maps filters of RNG streams to bools: whether layers draw different keys, as they do from streams
+            that no filter matches. One bool applies to all streams.
+        metadata_params: passed to boxed metadata that gains the axis of layers; see `nn.scan`.
     """
 
     block: Module
@@ -100,7 +100,7 @@ class Stack(Module):
         if not isinstance(self.length, int) or self.length < 1:
             raise LiftArgumentError(
                 "length of Stack",
-                f"expected the number of layers, an int from 1, given {self.length!r}.",
+                f"expected the number of layers, an int of at least 1, given {self.length!r}.",
                 "Write `Stack(Block(…), 4)`.",
             )
         super().__post_init__()
@@ -110,13 +110,14 @@ class Stack(Module):
 
         Args:
             x: the first argument of the first layer.
-            *args: further arguments of the block, the same for all layers; what is no array, Python sees as it is.
+            *args: further arguments of the block, the same for all layers. Values that are not arrays are passed on
+                unchanged.
             per_layer: keyword arguments of the block that differ between layers: pytrees of arrays with a leading axis
                 of `length`. Initializers in the block may use them.
             **kwargs: keyword arguments, the same for all layers.
 
         Returns:
-            What the last layer returns.
+            The result of the last layer.
         """
         bound_scope(self, "call")
         layered = _layered(place(self), {} if per_layer is None else per_layer, self.length)
@@ -131,13 +132,13 @@ class Stack(Module):
 
     @nowrap
     def __getitem__(self, index: int | slice) -> Module:
-        """The block with the variables of one layer, or a stack of some of the layers.
+        """Returns the block with the variables of one layer, or a stack of some of the layers.
 
         Raises:
-            IndexError: where there is no such layer.
-            UnboundModuleError: where the stack is unbound, or has no variables yet.
+            IndexError: if there is no such layer.
+            UnboundModuleError: if the stack is unbound, or has no variables yet.
         """
-        numbers = range(self.length)[index]  # raises where there is no such layer
+        numbers = range(self.length)[index]  # raises an error if there is no such layer
         where = f"{place(self)}[{_shown(index)}]"
         scope = bound_scope(self.block, where)
         filters = [union(self.variable_broadcast, self.variable_carry)]
@@ -145,8 +146,8 @@ class Stack(Module):
         if not stacked and not whole:
             raise UnboundModuleError(
                 where,
-                "the stack has no variables that could be taken apart.",
-                "Make them first, by `init`, or by calling the stack.",
+                "the stack has no variables to take a layer from.",
+                "Make them first, with `init` or by calling the stack.",
             )
         block = self.block.unbind()[0]
         if isinstance(numbers, int):
@@ -162,7 +163,7 @@ class Stack(Module):
 
     @nowrap
     def _lifted(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """All layers as one function of scopes, from the function that one layer is."""
+        """Turns the function of one layer into a function of scopes that runs all layers."""
         rules = self.split_rngs
         options: dict[str, Any] = {
             "variable_carry": self.variable_carry,
@@ -173,7 +174,7 @@ class Stack(Module):
         in_scan = self.mode == "scan" or self.is_initializing()
         if self.mode == "jit" and not in_scan:
             fn = liftcore.jit(fn, static_argnames="fixed")
-        if self.remat:  # around what is compiled, which is found again so
+        if self.remat:  # outside of the compiled function, which is then found again
             policy = None if self.remat is True else self.remat
             fn = liftcore.remat(fn, policy=policy, prevent_cse=not in_scan, static_argnames="fixed")
         if not in_scan:
@@ -183,18 +184,18 @@ class Stack(Module):
 
 
 def layer(block: Module, x: PyTree, layered: Mapping[str, PyTree], arrays: Sequence[Any], fixed: Any) -> Any:
-    """One layer, as `nn.scan` takes it."""
+    """Runs one layer, in the form that `nn.scan` takes."""
     args, kwargs = _joined(arrays, fixed)
     return block(x, *args, **kwargs, **layered), None
 
 
 def _apart(tree: PyTree) -> tuple[list[Any], Any]:
-    """The arrays of a pytree, and the rest of it, which can be compared; `jax.Array` stands for each of them."""
+    """Returns the arrays of a pytree, and the rest, which can be compared: it has `jax.Array` in their places."""
     leaves, treedef = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
     others = tuple(jax.Array if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
     kinds = tuple((type(leaf), str(leaf)) if isinstance(leaf, int | float) else type(leaf) for leaf in others)
-    return arrays, (treedef, others, kinds)  # 1, 1.0 and True are equal, and 0.0 and -0.0: their kinds are not
+    return arrays, (treedef, others, kinds)  # 1, 1.0 and True are equal, as are 0.0 and -0.0; their kinds differ
 
 
 def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
@@ -204,7 +205,7 @@ def _joined(arrays: Sequence[Any], fixed: Any) -> Any:
 
 
 def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
-    """The arguments that differ between layers, checked."""
+    """Checks the arguments that differ between layers, and returns them."""
     if not isinstance(per_layer, Mapping):
         raise LiftArgumentError(
             f"per_layer of {where}",
@@ -216,8 +217,8 @@ def _layered(where: str, per_layer: Any, length: int) -> dict[str, PyTree]:
         if leaf.shape[:1] != (length,):
             raise AxisSizeError(
                 f"per_layer{jax.tree_util.keystr(path)} of {where}",
-                f"it has shape {leaf.shape}, and there are {length} layers along axis 0.",
-                "Give an array with one entry for each layer; what is the same for all is given as an argument.",
+                f"it has shape {leaf.shape}, but there are {length} layers along axis 0.",
+                "Pass an array with one entry for each layer; pass values that all layers share as an argument.",
             )
     return layered
 

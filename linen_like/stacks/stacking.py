@@ -1,7 +1,7 @@
-"""Stacked layers as layers with names of their own, and back: functions of trees of variables.
+"""Converts stacked layers in trees of variables to layers with separate names, and back.
 
 A checkpoint may hold equal layers stacked along an axis, as `Stack` and `scan` make them, or each under its own name,
-such as `Block_0`, `Block_1`, …, as a loop over modules does. Going there and back changes no bit.
+such as `Block_0`, `Block_1`, …, as a loop over modules does. The conversion changes no bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stack_layers(
     shared: Filter = False,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> dict[str, Any]:
-    """Variables in which layers with names of their own are stacked under one name; all else is as it was.
+    """Stacks layers with separate names under one name; everything else is unchanged.
 
     Example:
         >>> variables = {"params": {"Dense_0": {"bias": np.ones(2)}, "Dense_1": {"bias": np.zeros(2)}}}
@@ -43,16 +43,16 @@ def stack_layers(
     Args:
         variables: `{collection: {module: {name: value}}}`; every collection that holds one of the layers must hold all.
         layers: the path of each layer in a collection, with `{}` for its number: `"encoder/Block_{}"`.
-        stacked: the path where the layers will lie.
+        stacked: the path for the stacked layers.
         axis: the axis of layers, which all arrays gain.
-        shared: a filter of variables that are one for all layers. They must be equal in all of them, and gain no axis.
-        metadata_params: what boxes round variables are told of the axis; see `nn.scan`.
+        shared: a filter of variables that all layers share. They must be equal in all layers, and gain no axis.
+        metadata_params: passed to boxed metadata that gains the axis; see `nn.scan`.
 
     Returns:
         New variables, as plain dicts.
 
     Raises:
-        LiftArgumentError: where layers are missing or differ in names, shapes or dtypes, or a name is taken.
+        LiftArgumentError: if layers are missing or differ in names, shapes or dtypes, or a name is taken.
     """
     where = f'stack_layers("{layers}", "{stacked}")'
     _template(where, layers)
@@ -86,7 +86,7 @@ def unstack_layers(
     shared: Filter = False,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> dict[str, Any]:
-    """Variables in which stacked layers have names of their own: the inverse of `stack_layers`.
+    """Gives stacked layers separate names: the inverse of `stack_layers`.
 
     Example:
         >>> variables = {"params": {"Stack_0": {"block": {"bias": np.ones((2, 3))}}, "Dense_0": {"bias": np.ones(1)}}}
@@ -95,24 +95,24 @@ def unstack_layers(
 
     Args:
         variables: `{collection: {module: {name: value}}}`.
-        stacked: the path in a collection where the layers lie.
-        layers: the path that each will have, with `{}` for its number.
+        stacked: the path of the stacked layers in a collection.
+        layers: the path for each layer, with `{}` for its number.
         axis: the axis of layers, which all arrays lose.
-        shared: a filter of variables that are one for all layers, and are given to each of them.
-        metadata_params: what boxes round variables are told of the axis; see `nn.scan`.
+        shared: a filter of variables that all layers share; each layer gets them.
+        metadata_params: passed to boxed metadata that loses the axis; see `nn.scan`.
 
     Returns:
         New variables, as plain dicts.
 
     Raises:
-        LiftArgumentError: where there are no such layers, the sizes of the axis disagree, or a name is taken.
+        LiftArgumentError: if there are no such layers, the sizes of the axis differ, or a name is taken.
     """
     where = f'unstack_layers("{stacked}", "{layers}")'
     _template(where, layers)
     holding = [name for name, tree in variables.items() if _at(tree, _path(stacked))]
     if not holding:
         raise LiftArgumentError(
-            where, f"no collection holds anything there ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
+            where, f"no collection holds anything at this path ({_names(variables, _path(stacked)[:-1])}).", _SLASHES
         )
     result = {name: _copied(tree) for name, tree in variables.items()}
     taken = {name: _shared(name, _removed(result[name], _path(stacked)), shared, _path(stacked)) for name in holding}
@@ -125,7 +125,7 @@ def unstack_layers(
     return result
 
 
-_SLASHES = 'Give the path of modules, such as "encoder/Block_{}" for layers and "encoder/Stack_0/block" for a stack.'
+_SLASHES = 'Pass paths of modules, such as "encoder/Block_{}" for layers and "encoder/Stack_0/block" for a stack.'
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _path(text: str, number: int | None = None) -> Path:
 
 
 def _before(layers: str) -> Path:
-    """The modules above the one that is numbered."""
+    """Returns the modules above the numbered one."""
     path = _path(layers)
     return path[: next(index for index, name in enumerate(path) if "{}" in name)]
 
@@ -145,13 +145,13 @@ def _template(where: str, layers: str) -> None:
     if layers.count("{}") != 1:
         raise LiftArgumentError(
             where,
-            f'"{layers}" names no layer by its number.',
-            'Write `{}` in its place, once: "encoder/Block_{}".',
+            f'expected a path with one `{{}}` for the number of the layer, given "{layers}".',
+            'Write it like "encoder/Block_{}".',
         )
 
 
 def _numbers(tree: Any, layers: str) -> list[int]:
-    """The numbers of the layers that are there, in order."""
+    """Returns the numbers of the existing layers, in order."""
     above = _before(layers)
     name, below = _path(layers)[len(above)], _path(layers)[len(above) + 1 :]
     pattern = re.compile(re.escape(name).replace(re.escape("{}"), "(0|[1-9][0-9]*)"))
@@ -161,14 +161,14 @@ def _numbers(tree: Any, layers: str) -> list[int]:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    """What lies at a path, or None."""
+    """Returns the value at a path, or None."""
     for name in path:
         tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _removed(tree: dict[str, Any], path: Path) -> Any:
-    """Takes what lies at a path out of a tree, and modules that are empty then."""
+    """Removes the value at a path from a tree, and modules that are then empty; returns the value."""
     name, *below = path
     if not below:
         return tree.pop(name)
@@ -179,13 +179,13 @@ def _removed(tree: dict[str, Any], path: Path) -> Any:
 
 
 def _insert(where: str, tree: dict[str, Any], path: Path, value: Any) -> None:
-    """Puts what was not there at a path below a collection, which the path begins with."""
+    """Inserts a value at a free path, which begins with the collection."""
     inner: Any = tree
     for name in path[1:-1]:
         inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or path[-1] in inner:
         raise LiftArgumentError(
-            where, f'"{"/".join(path)}" is taken already.', "Choose a name that is free, or take that one out first."
+            where, f'"{"/".join(path)}" is already taken.', "Choose a free name, or remove that entry first."
         )
     inner[path[-1]] = value
 
@@ -195,18 +195,18 @@ def _copied(tree: Any) -> Any:
 
 
 def _names(variables: Variables, path: Path) -> str:
-    """What there is below a path, for the text of errors."""
+    """Returns the names below a path, for the text of errors."""
     found = {name: _at(tree, path) for name, tree in variables.items()}
     there = "/".join(path) or "the top"
     shown = {name: sorted(map(str, below)) for name, below in found.items() if isinstance(below, Mapping)}
-    return f"at {there} there is {shown}" if shown else f"and nothing lies at {there}"
+    return f"available at {there}: {shown}" if shown else f"there is nothing at {there}"
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def _stack(leaves: Sequence[Any], axis: int) -> Any:
-    # What came from numpy stays there: JAX might narrow its type.
+    # numpy arrays stay numpy arrays: JAX might narrow their dtype.
     in_jax = any(isinstance(leaf, jax.Array) for leaf in leaves)
     return jnp.stack(leaves, axis) if in_jax else np.stack(leaves, axis)
 
@@ -217,7 +217,7 @@ def _slice(leaf: Any, number: int, axis: int) -> Any:
 
 
 def _shared(collection: str, tree: Any, shared: Filter, path: Path) -> tuple[Any, Any]:
-    """The variables that are one for all layers, and the others."""
+    """Returns the variables that all layers share, and the others."""
     (one,), others = partition({collection: tree}, [shared], path)
     return one.get(collection, {}), others.get(collection, {})
 
@@ -229,27 +229,27 @@ def _length(where: str, stacks: Mapping[str, Any], axis: int) -> int:
         if not -len(shape) <= axis < len(shape):
             raise LiftArgumentError(
                 where,
-                f'"{path}" has shape {shape}, and no axis {axis} of layers.',
-                f'If it is one for all layers, say so: `shared="{path.split("/")[0]}"`.',
+                f'"{path}" has shape {shape}, so it has no axis {axis} of layers.',
+                f'If all layers share it, pass `shared="{path.split("/")[0]}"`.',
             )
         sizes[path] = shape[axis]
     if not sizes:
         raise LiftArgumentError(
             where,
-            "nothing there is stacked, so that the number of layers is unknown.",
-            "Let `shared` leave out what has an axis of layers.",
+            "nothing there is stacked, so the number of layers is unknown.",
+            "Leave variables that have an axis of layers out of `shared`.",
         )
     if len(set(sizes.values())) > 1:
         raise LiftArgumentError(
             where,
-            f"the sizes of axis {axis} disagree ({', '.join(f'{path}: {size}' for path, size in sizes.items())}).",
-            "Say which axis is that of layers, `axis=…`, and what is one for all of them, `shared=…`.",
+            f"the sizes of axis {axis} differ ({', '.join(f'{path}: {size}' for path, size in sizes.items())}).",
+            "Pass the axis of layers, `axis=…`, and a filter of the variables that all layers share, `shared=…`.",
         )
     return next(iter(sizes.values()))
 
 
 def _arrays(tree: Variables) -> Iterator[tuple[str, Any]]:
-    """The arrays of variables, each with its path as a text."""
+    """Yields the arrays of variables, each with its path as a string."""
     for path, value in leaves_of(tree):
         for key, leaf in jax.tree.leaves_with_path(value):
             yield "/".join(path) + jax.tree_util.keystr(key), leaf
@@ -264,12 +264,12 @@ def _check_complete(where: str, layers: str, numbers: Sequence[int], length: int
         raise LiftArgumentError(
             where,
             f"layers are missing: {missing} (found: {[layers.replace('{}', str(number)) for number in numbers]}).",
-            "Layers are counted from 0, and a collection holds all of them or none.",
+            "Number the layers from 0. A collection must hold all of them or none.",
         )
 
 
 def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
-    """Checks that all layers have the variables of the first, in the same shapes."""
+    """Checks that all layers have the variables of the first, with the same shapes and dtypes."""
     first = {path: _type(leaf) for path, leaf in _arrays(each[0])}
     for number, tree in enumerate(each):
         types = {path: _type(leaf) for path, leaf in _arrays(tree)}
@@ -281,7 +281,7 @@ def _check_equal(where: str, layers: str, each: Sequence[PyTree]) -> None:
         if wrong:
             raise LiftArgumentError(
                 where,
-                f'"{layers.replace("{}", str(number))}" is not like layer 0 ({"; ".join(wrong)}).',
+                f'"{layers.replace("{}", str(number))}" differs from layer 0 ({"; ".join(wrong)}).',
                 "Only layers with the same names, shapes and dtypes can be stacked.",
             )
 
@@ -294,8 +294,8 @@ def _check_shared(where: str, layers: str, each: Sequence[PyTree]) -> None:
                 raise LiftArgumentError(
                     where,
                     f'"{path}" is shared by all layers, but in "{layers.replace("{}", str(number))}" it differs from '
-                    "that of layer 0.",
-                    "Let it be stacked: leave it out of `shared`.",
+                    "the one in layer 0.",
+                    "Leave it out of `shared`, so that it is stacked.",
                 )
 
 

@@ -1,8 +1,8 @@
-"""Seeing a model: its calls as data and as tables, and itself in a notebook.
+"""Inspecting a model: its calls as data and as tables, and the model itself in a notebook.
 
-recording, rows, cost   the calls of one `init`, computed with shapes only; who owns what, and what it costs
+recording, rows, cost   the calls of one `init`, computed with shapes only; their variables and their costs
 tabulation              `tabulate`, `summarize`, `module_paths`
-table, html             how these, and modules, are drawn
+table, html             drawings of these, and of modules
 """
 
 from liftcore.lazy import from_stub

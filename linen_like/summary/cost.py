@@ -1,4 +1,4 @@
-"""Costs: how many floating-point operations a call takes, by XLA's own count of what it is lowered to."""
+"""Costs: the number of floating-point operations of a call, as XLA counts them in its lowered form."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["Alone", "chosen", "flops", "is_type", "joined", "vjp_flops"]
 
 
 def chosen(tree: PyTree, choose: Callable[[Any], bool]) -> PyTree:
-    """A pytree with None in the place of each leaf that is not chosen."""
+    """Returns a pytree with None in place of each leaf that is not chosen."""
     return jax.tree.map(lambda leaf: leaf if choose(leaf) else None, tree)
 
 
 def joined(tree: PyTree, part: PyTree) -> PyTree:
-    """A pytree in which what was `chosen` of it, or is now in the place of that, takes the place of its own leaves."""
+    """Returns a pytree with its `chosen` leaves, or what is now in their place, instead of its own."""
     return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
 
 def is_type(leaf: Any) -> bool:
-    """Whether a leaf is the type of an array, and no array."""
+    """Returns whether a leaf is the type of an array, not an array."""
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 class Alone(NamedTuple):
-    """A call of a method of an unbound module, to be run without the model around it.
+    """A call of a method of an unbound module, to run without the model around it.
 
     Attributes:
         module: the module.
-        method: what is called.
-        mutable: which variables may be written.
-        args: the arguments, arrays as types.
+        method: the method to call.
+        mutable: a filter of the variables that may be written.
+        args: the arguments, with types in place of arrays.
         kwargs: the keyword arguments.
     """
 
@@ -51,12 +51,12 @@ class Alone(NamedTuple):
 
 
 def flops(alone: Alone | None, rngs: RNGs) -> Count | None:
-    """How many floating-point operations a call takes; None where it cannot be run alone."""
+    """Returns the number of floating-point operations of a call; None if it cannot be run alone."""
     return _count(alone, rngs, _apply)
 
 
 def vjp_flops(alone: Alone | None, rngs: RNGs) -> Count | None:
-    """How many operations its pullback takes, the call itself included; 0 where nothing can be differentiated."""
+    """Returns the number of operations of its pullback, including the call; 0 if nothing can be differentiated."""
     return _count(alone, rngs, _pullback)
 
 
@@ -72,7 +72,7 @@ def _count(alone: Alone | None, rngs: RNGs, run: Callable[..., Any]) -> Count | 
     try:
         variables = jax.eval_shape(init, rngs, types)
         return counted(jax.jit(functools.partial(run, alone)).trace(variables, rngs, types))
-    except Exception:  # whatever it needs from around it, such as the name of an axis
+    except Exception:  # it may need something from around it, such as the name of an axis
         return None
 
 

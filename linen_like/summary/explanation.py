@@ -1,4 +1,4 @@
-"""`explain` for modules: what each lift on the way does with every variable and RNG stream."""
+"""`explain` for modules: reports what each lift does with every variable and RNG stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explain(
     mutable: Filter = None,
     method: Callable[..., Any] | str | None = None,
 ) -> Callable[..., Explanation]:
-    """Tells what the lifts in a module do with its variables and streams, without computing; see `liftcore.explain`.
+    """Reports what the lifts in a module do with its variables and streams, without computing; see `liftcore.explain`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -40,8 +40,8 @@ def explain(
     Args:
         module: an unbound module.
         rngs: a key, for the stream `params`, or a mapping from names to keys.
-        variables: what `init` returned, to have `apply` explained; by default it is `init`.
-        mutable: which variables may be written; by default what `init` makes, or nothing.
+        variables: the variables that `init` returned, to explain `apply`; by default `init` is explained.
+        mutable: a filter of the variables that may be written; by default those that `init` makes, or none.
         method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:

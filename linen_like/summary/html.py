@@ -1,4 +1,4 @@
-"""HTML: how a notebook shows a module, by `treescope` where that is installed, and as nested lists where it is not."""
+"""HTML: shows a module in a notebook, with `treescope` if it is installed, otherwise as nested lists."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["mimebundle", "module_html"]
 
 
 def mimebundle(module: Base) -> dict[str, str]:
-    """What IPython asks `_repr_mimebundle_` of a module for: its text, and its HTML.
+    """Returns what IPython asks `_repr_mimebundle_` of a module for: its text and its HTML.
 
-    It is not `_repr_html_`, since treescope calls that, where there is one, and shows it beside its own view.
+    It is not `_repr_html_`, since treescope would call that and show the result beside its own view.
     """
     return {"text/plain": repr(module), "text/html": module_html(module)}
 
 
 def module_html(module: Base) -> str:
-    """A module as HTML: its fields and submodules, and where it is bound, its variables.
+    """Returns a module as HTML: its fields and submodules, and its variables if it is bound.
 
     Example:
         >>> import linen_like as nn
@@ -44,7 +44,7 @@ def module_html(module: Base) -> str:
 
 
 def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None) -> str:
-    """A module as a list that can be folded; the variables of the outermost one come last."""
+    """Returns a module as a list that can be folded; the variables of the outermost module come last."""
     items, inside = [], set()
     for name in type(module)._field_names:
         value = getattr(module, name)
@@ -63,7 +63,7 @@ def _plain(module: Base, label: str, variables: Mapping[str, Any] | None = None)
 
 
 def _text(value: Any) -> str:
-    """A field's value; a function by its name, since its address says nothing."""
+    """Returns the text of a field's value; for a function its name, since its address says nothing."""
     return getattr(value, "__qualname__", None) or ", ".join(lines_of(value))
 
 

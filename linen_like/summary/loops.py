@@ -1,7 +1,7 @@
-"""Floating-point operations of a traced function, by XLA's count, loops with all their iterations.
+"""Counts the floating-point operations of a traced function with XLA; loops count with all their iterations.
 
-XLA counts the body of a loop once. So what holds a `scan`, however deep, is cut out of the function and counted apart:
-the body, times the length. A `while_loop` has no length before it runs.
+XLA counts the body of a loop once. So an equation that holds a `scan`, however deep, is cut out of the function and
+counted separately: the body, times the length. A `while_loop` has no known length before it runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Count(NamedTuple):
     """Floating-point operations.
 
     Attributes:
-        operations: how many.
-        at_least: whether a loop of unknown length is among them, of which one iteration counts.
+        operations: the number of operations.
+        at_least: whether they include a loop of unknown length, which counts as one iteration.
     """
 
     operations: int
@@ -28,16 +28,16 @@ class Count(NamedTuple):
 
 
 def counted(traced: Any) -> Count:
-    """The operations of what `jax.jit(fn).trace(…)` returned."""
+    """Counts the operations of the result of `jax.jit(fn).trace(…)`."""
     return Count(_of(traced.jaxpr), any(map(_has_while, traced.jaxpr.jaxpr.eqns)))
 
 
 def _of(closed: Any) -> int:
-    """The operations of one run of a jaxpr."""
+    """Counts the operations of one run of a jaxpr."""
     jaxpr = closed.jaxpr
     loops = [equation for equation in _needed(jaxpr) if _has_scan(equation)]
     cut = {id(equation) for equation in loops}
-    # Without its loops: these take their inputs from it, and what they would give it is given to it.
+    # Without its loops: their inputs become outputs of the rest, and their outputs become its inputs.
     rest = jaxpr.replace(
         invars=[*jaxpr.invars, *(variable for equation in loops for variable in equation.outvars)],
         outvars=[*jaxpr.outvars, *(variable for equation in loops for variable in _variables(equation.invars))],
@@ -49,17 +49,17 @@ def _of(closed: Any) -> int:
 
 
 def _of_loop(equation: Any) -> int:
-    """The operations of an equation that is a `scan` or holds one."""
+    """Counts the operations of an equation that is a `scan` or holds one."""
     costs = list(map(_of, _inner(equation)))
     if equation.primitive.name == "scan":
         return int(equation.params["length"]) * sum(costs)
-    if equation.primitive.name == "cond":  # as XLA does, which counts the branch that takes most
+    if equation.primitive.name == "cond":  # like XLA, which counts the most expensive branch
         return max(costs)
     return sum(costs)
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """The equations that the outputs need: JAX leaves the others out when it lowers them."""
+    """Returns the equations that the outputs need: JAX leaves the others out when it lowers them."""
     live = set(_variables(jaxpr.outvars))
     kept = []
     for equation in reversed(jaxpr.eqns):
@@ -82,12 +82,12 @@ def _has_while(equation: Any) -> bool:
 
 
 def _inside(equation: Any) -> Iterator[Any]:
-    """The equations that an equation runs."""
+    """Yields the equations that an equation runs."""
     return (one for closed in _inner(equation) for one in closed.jaxpr.eqns)
 
 
 def _inner(equation: Any) -> Iterator[Any]:
-    """The jaxprs that an equation runs."""
+    """Yields the jaxprs that an equation runs."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if isinstance(one, jex.ClosedJaxpr):

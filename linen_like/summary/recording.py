@@ -1,7 +1,8 @@
-"""Recording: one `init` is run without computing, and each call of a method in it is noted.
+"""Recording: runs one `init` without computing, and records each call of a method in it.
 
-The model is run once by `liftcore.explain`, on types alone, with an interceptor that notes what happens. What a call is
-given and returns is seen where it happens, inside of the lifts around it; variables are told as they are stored.
+The model is run once by `liftcore.explain`, on types alone, with an interceptor that records what happens. Arguments
+and results of a call are recorded where it happens, inside the lifts around it; variables are recorded as they are
+stored.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ __all__ = ["Notes", "RecordedCall", "record"]
 
 @dataclasses.dataclass
 class RecordedCall:
-    """One call while it is noted; see `Row`.
+    """One call while it is recorded; see `Row`.
 
     Attributes:
-        place: the path of the module with the names of lifts.
-        bare: whether `module` is as it stands there: what its own class lifts was taken off.
-        run: what `method=` runs it.
+        place: the path of the module, including the names of lifts.
+        bare: whether running `module` repeats the call as it is: the lifts of its own class were removed.
+        run: the `method=` that runs it.
     """
 
     path: Path
@@ -49,13 +50,13 @@ class RecordedCall:
     outputs: Any = None
 
     def alone(self, mutable: Filter) -> cost.Alone | None:
-        """The call, to be run without what is around it; None where it would be another one."""
+        """Returns the call, to run it without its surroundings; None if it would be a different call."""
         return cost.Alone(self.module, self.run, mutable, self.args, self.kwargs) if self.bare else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Notes:
-    """What one run showed: its calls, the variables at its end, and its lifts.
+    """The record of one run: its calls, the variables at its end, and its lifts.
 
     Attributes:
         whole: the run itself, of the module with the lifts of its class.
@@ -70,7 +71,7 @@ class Notes:
 def record(
     module: Base, fn: Callable[..., Any], rngs: RNGs, mutable: Filter, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Notes:
-    """Runs a function of a module as `init` does, and notes what it does."""
+    """Runs a function of a module as `init` does, and records what it does."""
     calls: list[RecordedCall] = []
     made: dict[str, Any] = {}
     given = args, kwargs
@@ -80,7 +81,7 @@ def record(
 
         def note(next_fun: Callable[..., Any], args: Any, kwargs: Any, context: InterceptorContext) -> Any:
             inside = context.module.scope
-            # A module that is initialised or applied within the model has a tree of its own.
+            # A module that is initialised or applied within the model has its own tree.
             if inside is None or context.method_name == "setup" or not inside.path_text.startswith(above):
                 return next_fun(*args, **kwargs)
             call = _noted(context, args, kwargs, inside.path_text.removeprefix(above))
@@ -116,7 +117,7 @@ def _noted(context: InterceptorContext, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _unbound(module: Base) -> Any:
-    """A module without its place, and without the lifts that its class was made by."""
+    """Returns a module without its place, and without the lifts of its class."""
     cls = type(module)
     lifted = vars(cls).get("_lifted_class", cls)
     copy = deep_clone(module, None, False, {"name": None}, {})
@@ -124,7 +125,7 @@ def _unbound(module: Base) -> Any:
 
 
 def _described(tree: Any) -> Any:
-    """A value as it can be kept: types of arrays and variables, unbound modules, and all else as it is."""
+    """Returns a value in a form that can be kept: types for arrays and variables, and unbound modules."""
 
     def unbound(one: Base | Variable) -> Any:
         return one.value if isinstance(one, Variable) else _unbound(one)
@@ -138,7 +139,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _type(leaf: Any) -> Any:
-    """The type of an array or number, as JAX would compute with it; anything else as it is."""
+    """Returns the type of an array or number, as JAX would compute with it; anything else unchanged."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     if isinstance(leaf, bool | int | float | complex) or _is_array(leaf):

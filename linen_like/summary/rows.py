@@ -1,4 +1,4 @@
-"""Rows: of each call that was recorded, the module, what it owns, and the lifts round it."""
+"""Rows: for each recorded call, its module, the variables of the module, and the lifts around the call."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Row", "Size", "rows_of"]
 Named = dict[str, dict[str, Any]]
 
 _PLAIN = (": lifted", ": passed through")
-"""How `explain` says that a lift does nothing with a variable but to pass it on."""
+"""The words of `explain` for a lift that only passes a variable on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How many elements arrays have together, and how many bytes they take."""
+    """The number of elements of some arrays, and the number of bytes that they take."""
 
     count: int = 0
     bytes: int = 0
 
     @classmethod
     def of(cls, tree: Any) -> Size:
-        """The size of all arrays in a pytree."""
+        """Returns the size of all arrays in a pytree."""
         types = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct)]
         return cls(sum(one.size for one in types), sum(one.size * one.dtype.itemsize for one in types))
 
@@ -43,19 +43,19 @@ class Row:
 
     Attributes:
         path: the names from the root to the module.
-        module: an unbound copy of the module, of the class that was lifted where it is an instance of a lifted class.
+        module: an unbound copy of the module; for an instance of a lifted class, one of the class that was lifted.
         method: the name of the method.
-        inputs: what it was given after the module: one value, or a tuple that ends with a dict of keyword arguments.
-            Arrays are `jax.ShapeDtypeStruct`.
-        outputs: what it returned.
-        variables: `{collection: {name: type}}`, as stored, of what is the module's own, or that of a submodule which
-            was not called: then the name is a path. Of an earlier call's module there are none.
-        sizes: for each collection, the size of those and of what lies in submodules without a row.
-        lifts: the lifts round the call, the outermost first, and what each does with `variables`.
-        repeated: whether a row above is of the same module.
-        flops: what the call costs; None where that was not asked for, or the call cannot be run alone.
-        vjp_flops: what its pullback costs, the call itself included.
-        at_least: whether a loop of unknown length is among what was counted: of that one iteration is in the counts.
+        inputs: its arguments after the module: one value, or a tuple that ends with a dict of keyword arguments. Arrays
+            are `jax.ShapeDtypeStruct`.
+        outputs: its result.
+        variables: `{collection: {name: type}}`, as stored: the module's own variables, and those of submodules that
+            were not called, whose names are paths. If an earlier row has the same module, there are none.
+        sizes: for each collection, the size of these variables and of those in submodules without a row.
+        lifts: the lifts around the call, the outermost first, and what each does with `variables`.
+        repeated: whether an earlier row has the same module.
+        flops: the cost of the call; None if it was not requested, or the call cannot be run alone.
+        vjp_flops: the cost of its pullback, including the call itself.
+        at_least: whether the counts include a loop of unknown length, which counts as one iteration.
     """
 
     path: Path
@@ -73,12 +73,12 @@ class Row:
 
 
 def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tuple[RecordedCall, Row]]:
-    """The calls that are shown, each with its row.
+    """Yields the calls to show, each with its row.
 
     Args:
-        notes: what was recorded.
-        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
-        show_repeated: whether to show each call, and not only the first one of each module.
+        notes: the record.
+        depth: the depth of modules that have rows; calls below count for the rows above them. By default all have rows.
+        show_repeated: whether to show each call, instead of only the first one of each module.
     """
     called = {call.path for call in notes.calls}
     shown = {path for path in called if depth is None or len(path) <= depth}
@@ -98,7 +98,7 @@ def rows_of(notes: Notes, depth: int | None, show_repeated: bool) -> Iterator[tu
 
 
 def _by_owner(variables: Mapping[str, Any], paths: Iterable[Path]) -> dict[Path, Named]:
-    """Each variable with the innermost of some modules that it lies in, by its path from there."""
+    """Assigns each variable to the innermost of some modules that contains it, under its path from there."""
     found: dict[Path, Named] = {}
     known = {(), *paths}
     for (collection, *names), value in leaves_of(variables):
@@ -114,7 +114,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _lifts_round(call: RecordedCall, variables: Named, lifts: Sequence[ExplainedLift]) -> dict[str, tuple[str, ...]]:
-    """The lifts that a call is inside of, and what each of them does with the variables of its module."""
+    """Returns the lifts around a call, and what each of them does with the variables of its module."""
     names = [part for part in call.place.split("/") if part.endswith(")")]
     paths = {(collection, *call.path, *name.split("/")) for collection, named in variables.items() for name in named}
     done: dict[str, dict[str, None]] = {name: {} for name in names}

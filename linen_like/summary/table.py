@@ -1,4 +1,4 @@
-"""Tables of text: drawn by `rich` where that is installed, plainly where it is not, and as HTML."""
+"""Tables of text: drawn by `rich` if it is installed, otherwise plainly; and as HTML."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ..lifecycle.fields import Base
 __all__ = ["TOTAL", "Table", "as_html", "as_text", "lines_of", "with_rich"]
 
 TOTAL = "Total"
-"""What stands in the footer before the sums."""
+"""The label of the sums in the footer."""
 
 _WIDTH = 60
 _STYLE = 'style="text-align: left; vertical-align: top; white-space: pre; font-family: monospace"'
 
 
 class Table(NamedTuple):
-    """Texts in rows and columns; they may have several lines.
+    """Strings in rows and columns; each may have several lines.
 
     Attributes:
-        title: what stands above.
-        header: a text for each column.
-        rows: for each row, a text for each column.
-        footer: a text for each column.
-        caption: what stands below.
+        title: the text above the table.
+        header: a string for each column.
+        rows: for each row, a string for each column.
+        footer: a string for each column.
+        caption: the text below the table.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def lines_of(value: Any) -> Iterator[str]:
-    """A nested value, a line for each leaf: members of dicts after their keys, those of tuples after a dash."""
+    """Yields a line for each leaf of a nested value: members of dicts after their keys, of tuples after a dash."""
     members = _members(value)
     if members is None:
         yield _leaf(value)
@@ -90,7 +90,7 @@ def _leaf(value: Any) -> str:
 def with_rich(
     table: Table, console_kwargs: Mapping[str, Any], table_kwargs: Mapping[str, Any], column_kwargs: Mapping[str, Any]
 ) -> str:
-    """A table as `rich` draws it; the options go over those that it has here."""
+    """Returns a table as `rich` draws it; the options override the ones here."""
     drawing, text = importlib.import_module("rich.table"), importlib.import_module("rich.text").Text
     lines = {"show_header": True, "show_lines": True, "show_footer": True}
     drawn = drawing.Table(
@@ -108,7 +108,7 @@ def with_rich(
 
 
 def as_text(table: Table) -> str:
-    """A table as text without colours."""
+    """Returns a table as text without colours."""
     grid = [[cell.split("\n") for cell in row] for row in (table.header, *table.rows, table.footer)]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*grid, strict=True)]
     rule = "  ".join("-" * width for width in widths)
@@ -122,7 +122,7 @@ def as_text(table: Table) -> str:
 
 
 def as_html(table: Table) -> str:
-    """A table as HTML."""
+    """Returns a table as HTML."""
 
     def row(tag: str, cells: Sequence[str]) -> str:
         return f"<tr>{''.join(f'<{tag} {_STYLE}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -1,4 +1,4 @@
-"""Summaries: a row for each call of a module's methods in one `init`; as data, and as a table."""
+"""Summaries: a row for each call of a module's methods in one `init`, as data and as a table."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _UNNAMED = ("__call__", "<lambda>")
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The calls of one `init`. `str` shows them as a plain table, a notebook as one of HTML.
+    """The calls of one `init`. `str` shows them as a plain table, a notebook as an HTML table.
 
     Attributes:
-        name: that of the module's class.
+        name: the name of the module's class.
         rows: the calls, in the order in which they began.
         totals: the size of each collection.
-        costs: which of `flops` and `vjp_flops` were asked for.
+        costs: those of `flops` and `vjp_flops` that were requested.
     """
 
     name: str
@@ -65,10 +65,11 @@ def tabulate(
     compute_vjp_flops: bool = False,
     **kwargs: Any,
 ) -> Callable[..., str]:
-    """A table of the calls that one `init` makes, with what each is given, returns, owns and costs.
+    """Makes a table of the calls in one `init`, with the arguments, results, variables and costs of each.
 
-    Nothing is computed. Of a module inside of a lift, `inputs` and `outputs` are those there, such as those of one
-    element or iteration; its variables are told as they are stored, and `lifts` says by which axes they are lifted.
+    Nothing is computed. For a module inside a lift, `inputs` and `outputs` are the values there, such as those of one
+    element or iteration; its variables are shown as they are stored, and `lifts` shows the axes along which they are
+    lifted.
 
     Example:
         >>> import jax, linen_like as nn
@@ -79,17 +80,18 @@ def tabulate(
     Args:
         module: an unbound module.
         rngs: a key, for the stream `params`, or a mapping from names to keys.
-        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
-        show_repeated: whether to show each call, and not only the first one of each module.
-        mutable: which collections are made.
-        console_kwargs: for `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter": False}`.
-        table_kwargs: for `rich.table.Table`.
-        column_kwargs: for `rich.table.Table.add_column`. The plain table, without `rich`, follows none of the three.
-        compute_flops: whether to count the floating-point operations of each call; in the first row those of the
-            whole model, in others inside a lift those of one call there. It is lowered alone, which takes time. A loop
-            counts with all its iterations; one of unknown length, such as a `while_loop`, as one iteration, and the
-            number has a `+`. A call that cannot be run alone has a `?`.
-        compute_vjp_flops: whether to count those of its pullback, the call itself included.
+        depth: the depth of modules that have rows; calls below count for the rows above them. By default all have rows.
+        show_repeated: whether to show each call, instead of only the first one of each module.
+        mutable: a filter of the collections to make.
+        console_kwargs: options of `rich.console.Console`; by default `{"force_terminal": True, "force_jupyter":
+            False}`.
+        table_kwargs: options of `rich.table.Table`.
+        column_kwargs: options of `rich.table.Table.add_column`. The plain table, without `rich`, ignores all three.
+        compute_flops: whether to count the floating-point operations of each call: of the whole model in the first row,
+            and of one call in rows inside a lift. Each call is lowered alone, which takes time. A loop counts with all
+            its iterations; a loop of unknown length, such as a `while_loop`, counts as one iteration, and the number
+            has a `+`. A call that cannot be run alone has a `?`.
+        compute_vjp_flops: whether to count the operations of its pullback, including the call itself.
         **kwargs: `method`, see `Module.init`, and keyword arguments of the method.
 
     Returns:
@@ -118,7 +120,7 @@ def summarize(
     compute_vjp_flops: bool = False,
     method: Callable[..., Any] | str | None = None,
 ) -> Callable[..., Summary]:
-    """The rows of `tabulate` as data.
+    """Returns the rows of `tabulate` as data.
 
     Example:
         >>> import jax, linen_like as nn
@@ -130,14 +132,14 @@ def summarize(
     Args:
         module: an unbound module.
         rngs: a key, for the stream `params`, or a mapping from names to keys.
-        depth: how many modules deep rows are shown; what is below counts for the rows above it. All by default.
-        show_repeated: whether to show each call, and not only the first one of each module.
-        mutable: which collections are made.
-        compute_flops: whether to count the floating-point operations of each call; in the first row those of the whole
-            model, in others inside a lift those of one call there. It is lowered alone, which takes time. A loop counts
-            with all its iterations; one of unknown length, such as a `while_loop`, as one iteration, and the number has
-            a `+`. A call that cannot be run alone has a `?`.
-        compute_vjp_flops: whether to count those of its pullback, the call itself included.
+        depth: the depth of modules that have rows; calls below count for the rows above them. By default all have rows.
+        show_repeated: whether to show each call, instead of only the first one of each module.
+        mutable: a filter of the collections to make.
+        compute_flops: whether to count the floating-point operations of each call: of the whole model in the first row,
+            and of one call in rows inside a lift. Each call is lowered alone, which takes time. A loop counts with all
+            its iterations; a loop of unknown length, such as a `while_loop`, counts as one iteration, and the number
+            has a `+`. A call that cannot be run alone has a `?`.
+        compute_vjp_flops: whether to count the operations of its pullback, including the call itself.
         method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
 
     Returns:
@@ -158,7 +160,7 @@ def summarize(
         notes = record(module, fn, rngs, mutable, args, kwargs)
         rows: list[Row] = []
         for call, row in rows_of(notes, depth, show_repeated):
-            # The first row is the model: where its own class is lifted, that counts with the lift.
+            # The first row is the model: if its own class is lifted, it counts with the lift.
             alone = notes.whole if not rows and row.lifts else call.alone(mutable)
             counts = {name: count(alone, rngs) for name, count in costs.items()}
             operations: dict[str, Any] = {name: one and one.operations for name, one in counts.items()}
@@ -180,7 +182,7 @@ def module_paths(
     method: Callable[..., Any] | str | None = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
-    """Unbound copies of the modules that one `init` calls, by their paths; nothing is computed.
+    """Returns unbound copies of the modules that one `init` calls, by their paths; nothing is computed.
 
     Example:
         >>> import jax, linen_like as nn
@@ -195,14 +197,14 @@ def module_paths(
         module: an unbound module.
         rngs: a key, for the stream `params`, or a mapping from names to keys.
         *args: arguments of the method; arrays may be `jax.ShapeDtypeStruct`.
-        show_repeated: whether of a module that is called again it is the copy at the last call.
-        mutable: which collections are made.
+        show_repeated: whether to return the copy at the last call of a module that is called again, not at the first.
+        mutable: a filter of the collections to make.
         method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of the method.
 
     Returns:
-        `{"encoder/dense": module}`, in the order of their first calls. The copy of an instance of a lifted class is one
-        of the class that was lifted.
+        `{"encoder/dense": module}`, in the order of their first calls. For an instance of a lifted class, the copy has
+        the class that was lifted.
     """
     summary = summarize(module, rngs, show_repeated=show_repeated, mutable=mutable, method=method)(*args, **kwargs)
     return {"/".join(row.path): row.module for row in summary.rows}
@@ -212,7 +214,7 @@ def module_paths(
 
 
 def _table(summary: Summary) -> Table:
-    """What is shown of a summary."""
+    """Returns the table of a summary."""
     lifts = ["lifts"] if any(row.lifts for row in summary.rows) else []
     columns = ["path", "module", "inputs", "outputs", *summary.costs, *lifts]
     collections = list(summary.totals)
@@ -246,7 +248,7 @@ def _cell(row: Row, column: str) -> str:
 
 
 def _owned(row: Row, collection: str) -> str:
-    """The variables of a row in a collection, and their size."""
+    """Returns the variables of a row in a collection, and their size."""
     named = row.variables.get(collection, {})
     parts = ["\n".join(lines_of(named)), _size(row.sizes[collection])]
     return "\n\n".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""`cond` and `switch`: functions of a module of which one runs."""
+"""`cond` and `switch`: run one of several functions of a module."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def cond(
 ) -> Any:
     """`liftcore.cond` for functions of a module; it runs at once.
 
-    Both functions may create variables and submodules. In `init` both create theirs, whichever runs; submodules with
-    one automatic name are the same.
+    Both functions may create variables and submodules. In `init` both create theirs, whichever one runs; submodules
+    with the same automatic name are the same.
 
     Example:
         >>> import jax, linen_like as nn
@@ -42,14 +42,14 @@ def cond(
     Args:
         pred: a scalar: whether the first function runs.
         true_fun: called as `true_fun(mdl, *operands)` if `pred` is true.
-        false_fun: called as `false_fun(scopes, *operands)` if the predicate is false.
+        false_fun: called as `false_fun(mdl, *operands)` if `pred` is false.
         mdl: the module, or a pytree of modules.
         *operands: pytrees of arrays; modules and variables in them are lifted too.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        What the function returns.
+        The result of the function.
     """
     lift = functools.partial(liftcore.cond, variables=variables, rngs=rngs)
     return lift_functions(lift, true_fun, false_fun, name="nn.cond")(mdl, pred, *operands)
@@ -85,14 +85,14 @@ def switch(
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        What the function returns.
+        The result of the function.
     """
     functions = list(branches) if isinstance(branches, Iterable) else []
     if not functions:
         raise LiftArgumentError(
             "nn.switch",
             f"expected at least one function, given {shown(branches)}.",
-            "Give a list: `nn.switch(index, [f, g], mdl)`.",
+            "Pass a list: `nn.switch(index, [f, g], mdl)`.",
         )
 
     def lift(*calls: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""`jit`, `remat` and other transformations that change when and where something is computed, or look at it."""
+"""`jit`, `remat` and other transformations that change when and where code runs, or check it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remat(
         target: a Module class, or a function whose first argument is a module.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        concrete: must be False; JAX has no such option any more.
+        concrete: must be False; JAX has removed this option.
         prevent_cse: whether to keep the compiler from undoing the rematerialization by merging equal operations.
             Inside a `scan`, False is enough and faster.
         static_argnums: the positions of arguments that Python code needs as values, such as flags. Positions count in
@@ -71,7 +71,7 @@ def remat(
 
 
 checkpoint = remat
-"""Another name of `remat`."""
+"""Another name for `remat`."""
 
 
 def jit(
@@ -127,8 +127,8 @@ def jit(
         inline: whether to inline the body into the surrounding program, instead of calling it as a function.
         keep_unused: whether to pass unused arguments to the compiled function.
         compiler_options: options of XLA, by name.
-        in_shardings: how the arguments lie on devices: a pytree prefix of the tuple of arguments after the module,
-            static ones left out. None leaves it to JAX.
+        in_shardings: the shardings of the arguments: a pytree prefix of the tuple of arguments after the module,
+            without static arguments. None leaves the choice to JAX.
         out_shardings: the shardings of the result, as a pytree prefix. None leaves the choice to the compiler.
         variable_shardings: maps filters of variables to shardings, on the way in and on the way out. JAX chooses the
             shardings of all other variables.
@@ -163,7 +163,7 @@ def jit(
 def named_call(class_fn: Target, force: bool = True) -> Target:
     """`liftcore.named_call` for a module class, a method or a function of a module. It changes no name and no draw.
 
-    The operations of modules carry their names in profiles without it; it is for functions.
+    Operations of modules carry their names in profiles anyway; use this for functions.
 
     Example:
         >>> import jax, linen_like as nn
@@ -180,7 +180,7 @@ def named_call(class_fn: Target, force: bool = True) -> Target:
 
     Args:
         class_fn: a Module class, or a function whose first argument is a module.
-        force: without a use here, since there is no switch that turns names off.
+        force: has no effect, since there is no switch that turns names off.
 
     Returns:
         A Module class with the same fields, or a function with the same arguments.
@@ -228,7 +228,7 @@ def checkify(
 def eval_shape(
     fn: Callable[..., Any], mdl: Any, *args: Any, variables: Filter = True, rngs: Filter = True, **kwargs: Any
 ) -> Any:
-    """`liftcore.eval_shape` for a function of a module; it runs at once, and leaves the module as it was.
+    """`liftcore.eval_shape` for a function of a module; it runs at once, and does not change the module.
 
     Example:
         >>> import jax, linen_like as nn
@@ -247,7 +247,7 @@ def eval_shape(
         *args: pytrees of arrays, or of `jax.ShapeDtypeStruct`.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        **kwargs: likewise.
+        **kwargs: keyword arguments of the same kind.
 
     Returns:
         A pytree of `jax.ShapeDtypeStruct`.
@@ -278,7 +278,7 @@ def purify(
         *example_args: example arguments of `fn`. If they are given and variables may be created, `fn` is traced once,
             and its variables are created in the scope. An array may be a `jax.ShapeDtypeStruct` if no initial value
             depends on it.
-        **example_kwargs: likewise.
+        **example_kwargs: example keyword arguments of `fn`.
 
     Returns:
         `pure_fn(variables, *args, rngs=None, mutable=False, **kwargs)`, which is like `apply`, and the variables below

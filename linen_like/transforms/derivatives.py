@@ -1,4 +1,4 @@
-"""Derivatives of functions of a module, with respect to arguments and to variables; they are computed at once."""
+"""Derivatives of functions of a module, with respect to arguments and variables; they are computed at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def value_and_grad(
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
         has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
-        reduce_axes: must be empty; JAX has no such option any more.
+        reduce_axes: must be empty; JAX has removed this option.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
@@ -65,11 +65,11 @@ def value_and_grad(
         allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
-        The value and the gradient. By default that is a tuple with one for each primal; with respect to a module it is
-        `{collection: {module: {name: …}}}`, to a pytree of modules a pytree of such.
+        The value and the gradient. By default, the gradient is a tuple with one gradient for each primal. For a module
+        it is `{collection: {module: {name: …}}}`, and for a pytree of modules a pytree of such gradients.
 
     Raises:
-        LiftArgumentError: if `wrt` takes no variable, or modules come along whose gradient would be left out.
+        LiftArgumentError: if `wrt` matches no variable, or modules come along whose gradient would be left out.
     """
     refuse("value_and_grad", reduce_axes=reduce_axes)
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
@@ -107,7 +107,7 @@ def grad(
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their gradient is None.
         has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
-        reduce_axes: must be empty; JAX has no such option any more.
+        reduce_axes: must be empty; JAX has removed this option.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         wrt: a filter of the variables of the module (position 0) to differentiate with respect to, by default
@@ -119,7 +119,7 @@ def grad(
         allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
-        The gradient, or with `has_aux` the gradient and the rest.
+        The gradient; with `has_aux`, the gradient and the second value.
     """
     refuse("grad", reduce_axes=reduce_axes)
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
@@ -156,17 +156,17 @@ def vjp(
         mdl: the module, or a pytree of modules.
         *primals: its other arguments; modules and variables in them are lifted too, and their cotangent is None.
         has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
-        reduce_axes: must be empty; JAX has no such option any more.
+        reduce_axes: must be empty; JAX has removed this option.
         vjp_variables: a filter of the variables that get cotangents.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
-        multi_scope: whether the cotangent of variables is a list, with one for each module that comes along as a field
-            or argument and lies elsewhere, and at last that of `mdl`.
+        multi_scope: whether the cotangent of variables is a list, with one for each module that is bound elsewhere and
+            comes along as a field or argument, and last the one of `mdl`.
 
     Returns:
-        `(result, pullback)` or `(result, pullback, aux)`. The pullback takes a cotangent of the result; it returns that
-        of the variables, `{collection: {module: {name: …}}}` or a pytree of such where `mdl` is one of modules, and
-        those of the primals.
+        `(result, pullback)` or `(result, pullback, aux)`. The pullback takes a cotangent of the result. It returns the
+        cotangent of the variables, `{collection: {module: {name: …}}}`, or a pytree of these if `mdl` is a pytree of
+        modules, and the cotangents of the primals.
 
     Raises:
         LiftArgumentError: if modules come along whose cotangent would be left out.
@@ -217,9 +217,9 @@ def jvp(
         fn: called as `fn(mdl, *primals)`.
         mdl: the module, or a pytree of modules.
         primals: its other arguments; modules and variables in them are lifted too.
-        tangents: their tangents, None for a module.
-        variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of such where
-            `mdl` is one of modules. Those that are left out are zero.
+        tangents: the tangents of the primals; None for a module.
+        variable_tangents: the tangents of variables, `{collection: {module: {name: …}}}`, or a pytree of these if `mdl`
+            is a pytree of modules. Tangents that are left out are zero.
         variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         has_aux: whether `fn` returns a pair. Only its first part is differentiated; the second is returned unchanged.
@@ -246,7 +246,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _tangent(primal: Any, tangent: Any) -> Any:
-    """The tangent of a primal; one that is a module has none, whatever is given."""
+    """Returns the tangent of a primal; a module has none, whatever is given."""
     return primal if _is_module(primal) else tangent
 
 
@@ -281,8 +281,8 @@ def linearize(
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        `(result, along)` or `(result, along, aux)`; `along(variable_tangents, *tangents)` is the tangent of the result,
-        with the tangents of variables as in `jvp`.
+        `(result, along)` or `(result, along, aux)`; `along(variable_tangents, *tangents)` returns the tangent of the
+        result. The tangents of variables have the same form as in `jvp`.
     """
 
     def lift(trees: Trees, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -311,7 +311,7 @@ def by_argument(
     argnums: int | Sequence[int] | None,
     options: Mapping[str, Any],
 ) -> Any:
-    """A derivative with respect to the arguments of some numbers; see `value_and_grad`."""
+    """Computes a derivative with respect to the arguments at some positions; see `value_and_grad`."""
     if argnums is None and wrt is None and not primals:
         raise LiftArgumentError(
             where,

@@ -24,7 +24,7 @@ def jacfwd(
     argnums: int | Sequence[int] | None = None,
     holomorphic: bool = False,
 ) -> Any:
-    """`liftcore.jacfwd` for a function of a module; with respect to what is as in `nn.value_and_grad`.
+    """`liftcore.jacfwd` for a function of a module; `wrt` and `argnums` work as in `nn.value_and_grad`.
 
     Example:
         >>> import jax, linen_like as nn
@@ -51,7 +51,7 @@ def jacfwd(
         holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
 
     Returns:
-        The Jacobian, or with `has_aux` that and the rest.
+        The Jacobian; with `has_aux`, the Jacobian and the second value.
     """
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
     return by_argument("nn.jacfwd", liftcore.jacfwd, fn, mdl, primals, wrt, argnums, options)
@@ -97,7 +97,7 @@ def jacrev(
         allow_int: whether the argument may be an integer; its gradient has the dtype `float0`.
 
     Returns:
-        The Jacobian, or with `has_aux` that and the rest.
+        The Jacobian; with `has_aux`, the Jacobian and the second value.
     """
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
     options["allow_int"] = allow_int
@@ -141,7 +141,7 @@ def hessian(
         holomorphic: whether the function is promised to be holomorphic; required for complex inputs.
 
     Returns:
-        The Hessian, or with `has_aux` that and the rest.
+        The Hessian; with `has_aux`, the Hessian and the second value.
     """
     options = {"has_aux": has_aux, "variables": variables, "rngs": rngs, "holomorphic": holomorphic}
     return by_argument("nn.hessian", liftcore.hessian, fn, mdl, primals, wrt, argnums, options)

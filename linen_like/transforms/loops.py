@@ -1,4 +1,4 @@
-"""`scan` and other loops: a method of a module that is run again and again."""
+"""`scan` and other loops: run a method of a module repeatedly."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def scan(
         length: the number of iterations; needed only if nothing is sliced.
         reverse: whether to run from the last slice to the first.
         unroll: the number of iterations in one step of the compiled loop; True for all of them.
-        data_transform: must be None; a function of the core's own groups, which are others here.
+        data_transform: must be None: it would be called with the groups of flax's core, which differ from those here.
         metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
             axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that
             override the options given here.
         _split_transpose: whether to split the backward pass into two loops: one for the operations that depend on the
             order of iterations, one for the others. Experimental in JAX.
-        check_constancy_invariants: no other choice than True is needed: the check costs no trace here.
+        check_constancy_invariants: True is the only useful choice: the check costs no trace here.
         kw_axes: the axes of keyword arguments, as a pytree prefix of their dict. Values that are not arrays are passed
             on unchanged.
 
@@ -112,7 +112,7 @@ def remat_scan(
     *,
     methods: Methods = None,
 ) -> Target:
-    """`liftcore.remat_scan` for a module class, a method or a function of a module, of one argument, the carry.
+    """`liftcore.remat_scan` for a module class, a method or a function of a module, with one argument, the carry.
 
     Example:
         >>> import jax, linen_like as nn
@@ -252,7 +252,7 @@ def fori_loop(
 def associative_scan(
     fn: Callable[..., Any], mdl: Any, elems: PyTree, reverse: bool = False, axis: int = 0, *, variables: Filter = True
 ) -> PyTree:
-    """`liftcore.associative_scan` for a function of a module, which may read variables only; it runs at once.
+    """`liftcore.associative_scan` for a function of a module that only reads variables; it runs at once.
 
     Example:
         >>> import jax, linen_like as nn
@@ -269,7 +269,7 @@ def associative_scan(
         mdl: the module, or a pytree of modules.
         elems: a pytree of arrays, whose elements along the axis are combined.
         reverse: whether to combine from the last element to the first.
-        axis: the axis of the arrays along which the elements are.
+        axis: the axis of the arrays along which the elements are combined.
         variables: a filter of the variables that are lifted.
 
     Returns:

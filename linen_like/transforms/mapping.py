@@ -1,4 +1,4 @@
-"""`vmap` and other mappings: a method of a module for each slice of its arguments."""
+"""`vmap` and other mappings: run a method of a module for each slice of its arguments."""
 
 from __future__ import annotations
 
@@ -146,17 +146,17 @@ def pmap(
             `InOut`.
         split_rngs: maps filters of RNG streams to bools: whether elements draw different keys. One bool applies to all
             streams.
-        in_axes: for each argument after the module the axis to map over, or None for the same value on all devices; a
-            pytree prefix. What has the axis None may be any Python value and is passed on unchanged, as
-            `static_broadcasted_argnums` of `jax.pmap` do.
+        in_axes: the axis to map over for each argument after the module, or None to pass the same value to all devices;
+            a pytree prefix. An argument with the axis None may be any Python value and is passed on unchanged, like
+            `static_broadcasted_argnums` of `jax.pmap`.
         out_axes: the axis of each result; a pytree prefix.
         axis_size: the number of elements, one for each device; needed only if nothing is mapped.
         axis_name: a name for the axis, for collectives such as `jax.lax.pmean` inside.
         devices: the devices to run on; by default all of the backend.
         backend: the platform to run on, such as `"cpu"`.
-        donate_argnums: the numbers of arguments whose buffers the results may take; their arrays are deleted by the
-            call. Numbers count in the signature of `fn`, where the module is 0. Of arguments with the axis None, and of
-            variables, nothing is donated.
+        donate_argnums: the positions of arguments whose buffers the results may reuse. The call deletes their arrays.
+            Positions count in the signature of `fn`, where the module is 0. Arguments with the axis None, and
+            variables, are not donated.
         metadata_params: passed to boxed metadata (see `liftcore.meta`) that gains the axis, such as the name of the
             axis, `{PARTITION_NAME: "layers"}`. Without a name, the axis is unnamed.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that

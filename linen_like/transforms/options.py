@@ -1,4 +1,4 @@
-"""Options of Linen that several transformations have no use for."""
+"""Options of Linen that are not supported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["refuse"]
 
 
 def refuse(name: str, **options: Any) -> None:
-    """Raises where an option of Linen is used that has no meaning here."""
+    """Raises an error if an option of Linen is used that is not supported."""
     for option, value in options.items():
         if value:
             raise LiftArgumentError(

@@ -1,4 +1,4 @@
-"""`transformation`: lifted transformations of a user's own, for module classes, methods and functions of a module."""
+"""`transformation`: makes new lifted transformations of module classes, methods and functions of a module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def transformation(
     prefix: str = "",
     **options: Any,
 ) -> Callable[..., Any]:
-    """`liftcore.transformation` for module classes, methods and functions of a module: a new lifted transformation.
+    """Makes a new lifted transformation; `liftcore.transformation` for module classes, methods and functions.
 
     Example:
         >>> import jax, linen_like as nn
@@ -43,20 +43,20 @@ def transformation(
         transform: called as `transform(body, variable_groups, rng_groups, *args, **kwargs)`, where `body` is the method
             or function as a pure function of the groups, and the arguments are those of the call without the module;
             returns the result and the output groups. See `liftcore.transformation`.
-        in_variable_filters: the filters of the groups that go in; what none of them takes is not lifted.
-        out_variable_filters: the filters of the groups that come out. With a last `Captured()`, sown values that no
-            other filter takes come out in a last group.
+        in_variable_filters: the filters of the input groups; variables that no filter matches are not lifted.
+        out_variable_filters: the filters of the output groups. With `Captured()` as the last one, sown values that no
+            other filter matches form a last group.
         rng_filters: the filters of the groups of RNG streams.
-        name: that of the transformation, in paths, in the names of lifted classes and in the text of errors; by default
-            that of `transform`.
-        prefix: what the automatic names of submodules of a lifted class begin with, before that of the class itself; by
-            default nothing, so that they have the names of the class.
+        name: the name of the transformation, in paths, in the names of lifted classes and in errors; by default the
+            name of `transform`.
+        prefix: the start of automatic names of submodules of a lifted class, before the name of the class; by default
+            empty, so that the names are those of the class.
         **options: `advice`, `prepare` and `shown` of `liftcore.transformation`.
 
     Returns:
         `lifted(target, *, methods=None)`, where the target is a Module class, a `functools.partial` of one, or a
-        function whose first argument is a module; used as `nn.vmap` is, above a method too. Transformations that were
-        made with equal arguments make the same class of a class.
+        function whose first argument is a module. Use it like `nn.vmap`, also as a decorator of a method.
+        Transformations made with equal arguments make the same class from a class.
 
     Raises:
         LiftArgumentError: if `transform` is not callable.

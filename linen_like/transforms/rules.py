@@ -1,4 +1,4 @@
-"""Functions of a module with a derivative, or a batching rule, of their own."""
+"""Functions of a module with a custom derivative or a custom batching rule."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def custom_vjp(
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        A function that is called as `fn` is.
+        A function that is called like `fn`.
 
     Raises:
         LiftArgumentError: when called, if modules come along whose cotangent would be left out.
@@ -114,7 +114,7 @@ def custom_jvp(
     Args:
         fn: called as `fn(mdl, *args)`.
         jvp_fn: called as `jvp_fn(mdl, *nondiff_args, primals, tangents, variable_tangents)`; returns the result and its
-            tangent. The tangents of variables are given as `nn.jvp` takes them.
+            tangent. The tangents of variables have the form that `nn.jvp` takes.
         grad_vars: a filter of the variables that have tangents.
         nondiff_argnums: the positions of arguments that are not differentiated and that Python code needs as values,
             such as flags and functions. Positions count in the signature of `fn`, where the module is 0.
@@ -122,7 +122,7 @@ def custom_jvp(
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        A function that is called as `fn` is.
+        A function that is called like `fn`.
 
     Raises:
         LiftArgumentError: when called, if modules come along whose tangents would be left out.
@@ -171,7 +171,7 @@ def custom_vmap(
         rngs: a filter of the RNG streams that are lifted.
 
     Returns:
-        A function that is called as `fn` is.
+        A function that is called like `fn`.
     """
 
     @functools.wraps(rule)
@@ -180,7 +180,7 @@ def custom_vmap(
 
     @functools.wraps(fn)
     def custom(mdl: Any, *args: Any) -> Any:
-        # JAX keeps the rule, and must not keep the arguments with it.
+        # JAX keeps the rule, which must not keep the arguments alive.
         def lift(trees: Trees, call: Callable[..., Any], on_module: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(rule)
             def on_scopes(axis_size: int, in_batched: Any, scopes: Any, *args: Any) -> Any:

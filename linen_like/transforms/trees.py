@@ -1,4 +1,4 @@
-"""Trees of variables, one for each scope of a lift, as who gave the modules wants to see them."""
+"""Trees of variables, one for each scope of a lift, arranged like the modules that the user passed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Trees", "run_arranged", "without_modules"]
 
 
 class Scopes(list[Any]):
-    """The scopes of a lift, and in its results what there is for each of them: a list that is told from others."""
+    """The scopes of a lift, or the values in its results for each of them: a list type of its own, to recognise it."""
 
 
 jax.tree_util.register_pytree_node(Scopes, lambda scopes: (tuple(scopes), None), lambda _, members: Scopes(members))
 
 
 class Trees(NamedTuple):
-    """How trees are arranged: one tree for a module, a pytree of trees for a pytree of modules.
+    """The arrangement of trees: one tree for a module, a pytree of trees for a pytree of modules.
 
     Attributes:
-        where: the lift, for the text of errors.
-        size: how many scopes there are.
+        where: the lift, for errors.
+        size: the number of scopes.
         treedef: the structure of the arrangement.
         numbers: the number of the scope of each tree in it.
     """
@@ -42,15 +42,16 @@ class Trees(NamedTuple):
 
     @classmethod
     def of(cls, where: str, use: OnScopes, several: bool = False) -> Trees:
-        """The arrangement of one use of a lift.
+        """Returns the arrangement for one use of a lift.
 
         Args:
-            where: the lift.
-            use: that.
-            several: whether it is a list of the trees of all modules, those that fields lead to first, as in Linen.
+            where: the lift, for errors.
+            use: the use of the lift.
+            several: whether it is a list of the trees of all modules, starting with those that fields lead to, as in
+                Linen.
 
         Raises:
-            LiftArgumentError: if it would leave out the variables of a module that has been given.
+            LiftArgumentError: if it would leave out the variables of a given module.
         """
         arranged: PyTree = 0
         if several:
@@ -64,14 +65,14 @@ class Trees(NamedTuple):
         if outside:
             raise LiftArgumentError(
                 where,
-                f"it takes the variables of the modules at {[scope.path_text for scope in known]}, and those at "
-                f"{outside}, which come along, are not among these.",
-                "Give a tuple of modules in place of the one; in `nn.vjp`, `multi_scope=True` is another way.",
+                f"it takes the variables of the modules at {[scope.path_text for scope in known]}, but not of those "
+                f"at {outside}, which come along.",
+                "Pass a tuple of modules instead of one; in `nn.vjp`, you can also pass `multi_scope=True`.",
             )
         return cls(where, len(use.scopes), jax.tree.structure(arranged), tuple(numbers))
 
     def out(self, result: PyTree) -> PyTree:
-        """A result with all `Scopes` in it arranged."""
+        """Arranges all `Scopes` in a result."""
 
         def arrange(leaf: Any) -> Any:
             if not isinstance(leaf, Scopes):
@@ -81,7 +82,7 @@ class Trees(NamedTuple):
         return jax.tree.map(arrange, result, is_leaf=lambda leaf: isinstance(leaf, Scopes))
 
     def into(self, given: PyTree) -> Scopes:
-        """The inverse; None stands for no tree, and of what is given for one module twice the first counts."""
+        """Does the inverse. None means no tree; if a module was given twice, its first tree counts."""
         found = Scopes([None] * self.size)
         if given is None:
             return found
@@ -92,7 +93,7 @@ class Trees(NamedTuple):
                 self.where,
                 f"expected trees of variables in the structure of the modules, {self.treedef}, given "
                 f"{jax.tree.structure(given)}.",
-                'Give `{"params": {…}}` for each module, or None for zeros.',
+                'Pass `{"params": {…}}` for each module, or None for zeros.',
             ) from error
         for number, tree in zip(self.numbers, trees, strict=True):
             if found[number] is None:
@@ -108,18 +109,18 @@ def run_arranged(
     args: tuple[Any, ...],
     several: bool = False,
 ) -> Any:
-    """What functions of a module return under a lift that gives, or takes, something for the variables of each scope.
+    """Runs functions of a module under a lift that returns, or takes, something for the variables of each scope.
 
-    `lift_functions` does not serve: derivatives, and rules for them, speak of the variables of the module that was
-    given, where the lift has scopes. Which of those are meant is known when the module has been taken to its scopes.
+    `lift_functions` is not enough: derivatives, and rules for them, refer to the variables of the given module, but the
+    lift has scopes. Which scopes are meant is known only after the module has been taken apart.
 
     Args:
-        where: the lift, for the text of errors.
-        lift: called as `lift(trees, *functions of scopes)`; what it returns is called with `Scopes` and the arguments.
+        where: the lift, for errors.
+        lift: called as `lift(trees, *functions of scopes)`; its result is called with `Scopes` and the arguments.
         functions: the functions of the module.
         mdl: the module, or a pytree of modules.
-        args: the arguments after it.
-        several: that of `Trees.of`.
+        args: the arguments after the module.
+        several: see `Trees.of`.
     """
     with as_in_a_method():
         use = on_scopes(where, mdl, functions, args)
@@ -128,5 +129,5 @@ def run_arranged(
 
 
 def without_modules(result: PyTree) -> PyTree:
-    """A result with None for what stands for a module."""
+    """Returns a result with None in place of modules."""
     return map_instances(result, ArgumentAt, lambda place: None)

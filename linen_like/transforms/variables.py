@@ -1,4 +1,4 @@
-"""`map_variables` and other transformations of what a module sees of its variables and RNG streams."""
+"""`map_variables` and other transformations of a module's view of its variables and RNG streams."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def map_variables(
     Args:
         target: a Module class, or a function whose first argument is a module.
         mapped_collections: a filter of the variables that are mapped. Other variables are lifted unchanged.
-        trans_in_fn: from the mapped variables below a scope as they are stored, `{collection: {...}}`, to what the
-            body sees; not called if there are none.
-        trans_out_fn: from what the body made or wrote to what is stored, which `mapped` must take too. Where the
-            initial value of a mapped variable reads another one, both functions are traced, as under `jax.jit`; a
-            `map_out` with a true attribute `by_parts` is called with the variables in parts instead, as they are made.
+        trans_in_fn: maps the stored variables below a scope, `{collection: {...}}`, to those that the body sees; not
+            called if there are none.
+        trans_out_fn: maps the variables that the body made or wrote to those that are stored, which
+            `mapped_collections` must match, too. If the initial value of a mapped variable reads another one, both
+            functions are traced, as under `jax.jit`; a `trans_out_fn` with a true attribute `by_parts` is called with
+            the variables in parts instead, as they are made.
         init: whether the body may create mapped variables.
-        mutable: whether it may write them, and create them.
+        mutable: whether the body may write mapped variables, and create them.
         rngs: a filter of the RNG streams that are lifted.
         variables: a filter of the other variables that are lifted.
         methods: the methods of a class to lift, by default `__call__`; or a mapping from method names to options that

@@ -173,7 +173,7 @@ def test_gradient_that_would_leave_a_module_out_is_refused() -> None:
         return nn.vjp(lambda mdl, layer, x: layer(x), shared, other, x)
 
     for run, text in ((field, r"nn\.grad: .*'/shares'.*'/shared'"), (operand, r"nn\.vjp: .*'/shared'.*'/other'")):
-        with pytest.raises(LiftArgumentError, match=text + r".*Give a tuple of modules.*multi_scope"):
+        with pytest.raises(LiftArgumentError, match=text + r".*Pass a tuple of modules.*multi_scope"):
             Sharing(run).init(KEY, X)
 
 

@@ -187,7 +187,7 @@ CLASSES: Table = {
     "a field called parent": (
         lambda: field("parent"),
         ReservedModuleAttributeError,
-        'class Mine | it declares a field "parent", and every module has that for itself. | `parent_: …`',
+        'class Mine | it declares a field "parent", which every module already has. | `parent_: …`',
     ),
     "forward in place of __call__": (
         no_call,
@@ -202,17 +202,17 @@ CLASSES: Table = {
     "super().__post_init__() left out in a submodule": (
         lambda: compact(lambda net, x: own_post_init()(x)),
         IncorrectPostInitOverrideError,
-        "class Mine | does not call that of `Module` | end `__post_init__` with `super().__post_init__()`",
+        "class Mine | does not call the one of `Module` | end `__post_init__` with `super().__post_init__()`",
     ),
     "a compact generator": (
         lambda: nn.compact(generate),
         LiftArgumentError,
-        "the function generate | cannot be a generator or a coroutine | Collect what it makes in a list",
+        "the function generate | cannot be a generator or a coroutine | Collect the results in a list",
     ),
     "a compact coroutine": (
         lambda: nn.compact(wait),
         LiftArgumentError,
-        "the function wait | a compact method cannot be a generator or a coroutine | Collect what it makes in a list",
+        "the function wait | a compact method cannot be a generator or a coroutine | Collect the results in a list",
     ),
     "a __call__ over a compact one, itself not compact": (
         override_without_compact,
@@ -222,7 +222,7 @@ CLASSES: Table = {
     "compact on the class": (
         lambda: nn.compact(type("Mine", (nn.Module,), {})),
         LiftArgumentError,
-        "nn.compact | expected a method, given the class Mine. | Put it on the method itself",
+        "nn.compact | expected a method, given the class Mine. | Put the decorator on the method",
     ),
     "compact on a property": (
         lambda: nn.compact(property(len)),  # type: ignore[type-var]
@@ -343,7 +343,7 @@ ATTRIBUTES: Table = {
     "an attribute set in a compact call": (
         lambda: compact(assign("dense", lambda: nn.Dense(3))),
         SetAttributeFrozenModuleError,
-        'attribute "dense" of Net at / | its attributes are set in `setup` only. | use `self.variable(',
+        'attribute "dense" of Net at / | its attributes can be set only in `setup`. | use `self.variable(',
     ),
     "a field of a submodule changed": (
         lambda: plain(lambda net, x: setattr(net.dense, "features", 4)),
@@ -396,7 +396,7 @@ TIMES: Table = {
     "setup of an unbound module": (
         Plain(len).setup,
         CallSetupUnboundModuleError,
-        "setup of Plain (unbound) | it was called on a module without variables. | `setup` then runs by itself.",
+        "setup of Plain (unbound) | it was called on a module without variables. | `setup` then runs automatically.",
     ),
     "a submodule called in setup": (
         lambda: InSetup(lambda net, x: nn.Dense(3)(x)).init(KEY, X),
@@ -406,7 +406,7 @@ TIMES: Table = {
     "a module that the class holds, and no field": (
         lambda: InSetup(lambda net, x: None).init(KEY, X),
         CallCompactUnboundModuleError,
-        "Dense.__call__ | it was called in InSetup at /, of which the module is no submodule | declare it as a field",
+        "Dense.__call__ | it was called in InSetup at /, but the module is not a submodule | declare it as a field",
     ),
     "share_scope of unbound modules": (
         lambda: nn.share_scope(nn.Dense(3), nn.Dense(3)),
@@ -527,6 +527,6 @@ def test_what_runs_at_once_says_so_where_its_module_is_missing(act: Callable[...
     with pytest.raises(TypeError, match=r"missing .* positional argument") as caught:
         compact(act)
     assert caught.value.__notes__ == [
-        "This one runs at once, and is given the module whose variables are lifted: `nn.grad(fn, module, x)`, "
+        "This transformation runs at once, and takes the module to lift: `nn.grad(fn, module, x)`, "
         "`nn.while_loop(cond_fn, body_fn, module, init)`."
     ]

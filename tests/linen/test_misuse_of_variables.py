@@ -452,7 +452,7 @@ LIFTS: Table = {
     "a branch for a list of branches": (
         lambda: compact(lambda net, x: nn.switch(0, jnp.sin, net, x)),  # type: ignore[arg-type]
         LiftArgumentError,
-        "nn.switch | expected at least one function, given | Give a list: `nn.switch(index, [f, g], mdl)`.",
+        "nn.switch | expected at least one function, given | Pass a list: `nn.switch(index, [f, g], mdl)`.",
     ),
     "a value for a branch": (
         lambda: compact(lambda net, x: nn.cond(True, lambda net, x: x, x, net, x)),  # type: ignore[arg-type]

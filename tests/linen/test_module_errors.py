@@ -129,7 +129,7 @@ WRONG = {
     "calling an unbound module": (
         lambda: nn.Dense(3)(X),
         errors.CallCompactUnboundModuleError,
-        r"Dense.__call__: it is a compact method, and was called on a module without variables",
+        r"Dense.__call__: it is a compact method, but it was called on a module without variables",
     ),
     "using another unbound module inside": (
         lambda: Net(lambda net, x: OUTER(x)).init(KEY, X),

@@ -674,7 +674,9 @@ def test_arguments_of_the_constructor_are_checked() -> None:
     ):
         Stack(Plain(), 2, "map")
     for length in (0, 2.0, None):
-        with pytest.raises(LiftArgumentError, match="length of Stack: expected the number of layers, an int from 1"):
+        with pytest.raises(
+            LiftArgumentError, match="length of Stack: expected the number of layers, an int of at least 1"
+        ):
             Stack(Plain(), length)  # type: ignore[arg-type]
     with pytest.raises(LiftArgumentError, match=r"block of Stack: expected a module, given .*Write `Stack\(Block"):
         Stack(Plain, 2)  # type: ignore[arg-type]
@@ -687,10 +689,10 @@ def test_arguments_of_the_call_are_checked(mode: str) -> None:
     stack = Stack(Plain(), 3, mode)
     variables = stack.init(KEY, X)
     with pytest.raises(
-        AxisSizeError, match=r"per_layer\['scale'\] of Stack at /: it has shape \(2,\), and there are 3"
+        AxisSizeError, match=r"per_layer\['scale'\] of Stack at /: it has shape \(2,\), but there are 3"
     ):
         stack.apply(variables, X, per_layer={"scale": jnp.ones(2)})
-    with pytest.raises(AxisSizeError, match=r"shape \(\), and there are 3 layers"):
+    with pytest.raises(AxisSizeError, match=r"shape \(\), but there are 3 layers"):
         stack.apply(variables, X, per_layer={"scale": 1.0})
     with pytest.raises(
         LiftArgumentError, match=r"per_layer of Stack at /: expected a mapping .*`per_layer=\{\"scale\""
@@ -704,7 +706,7 @@ def test_variables_of_another_number_of_layers(mode: str) -> None:
     with pytest.raises(AxisSizeError, match=r"params.*3|3.*params"):
         Stack(Plain(), 4, mode).apply(variables, X)
     if mode != "scan":
-        text = r'loop\(layer\) at /block: "params/Dense_0/.*" has shape \(3, .* and there are 4 layers along axis 0'
+        text = r'loop\(layer\) at /block: "params/Dense_0/.*" has shape \(3, .* but there are 4 layers along axis 0'
         with pytest.raises(AxisSizeError, match=text):
             Stack(Plain(), 4, mode).apply(variables, X)
 
@@ -773,9 +775,7 @@ def test_layers_that_do_not_do_the_same() -> None:
                 self.sow("intermediates", "x", x)
             return x
 
-    with pytest.raises(
-        LiftArgumentError, match=r"loop\(layer\) at /block: the layers do not make, write or sow the same"
-    ):
+    with pytest.raises(LiftArgumentError, match=r"loop\(layer\) at /block: the layers make, write or sow different"):
         Stack(Odd(), 2, "loop").apply({}, X, per_layer={"index": jnp.arange(2)}, mutable=["intermediates"])
 
 

@@ -173,10 +173,10 @@ def test_variables_that_all_layers_share() -> None:
     assert layers["counter"] == {f"h_{number}": {"n": 7} for number in range(3)}
     assert_same(stack_layers(layers, "h_{}", "h", shared=shared), stacked)
     layers["params"]["h_2"]["tied"] = np.zeros(2)
-    text = r'"tied" is shared by all layers, but in "h_2" it differs from that of layer 0'
+    text = r'"tied" is shared by all layers, but in "h_2" it differs from the one in layer 0'
     with pytest.raises(LiftArgumentError, match=text):
         stack_layers(layers, "h_{}", "h", shared=shared)
-    with pytest.raises(LiftArgumentError, match="nothing there is stacked, so that the number of layers is unknown"):
+    with pytest.raises(LiftArgumentError, match="nothing there is stacked, so the number of layers is unknown"):
         unstack_layers(stacked, "h", "h_{}", shared=True)
 
 
@@ -203,7 +203,7 @@ def tree(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"params": {"g_0": {}}}, r"no collection holds such layers \(at the top there is \{'params': \['g_0'\]\}\)"),
+        ({"params": {"g_0": {}}}, r"no collection holds such layers \(available at the top: \{'params': \['g_0'\]\}\)"),
         (
             tree(h_4={"w": np.ones((2, 3)), "b": np.ones(3)}),
             r"in params: layers are missing: \['h_3'\] \(found: .*'h_4'",
@@ -214,7 +214,7 @@ def tree(**changes: Any) -> Any:
         ),
         (
             tree(h_1={"w": np.ones((2, 3))}),
-            r'"h_1" is not like layer 0 \(b: float64\[3\] in layer 0, none in layer 1\)',
+            r'"h_1" differs from layer 0 \(b: float64\[3\] in layer 0, none in layer 1\)',
         ),
         (tree(h_2={"w": np.ones((2, 3)), "b": np.ones(3), "c": 1}), r"c: none in layer 0, int\[\] in layer 2"),
         (
@@ -225,7 +225,7 @@ def tree(**changes: Any) -> Any:
             tree(h_1={"w": np.ones((2, 3)), "b": np.ones(3, np.int32)}),
             r"b: float64\[3\] in layer 0, int32\[3\] in layer 1",
         ),
-        (tree(h={"taken": np.ones(1)}), r'"params/h" is taken already\. Choose a name that is free'),
+        (tree(h={"taken": np.ones(1)}), r'"params/h" is already taken\. Choose a free name'),
     ],
 )
 def test_layers_that_cannot_be_stacked(variables: Any, text: str) -> None:
@@ -238,17 +238,17 @@ def test_layers_that_cannot_be_stacked(variables: Any, text: str) -> None:
     [
         (
             {"params": {"g": {"w": np.ones(3)}}},
-            r"no collection holds anything there \(at the top there is \{'params': \['g'\]\}",
+            r"no collection holds anything at this path \(available at the top: \{'params': \['g'\]\}",
         ),
         (
             {"params": {"h": {"w": np.ones(3), "b": np.ones((2, 3))}}},
-            r"sizes of axis 0 disagree \(params/w: 3, params/b: 2\)",
+            r"sizes of axis 0 differ \(params/w: 3, params/b: 2\)",
         ),
         (
             {"params": {"h": {"w": np.float32(3)}}},
-            r'"params/w" has shape \(\), and no axis 0 of layers.*`shared="params"`',
+            r'"params/w" has shape \(\), so it has no axis 0 of layers.*`shared="params"`',
         ),
-        ({"params": {"h": {"w": np.ones(3)}, "h_2": {}}}, r'"params/h_2" is taken already'),
+        ({"params": {"h": {"w": np.ones(3)}, "h_2": {}}}, r'"params/h_2" is already taken'),
     ],
 )
 def test_stacks_that_cannot_be_taken_apart(variables: Any, text: str) -> None:
@@ -259,12 +259,12 @@ def test_stacks_that_cannot_be_taken_apart(variables: Any, text: str) -> None:
 @pytest.mark.parametrize("layers", ["h", "h_{}/{}"])
 def test_paths_of_layers_have_one_number(layers: str) -> None:
     for convert in (lambda: stack_layers(tree(), layers, "h"), lambda: unstack_layers(tree(), "h", layers)):
-        with pytest.raises(LiftArgumentError, match=r"names no layer by its number\. Write `\{\}` in its place, once"):
+        with pytest.raises(LiftArgumentError, match=r"expected a path with one `\{\}` for the number of the layer"):
             convert()
 
 
 def test_paths_below_a_name_that_is_missing() -> None:
-    with pytest.raises(LiftArgumentError, match="nothing lies at encoder"):
+    with pytest.raises(LiftArgumentError, match="there is nothing at encoder"):
         stack_layers(tree(), "encoder/h_{}", "h")
-    with pytest.raises(LiftArgumentError, match="nothing lies at encoder"):
+    with pytest.raises(LiftArgumentError, match="there is nothing at encoder"):
         unstack_layers(tree(), "encoder/h", "h_{}")

@@ -183,7 +183,7 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         lambda scope, x: liftcore.jvp(count)(scope, (x,), (x,), {"params": {"w": x}}),
         lambda mdl, x: nn.jvp(count, mdl, (x,), (x,), {"params": {"w": x}}),
         'Choose the variables with `wrt`, such as `wrt="params"`.',
-        "Give tangents of variables that are there, and no others.",
+        "Pass tangents of existing variables only.",
     ),
     "a rule without a derivative for the scope": (
         lambda scope, x: with_rule(liftcore.custom_jvp(count, nondiff_argnums=(0,)))(scope, x),

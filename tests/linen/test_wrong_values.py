@@ -171,5 +171,5 @@ class Knot(nn.Module):
 
 @pytest.mark.parametrize("make", [_in_a_dict, _by_way_of_another, Knot, lambda: Knot(deep=True)])
 def test_a_module_that_contains_itself_is_told_of(make: Callable[[], Any]) -> None:
-    with pytest.raises(LiftArgumentError, match=r"(Holder|Knot) .*: the module contains itself, by way of a field"):
+    with pytest.raises(LiftArgumentError, match=r"(Holder|Knot) .*: the module contains itself, in a field"):
         make().init(jax.random.key(0), X)
