@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -63,8 +63,26 @@ MODULES = sources()
 CORE = {name: source for name, source in MODULES.items() if name.startswith("liftcore.")}
 LINEN = {name: source for name, source in MODULES.items() if name.startswith("linen_like.")}
 OBJECTS = {name: source for name, source in MODULES.items() if name.startswith("nnx_like.")}
-MODULE = pytest.mark.parametrize("source", MODULES.values(), ids=list(MODULES))
-CORE_MODULE = pytest.mark.parametrize("source", CORE.values(), ids=list(CORE))
+STYLES = {name: source for name, source in MODULES.items() if name not in CORE and name != "liftcore"}
+
+
+def for_each(checked: Iterable[Source]) -> Callable[[Callable[[Source], None]], Callable[[], None]]:
+    """Makes a check of one file a test of several. It names each file that fails."""
+
+    def decorate(check: Callable[[Source], None]) -> Callable[[], None]:
+        def test() -> None:
+            problems = []
+            for source in checked:
+                try:
+                    check(source)
+                except AssertionError as error:
+                    problems.append(f"{source.module}: {error}")
+            assert not problems, "\n".join(problems)
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorate
 
 
 def level(module: str) -> int:
@@ -77,7 +95,7 @@ def level(module: str) -> int:
 # -- imports -----------------------------------------------------------------------------------------------------------
 
 
-@CORE_MODULE
+@for_each(CORE.values())
 def test_a_file_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
     for target in targets(source):
         assert target != "liftcore", "a file never imports its package root"
@@ -90,7 +108,7 @@ def module_level(module: str) -> int:
     return next((number for number, names in enumerate(MODULE_LEVELS) if part in names), len(MODULE_LEVELS))
 
 
-@pytest.mark.parametrize("source", LINEN.values(), ids=list(LINEN))
+@for_each(LINEN.values())
 def test_a_file_of_the_module_layer_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
     for target in targets(source):
         if target.startswith("linen_like."):
@@ -103,7 +121,7 @@ def object_level(module: str) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("source", OBJECTS.values(), ids=list(OBJECTS))
+@for_each(OBJECTS.values())
 def test_a_file_of_objects_imports_only_from_its_level_and_lower_ones(source: Source) -> None:
     for target in targets(source):
         assert target != "nnx_like", "a file never imports its package root"
@@ -111,12 +129,12 @@ def test_a_file_of_objects_imports_only_from_its_level_and_lower_ones(source: So
             assert object_level(target) <= object_level(source.module), target
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] != "liftcore"])
-def test_styles_do_not_know_each_other(name: str) -> None:
+@for_each(STYLES.values())
+def test_styles_do_not_know_each_other(source: Source) -> None:
     """Except for the bridge between objects and Linen-style modules."""
-    own = name.split(".")[0]
-    others = {one.split(".")[0] for one in targets(MODULES[name])} - {own, "liftcore"}
-    assert others <= ({"linen_like"} if name.startswith("nnx_like.bridge") else set())
+    own = source.module.split(".")[0]
+    others = {one.split(".")[0] for one in targets(source)} - {own, "liftcore"}
+    assert others <= ({"linen_like"} if source.module.startswith("nnx_like.bridge") else set())
 
 
 @pytest.mark.parametrize("package", ["liftcore.lift", "liftcore.nn", "linen_like"])
@@ -177,9 +195,8 @@ def test_modules_reach_their_scopes_in_three_places_only() -> None:
     assert users == {"linen_like.lifting", "linen_like.rebuilding.scoped", "linen_like.transforms.trees"}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] != "liftcore"])
-def test_the_module_layer_uses_public_names_of_liftcore_only(name: str) -> None:
-    source = MODULES[name]
+@for_each(STYLES.values())
+def test_the_module_layer_uses_public_names_of_liftcore_only(source: Source) -> None:
     aliases = {}
     for one in imports(source):
         if one.module.split(".")[0] != "liftcore":
@@ -197,9 +214,7 @@ def test_the_module_layer_uses_public_names_of_liftcore_only(name: str) -> None:
             assert node.attr in exported(used), f"line {node.lineno}: {used.module}.{node.attr} is not public"
 
 
-@pytest.mark.parametrize(
-    "source", [one for one in CORE.values() if one.package in ("liftcore.lift", "liftcore.runners")]
-)
+@for_each([one for one in CORE.values() if one.package in ("liftcore.lift", "liftcore.runners")])
 def test_lifts_and_runners_use_public_names_of_the_pipeline_only(source: Source) -> None:
     """So that what a user writes with them can do all that ours do."""
     public = exported(MODULES["liftcore.pipeline"])
@@ -214,7 +229,7 @@ def test_liftcore_knows_no_module_layer() -> None:
         assert not layers, source.module
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_file_imports_the_standard_library_and_the_dependencies_only(source: Source) -> None:
     allowed = {
         "jax",
@@ -231,7 +246,7 @@ def test_a_file_imports_the_standard_library_and_the_dependencies_only(source: S
     assert roots <= allowed
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_what_jax_keeps_private_is_left_alone(source: Source) -> None:
     assert not [one for one in imports(source) if one.module.startswith("jax._") or f"{one.name}".startswith("_src")]
 
@@ -244,7 +259,7 @@ def exported(source: Source) -> set[str]:
     return public_definitions(source) if names is None else set(names)
 
 
-STUBS = pytest.mark.parametrize("source", [one for one in MODULES.values() if one.stub], ids=lambda one: one.module)
+STUBS = for_each([one for one in MODULES.values() if one.stub])
 
 
 @STUBS
@@ -265,28 +280,28 @@ def test_no_file_has_the_name_of_something_that_its_package_takes_from_elsewhere
             assert one.module == source.module, f"{one.module}.{name}"
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_all_lists_names_that_are_there_once(source: Source) -> None:
     names = getattr(source.imported(), "__all__", [])
     assert len(set(names)) == len(names)
     assert [name for name in names if not hasattr(source.imported(), name)] == []
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_file_takes_from_another_what_that_one_offers(source: Source) -> None:
     for one in imports(source):
         if one.name and one.module in MODULES and f"{one.module}.{one.name}" not in MODULES:
             assert one.name in exported(MODULES[one.module]), f"line {one.line}: {one.module}.{one.name}"
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_file_says_its_one_idea_first(source: Source) -> None:
     doc = ast.get_docstring(source.tree)
     assert doc
     assert doc.splitlines()[0].rstrip().endswith((".", ":", "?"))
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_what_is_public_is_documented(source: Source) -> None:
     module = source.imported()
     for name in exported(source):
@@ -300,7 +315,7 @@ def test_what_is_public_is_documented(source: Source) -> None:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_file_has_at_most_600_lines(source: Source) -> None:
     assert len(source.path.read_text().splitlines()) <= 600
 
@@ -309,7 +324,7 @@ def functions(source: Source) -> Iterator[ast.FunctionDef]:
     return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef))
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_function_has_at_most_60_lines(source: Source) -> None:
     for function in functions(source):
         body = function.body[1:] if ast.get_docstring(function) else function.body
@@ -317,13 +332,13 @@ def test_a_function_has_at_most_60_lines(source: Source) -> None:
         assert lines <= 60, f"{function.name} has {lines}"
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_a_docstring_has_at_most_50_lines(source: Source) -> None:
     for function in functions(source):
         assert len((ast.get_docstring(function) or "").splitlines()) <= 50, function.name
 
 
-@MODULE
+@for_each(MODULES.values())
 def test_no_default_can_be_changed(source: Source) -> None:
     for name, thing in vars(source.imported()).items():
         for function in [thing, *(vars(thing).values() if inspect.isclass(thing) else ())]:
