@@ -392,7 +392,7 @@ def _check_lengths(where: str, lengths: ArrayLike | None, are_taken: bool) -> No
 
 
 def _heads(where: str, module: MultiHeadDotProductAttention, features: int) -> tuple[int, int, int]:
-    """Returns the number of heads of queries, that of keys and values, and the number of features of each head."""
+    """Returns the number of heads of queries, of keys and values, and the number of features of each head."""
     heads, features = module.num_heads, module.qkv_features or features
     kv_heads = heads if module.num_kv_heads is None else module.num_kv_heads
     if heads < 1 or features % heads:

@@ -4,9 +4,6 @@ The parameters of the model keep their names. The updates are a separate collect
 model, write `variables | {"params": checkpoint["params"]}`. The filter `"lora"` matches exactly the updates. To train
 them alone, take the gradient with respect to `variables["lora"]`. The updates can also be parameters, with names of
 their own: lifts inside the model that take `params` then take the updates as well.
-checkpoint of the model is loaded by `variables | {"params": checkpoint["params"]}`, the filter `"lora"` takes exactly
-the updates, and to train them alone, one takes the gradient with respect to `variables["lora"]`. Or they are parameters
-too, by names of their own: lifts inside of the model that take `params` then take them as well.
 """
 
 from __future__ import annotations

@@ -74,12 +74,11 @@ class RNN(Module):
     """Runs a cell over a sequence: `carry, y[t] = cell(carry, x[t])` for each `t`, by `nn.scan`.
 
     Shapes: inputs `(*batch, time, *features)`, or `(time, *batch, *features)` if `time_major`; outputs have the same
-    layout. The attribute `num_feature_axes` of the cell is the number of axes in `features`. Parameters: those of the
-    cell, below `cell`.
+    layout. The attribute `num_feature_axes` of the cell is the number of axes in `features`.
+    Parameters: those of the cell, below `cell`.
 
     Sequences in a batch may end early: `seq_lengths`, `(*batch)`, counts their steps, from 0 to all of them. Later
     steps are padding. Padding stays at the end if `reverse`, its outputs are not set to zero, and it changes no carry.
-    after is padding. It stays behind them if `reverse`, its outputs are not set to zero, and it changes no carry.
 
     Example:
         >>> x = jnp.ones((10, 50, 32))

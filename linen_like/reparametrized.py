@@ -92,7 +92,6 @@ class _View:
 
     New parameters are stored changed, in their own dtype. The change may give another dtype. The layer sees that dtype
     as soon as it makes the parameter, before the change itself is known.
-    moment it makes them, before anybody knows what the change is.
     """
 
     def __init__(self, change: Any, seen_dtype: Any, module: Module, layer: Module) -> None:

@@ -102,7 +102,7 @@ def logical_to_mesh_axes(array_dim_names: Names, rules: LogicalRules | None = No
 
     Args:
         array_dim_names: the logical names; an item that is not a string is returned unchanged. None gives None.
-        rules: the rules, by default those of the `with` block.
+        rules: the rules; by default those of the `with` block.
 
     Raises:
         LiftArgumentError: if a name occurs twice.
@@ -137,7 +137,7 @@ def logical_to_mesh(tree: PyTree, rules: LogicalRules | None = None) -> PyTree:
 
     Args:
         tree: the pytree.
-        rules: the rules, by default those of the `with` block.
+        rules: the rules; by default those of the `with` block.
     """
     return jax.tree.map(lambda spec: logical_to_mesh_axes(spec, rules), tree, is_leaf=_is_spec)
 
@@ -151,7 +151,7 @@ def logical_to_mesh_sharding(tree: PyTree, mesh: Mesh, rules: LogicalRules | Non
     Args:
         tree: the pytree.
         mesh: the mesh.
-        rules: the rules, by default those of the `with` block.
+        rules: the rules; by default those of the `with` block.
 
     Raises:
         LiftArgumentError: if the mesh does not have an axis that a rule names; one error lists all arrays.
@@ -184,7 +184,7 @@ def with_logical_constraint(
     Args:
         x: a pytree of arrays.
         logical_axis_resources: the names of their axes, as a pytree prefix; None for arrays without names.
-        rules: the rules, by default those of the `with` block.
+        rules: the rules; by default those of the `with` block.
         mesh: the mesh; None means that of `jax.set_mesh`.
         fallback: the treatment of a name without a rule. By default its axis is not split, so that a model may name
             more axes than are split; `RulesFallback.RAISE_ERROR` finds misspelt names.
@@ -294,7 +294,7 @@ def with_logical_partitioning(
         fn: an initializer, or any function that returns an array.
         names: the logical names of its axes, one for each.
         mesh: the mesh; None means that of `jax.set_mesh`.
-        rules: the rules, by default those of the `with` block.
+        rules: the rules; by default those of the `with` block.
 
     A variable made with it must have one axis for each name, or there must be no names; otherwise `LiftArgumentError`
     is raised.
