@@ -1,4 +1,4 @@
-"""Nested dicts as flat ones, keyed by path, and back; traversals of nested containers.
+"""Flatten nested dicts to dicts of paths, and nest them again; traverse nested containers.
 
 Example:
     >>> flatten_dict({"dense": {"kernel": 1, "bias": 2}}, sep="/")

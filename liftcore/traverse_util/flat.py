@@ -1,4 +1,4 @@
-"""Nested dicts as flat ones, keyed by path, and back.
+"""Flatten nested dicts to dicts of paths, and nest them again.
 
 Example:
     >>> flat = flatten_dict({"dense": {"kernel": 1, "bias": 2}}, sep="/")
@@ -19,7 +19,7 @@ __all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
 
 
 class _EmptyNode:
-    """Stands for an empty dict in a flat one. There is one instance; copying, pickling and tree maps keep it that."""
+    """A placeholder for an empty dict in a flat one. It is a singleton, even after copying, pickling or a tree map."""
 
     def __repr__(self) -> str:
         return "empty_node"
@@ -38,19 +38,19 @@ def flatten_dict(
     is_leaf: Callable[[tuple[Any, ...], Any], bool] | None = None,
     sep: str | None = None,
 ) -> dict[Any, Any]:
-    """Flattens a nested dict into one whose keys are paths.
+    """Flatten a nested dict into one whose keys are paths.
 
     Args:
-        tree: nested mappings; whatever is no mapping is a leaf.
-        keep_empty_nodes: puts `empty_node` where an empty dict is, instead of leaving it out.
-        is_leaf: `(path, mapping) -> bool`, says where to stop early.
-        sep: joins the keys of a path into one string; without it a path is a tuple.
+        tree: nested mappings; anything that is not a mapping is a leaf.
+        keep_empty_nodes: whether to put `empty_node` in place of an empty dict, instead of leaving it out.
+        is_leaf: a function `(path, mapping) -> bool` that returns whether to keep a mapping as a leaf.
+        sep: a separator that joins the keys of a path into one string; without it, a path is a tuple.
 
     Returns:
         `{path: leaf}`, in the order of the tree.
 
     Raises:
-        TypeError: if `tree` is no mapping.
+        TypeError: if `tree` is not a mapping.
     """
     if not isinstance(tree, Mapping):
         raise TypeError(f"flatten_dict: expected a mapping, not {type(tree).__name__}.")
@@ -69,17 +69,17 @@ def flatten_dict(
 
 
 def unflatten_dict(flat: Mapping[Any, Any], sep: str | None = None) -> dict[Any, Any]:
-    """Nests a flat dict again: the inverse of `flatten_dict` with the same `sep`.
+    """Nest a flat dict: the inverse of `flatten_dict` with the same `sep`.
 
     Args:
         flat: `{path: leaf}`; `empty_node` becomes an empty dict.
-        sep: what the keys of each path were joined by, if they are strings.
+        sep: the separator between the keys of a path, if paths are strings.
 
     Returns:
         The nested dict.
 
     Raises:
-        ValueError: if a path is empty, or goes on below a leaf.
+        ValueError: if a path is empty, or is below a leaf.
     """
     leaves = {tuple(key if sep is None else key.split(sep)): leaf for key, leaf in flat.items()}
     nested: dict[Any, Any] = {}
@@ -89,14 +89,14 @@ def unflatten_dict(flat: Mapping[Any, Any], sep: str | None = None) -> dict[Any,
         node = nested
         for depth, part in enumerate(path[:-1], start=1):
             if path[:depth] in leaves:
-                raise ValueError(f"unflatten_dict: {path!r} lies below the leaf {path[:depth]!r}. Drop one of them.")
+                raise ValueError(f"unflatten_dict: {path!r} is below the leaf {path[:depth]!r}. Drop one of them.")
             node = node.setdefault(part, {})
         node[path[-1]] = {} if leaf is empty_node else leaf
     return nested
 
 
 def path_aware_map(fn: Callable[[tuple[Any, ...], Any], Any], tree: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Maps `fn(path, leaf)` over a nested dict; empty dicts stay.
+    """Map `fn(path, leaf)` over a nested dict, and keep its empty dicts.
 
     Example:
         >>> path_aware_map(lambda path, x: -x if "bias" in path else x, {"dense": {"kernel": 1, "bias": 2}})

@@ -1,4 +1,4 @@
-"""Traversals: some places in nested containers, whose values are read, mapped and set all at once.
+"""Traversals: places in nested containers, whose values you can read, map and set.
 
 Example:
     >>> every = t_identity["layers"].each()["width"]
@@ -8,7 +8,7 @@ Example:
     >>> every.update(lambda width: 10 * width, config)
     {'layers': [{'width': 30}, {'width': 40}], 'name': 'mlp'}
 
-For a single place `liftcore.cursor` is simpler; for all parameters, `path_aware_map`.
+For a single place, `liftcore.cursor` is simpler; for all parameters, `path_aware_map` is.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ __all__ = [
 
 
 class Traversal(abc.ABC):
-    """Some places in nested containers. A subclass says in `update` which ones.
+    """Places in nested containers. A subclass defines them by its method `update`.
 
-    `traversal[key]` and `traversal.name` go on to an item and to a field.
+    `traversal[key]` and `traversal.name` are traversals of an item and of a field of each place.
     """
 
     @abc.abstractmethod
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places.
+        """Return a copy with new values in these places.
 
         Args:
-            fn: makes a new value of the old one.
-            inputs: the containers; they stay as they are.
+            fn: a function from an old value to the new one.
+            inputs: the containers, which do not change.
         """
 
     def iterate(self, inputs: Any) -> Iterator[Any]:
-        """The values in these places.
+        """Return an iterator over the values in these places.
 
         Args:
             inputs: the containers.
@@ -70,14 +70,14 @@ class Traversal(abc.ABC):
         return iter(found)
 
     def set(self, values: Iterable[Any], inputs: Any) -> Any:
-        """A copy with given values in these places.
+        """Return a copy with the given values in these places.
 
         Args:
-            values: one for each place, in the order of `iterate`.
-            inputs: the containers; they stay as they are.
+            values: a value for each place, in the order of `iterate`.
+            inputs: the containers, which do not change.
 
         Raises:
-            LiftArgumentError: if there are not as many values as places.
+            LiftArgumentError: if the number of values is not the number of places.
         """
         given, places = list(values), len(list(self.iterate(inputs)))
         if len(given) != places:
@@ -87,7 +87,7 @@ class Traversal(abc.ABC):
         return self.update(lambda _: next(left), inputs)
 
     def compose(self, other: Traversal) -> Traversal:
-        """The places of another traversal in each of these.
+        """Return a traversal of the places of another traversal within each of these places.
 
         Args:
             other: the traversal to follow from each place.
@@ -95,26 +95,26 @@ class Traversal(abc.ABC):
         return TraverseCompose(self, other)
 
     def merge(self, *traversals: Traversal) -> Traversal:
-        """In each of these places, those of several traversals, one after the other.
+        """Return a traversal of the places of several traversals, in turn, within each of these places.
 
         Args:
-            *traversals: the traversals, one after another.
+            *traversals: the traversals, in order.
         """
         return self.compose(TraverseMerge(*traversals))
 
     def each(self) -> Traversal:
-        """All items of the containers in these places; of mappings the values."""
+        """Return a traversal of all items of the containers in these places; of mappings, the values."""
         return self.compose(TraverseEach())
 
     def tree(self) -> Traversal:
-        """All leaves of the pytrees in these places."""
+        """Return a traversal of all leaves of the pytrees in these places."""
         return self.compose(TraverseTree())
 
     def filter(self, fn: Callable[[Any], bool]) -> Traversal:
-        """Those of these places whose value a function says true of.
+        """Return a traversal of the places whose value satisfies a condition.
 
         Args:
-            fn: called with each value; says whether to keep the place.
+            fn: a function from a value to whether to keep its place.
         """
         return self.compose(TraverseFilter(fn))
 
@@ -122,32 +122,32 @@ class Traversal(abc.ABC):
         return self.compose(TraverseItem(key))
 
     def __getattr__(self, attr: str) -> Traversal:
-        if attr.startswith("__"):  # a protocol of Python, which it has not
+        if attr.startswith("__"):  # a protocol of Python that traversals do not have
             raise AttributeError(attr)
         return self.compose(TraverseAttr(attr))
 
 
 class TraverseId(Traversal):
-    """The one place that is the whole."""
+    """The one place that is the whole value."""
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy: what `fn` makes of the whole."""
+        """Return `fn` of the whole value."""
         return fn(inputs)
 
 
 class TraverseCompose(Traversal):
-    """The places of a second traversal in each of those of a first.
+    """The places of a second traversal within each place of a first one.
 
     Args:
-        x: the first.
-        y: the second.
+        x: the first traversal.
+        y: the second traversal.
     """
 
     def __init__(self, x: Traversal, y: Traversal) -> None:
         self._x, self._y = x, y
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places."""
+        """Return a copy with new values in these places."""
         return self._x.update(functools.partial(self._y.update, fn), inputs)
 
 
@@ -155,14 +155,14 @@ class TraverseMerge(Traversal):
     """The places of several traversals, one after the other.
 
     Args:
-        *traversals: the traversals.
+        *traversals: the traversals, in order.
     """
 
     def __init__(self, *traversals: Traversal) -> None:
         self._traversals = traversals
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places."""
+        """Return a copy with new values in these places."""
         for traversal in self._traversals:
             inputs = traversal.update(fn, inputs)
         return inputs
@@ -179,7 +179,7 @@ class TraverseItem(Traversal):
         self._key = key
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with a new item."""
+        """Return a copy with a new item."""
         return cursor(inputs)[self._key].set(fn(inputs[self._key]))
 
 
@@ -194,7 +194,7 @@ class TraverseAttr(Traversal):
         self._attr = attr
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with a new value of the field."""
+        """Return a copy with a new value of the field."""
         edit = cursor(inputs)
         setattr(edit, self._attr, fn(getattr(inputs, self._attr)))
         return edit.build()
@@ -204,10 +204,10 @@ class TraverseEach(Traversal):
     """All items of a list or a tuple, all values of a mapping."""
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new items."""
+        """Return a copy with new items."""
         if not isinstance(inputs, Mapping | list | tuple):
             what = f"expected a mapping, a list or a tuple, given {shown(inputs)}."
-            raise LiftArgumentError("TraverseEach", what, "For the leaves of a pytree write `.tree()`.")
+            raise LiftArgumentError("TraverseEach", what, "For the leaves of a pytree, write `.tree()`.")
         edit = cursor(inputs)
         for key in list(inputs) if isinstance(inputs, Mapping) else range(len(inputs)):
             edit[key] = fn(inputs[key])
@@ -218,27 +218,27 @@ class TraverseTree(Traversal):
     """All leaves of a pytree."""
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new leaves."""
+        """Return a copy with new leaves."""
         return jax.tree.map(fn, inputs)
 
 
 class TraverseFilter(Traversal):
-    """The whole, if a function says true of it; else no place.
+    """The whole value if it satisfies a condition; else no place.
 
     Args:
-        fn: says of a value whether to take it.
+        fn: a function from a value to whether to keep it.
     """
 
     def __init__(self, fn: Callable[[Any], bool]) -> None:
         self._fn = fn
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy: what `fn` makes of the whole, or the whole as it is."""
+        """Return `fn` of the whole value if it satisfies the condition, else the value itself."""
         return fn(inputs) if self._fn(inputs) else inputs
 
 
 class ModelParamTraversal(Traversal):
-    """The values of nested dicts that a function of path and value takes.
+    """The places in nested dicts whose path and value satisfy a condition.
 
     Example:
         >>> kernels = ModelParamTraversal(lambda path, value: path.endswith("/kernel"))
@@ -253,11 +253,11 @@ class ModelParamTraversal(Traversal):
         self._filter_fn = filter_fn
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """A copy with new values in these places; `inputs` is nested dicts.
+        """Return a copy with new values in these places.
 
         Args:
-            fn: called with each value; returns the new one.
-            inputs: nested dicts.
+            fn: a function from an old value to the new one.
+            inputs: nested dicts, which do not change.
         """
 
         def new(path: tuple[Any, ...], value: Any) -> Any:

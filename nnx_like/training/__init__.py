@@ -1,4 +1,4 @@
-"""Training: optimizers over optax, metrics, averages of parameters."""
+"""Training: optimizers that use optax, metrics, and averages of parameters."""
 
 from __future__ import annotations
 

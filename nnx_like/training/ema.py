@@ -24,10 +24,10 @@ Model = TypeVar("Model")
 
 
 class EMA(Pytree):
-    """Exponential moving averages of variables: `average = decay * average + (1 - decay) * value` at each update.
+    """Exponential moving averages of variables: each update computes `decay * average + (1 - decay) * value`.
 
-    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with weights that
-    fall exponentially.
+    B. T. Polyak and A. B. Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with exponentially
+    decaying weights.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,12 +43,12 @@ class EMA(Pytree):
     Args:
         params: the model, or any other pytree that holds variables, such as a state.
         decay: the weight of the old average, between 0 and 1.
-        only: a filter for the variables that are averaged.
+        only: a filter of the variables to average.
 
     Attributes:
         decay: the weight of the old average.
         filter: the filter.
-        params: a state with a variable for each average, of the kind and with the metadata of the original.
+        params: a state with a variable for each average, which has the type and the metadata of the original.
 
     Raises:
         LiftArgumentError: if the filter matches an array that is not in a variable, or a variable that cannot be
@@ -65,7 +65,7 @@ class EMA(Pytree):
         self.params = _chosen(params, only).map(_copied)
 
     def update(self, updates: Any) -> None:
-        """Updates the averages with new values, in place.
+        """Update the averages with new values, in place.
 
         Args:
             updates: the model, or a state, with the same variables as `params`.
@@ -81,7 +81,7 @@ class EMA(Pytree):
                 "EMA.update",
                 f"the variables do not match the averages; they differ in "
                 f"{', '.join(sorted(map(path_text, differing)))}.",
-                "Pass the model that the averages were made for.",
+                "Pass a model with the variables that `EMA` was created with.",
             )
         for _, average in averages:
             average.check_live()
@@ -90,18 +90,19 @@ class EMA(Pytree):
             average.set_value(jax.tree.map(moved, average.get_value(), new[path].get_value()))
 
     def apply_to(self, model: Model) -> Model:
-        """A model with averages in place of its variables.
+        """Return a model with averages in place of its variables.
 
-        The new model shares the averages, so later updates change it. It also shares variables that are not averaged.
+        The new model shares the averages, so later updates change it. It also shares the variables that are not
+        averaged.
 
         Args:
-            model: a model with the variables that are averaged.
+            model: a model with the averaged variables.
 
         Returns:
             A new model.
 
         Raises:
-            LiftArgumentError: if the variables of the model differ from those that are averaged.
+            LiftArgumentError: if the variables of the model differ from the averaged ones.
         """
         graphdef, _, rest = split(model, self.filter, ...)
         made: Model = merge(graphdef, self.params, rest)
@@ -109,20 +110,20 @@ class EMA(Pytree):
 
 
 def _chosen(params: Any, only: Filter) -> State:
-    """The variables that are averaged."""
+    """Return the variables to average."""
     found: State = state(params, only)
     for path, leaf in found.flat_state():
         if not isinstance(leaf, Variable):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",
                 f"EMA only supports Variable leaves, given {shown(leaf)}.",
-                "Choose the variables, as in `EMA(model, decay, only=nnx.Param)`.",
+                "Match only variables, as in `EMA(model, decay, only=nnx.Param)`.",
             )
         if any(_has_no_mean(part) for part in jax.tree.leaves(leaf.get_value())):
             raise LiftArgumentError(
                 f"EMA of {path_text(path)}",
-                f"{shown(leaf.get_value())} has no average.",
-                "Choose other variables, as in `EMA(model, decay, only=nnx.Param)`.",
+                f"{shown(leaf.get_value())} cannot be averaged.",
+                "Match other variables, as in `EMA(model, decay, only=nnx.Param)`.",
             )
     return found
 

@@ -1,4 +1,4 @@
-"""Metrics: averages over batches, kept in variables, and several of them in one."""
+"""Metrics that accumulate over batches in variables, and a metric that combines several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MetricState(Variable[A]):
 
 
 class Metric(Pytree):
-    """The base class of metrics: a subclass defines `reset`, `update` and `compute`; its state is in variables.
+    """The base class of metrics. A subclass defines `reset`, `update` and `compute`, and keeps its state in variables.
 
     Example:
         >>> import nnx_like as nnx
@@ -72,11 +72,11 @@ class Metric(Pytree):
         raise NotImplementedError("Must override `__init__()` method.")
 
     def reset(self) -> None:
-        """Resets the metric, in place."""
+        """Reset the metric, in place."""
         raise NotImplementedError("Must override `reset()` method.")
 
     def update(self, **kwargs: Any) -> None:
-        """Adds a batch, in place.
+        """Add a batch, in place.
 
         Args:
             **kwargs: the data of the batch by name. A metric ignores names that it does not need.
@@ -84,11 +84,11 @@ class Metric(Pytree):
         raise NotImplementedError("Must override `update()` method.")
 
     def compute(self) -> Any:
-        """The value of the metric, over all updates since the last reset."""
+        """Return the value of the metric over all updates since the last reset."""
         raise NotImplementedError("Must override `compute()` method.")
 
     def split(self, *filters: Filter) -> Any:
-        """Splits the metric into a definition and a state: `nnx.split(metric, *filters)`.
+        """Split the metric into a graph definition and states: `nnx.split(metric, *filters)`.
 
         Args:
             *filters: one filter for each state.
@@ -99,8 +99,8 @@ class Metric(Pytree):
         if name not in kwargs:
             raise MetricArgumentError(
                 f"{type(self).__name__}.update",
-                f"it needs the keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
-                f"Write `metric.update({name}=...)`, or give the metric another name: `{type(self).__name__}('loss')`.",
+                f"expected the keyword argument {name!r}, given {', '.join(kwargs) or 'none'}.",
+                f"Write `metric.update({name}=...)`, or set another argument name: `{type(self).__name__}('loss')`.",
             )
         return kwargs[name]
 
@@ -135,20 +135,20 @@ class Average(Metric):
         self.count = MetricState(jnp.zeros((), jnp.int32))
 
     def reset(self) -> None:
-        """Resets the metric, in place."""
+        """Reset the metric, in place."""
         self.total.set_value(jnp.zeros((), jnp.float32))
         self.count.set_value(jnp.zeros((), jnp.int32))
 
     def update(self, mask: jax.Array | None = None, **kwargs: Any) -> None:
-        """Adds values, in place.
+        """Add values, in place.
 
         Args:
-            mask: weights; a zero excludes a value. Its shape broadcasts to that of the values.
-            **kwargs: the values under the metric's name: an array of any shape, or a number.
+            mask: weights; a zero excludes a value. Its shape broadcasts to the shape of the values.
+            **kwargs: the values, passed by the name `argname`: an array of any shape, or a number.
 
         Raises:
-            MetricArgumentError: without the values.
-            LiftArgumentError: with a mask for a number.
+            MetricArgumentError: if the values are missing.
+            LiftArgumentError: if there is a mask, and the values are a number.
         """
         values = self._value(kwargs, self.argname)
         if mask is None:
@@ -161,7 +161,7 @@ class Average(Metric):
                 f"If mask is provided, values should be a jax array, given {shown(values)}.",
                 "Pass `jnp.asarray(values)`, or no mask.",
             )
-        weights = jnp.broadcast_to(mask, values.shape)  # so that each value that it lets pass is counted
+        weights = jnp.broadcast_to(mask, values.shape)  # so that the sum of weights counts each value
         self._add((values * weights).sum(), weights.sum())
 
     def _add(self, total: Any, count: Any) -> None:
@@ -170,10 +170,10 @@ class Average(Metric):
             variable.set_value(old + jnp.asarray(more).astype(old.dtype))
 
     def compute(self) -> jax.Array:
-        """The mean.
+        """Return the mean.
 
         Returns:
-            An array of shape `()` and dtype `float32`; without values it is nan.
+            An array of shape `()` and dtype `float32`; NaN if there are no values.
         """
         return self.total.get_value() / jnp.asarray(self.count.get_value(), jnp.float32)
 
@@ -191,8 +191,8 @@ class Accuracy(Average):
 
     Args:
         threshold: for two classes, the smallest score that counts as positive; None for more classes.
-        *args: passed on to `Average`.
-        **kwargs: passed on to `Average`.
+        *args: passed to `Average`.
+        **kwargs: passed to `Average`.
 
     Raises:
         MetricArgumentError: if the threshold is not a float.
@@ -210,13 +210,13 @@ class Accuracy(Average):
         self.threshold = threshold
         super().__init__(*args, **kwargs)
 
-    def update(self, *, logits: jax.Array, labels: jax.Array, mask: jax.Array | None = None, **_: Any) -> None:  # type: ignore[override]  # it names what it takes
-        """Adds predictions, in place.
+    def update(self, *, logits: jax.Array, labels: jax.Array, mask: jax.Array | None = None, **_: Any) -> None:  # type: ignore[override]  # it names its arguments
+        """Add predictions, in place.
 
         Args:
             logits: one score for each class, of shape `(..., classes)`; with a threshold, of the shape of the labels.
             labels: the correct classes, of dtype `int32` (`int64` too, in 64-bit mode or from NumPy).
-            mask: weights; a zero excludes a prediction. Its shape broadcasts to that of the labels.
+            mask: weights; a zero excludes a prediction. Its shape broadcasts to the shape of the labels.
 
         Raises:
             LiftArgumentError: if the labels are not integers, or the shapes do not match.
@@ -233,7 +233,7 @@ class Accuracy(Average):
         if labels.dtype not in (jnp.int32, np.int32, np.int64):
             raise LiftArgumentError(
                 "Accuracy.update",
-                f"labels must be integers, the numbers of the classes; given {labels.dtype}.",
+                f"labels must be integers, the indices of the classes; given {labels.dtype}.",
                 "Pass `labels.astype(jnp.int32)`.",
             )
         guessed = logits.argmax(axis=-1) if threshold is None else logits >= threshold
@@ -243,7 +243,7 @@ class Accuracy(Average):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """What `Welford` computes.
+    """The result of `Welford`.
 
     Attributes:
         mean: the mean.
@@ -257,10 +257,10 @@ class Statistics:
 
 
 class Welford(Metric):
-    """Mean and deviation of all values, in one pass.
+    """The mean and standard deviation of all values, in one pass.
 
-    The algorithm: B. P. Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products" (1962), in
-    the form for batches of Chan et al. (1979).
+    The algorithm is from B. P. Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products"
+    (1962), in the form for batches of Chan et al. (1979).
 
     Example:
         >>> import jax.numpy as jnp
@@ -274,9 +274,9 @@ class Welford(Metric):
         argname: the name of the keyword argument of `update` that holds the values.
 
     Attributes:
-        count: how many values there were, a `MetricState` of dtype `int32`.
+        count: the number of values, a `MetricState` of dtype `int32`.
         mean: their mean, of dtype `float32`.
-        m2: the sum of the squares of their distances from it, of dtype `float32`.
+        m2: the sum of their squared distances from the mean, of dtype `float32`.
     """
 
     argname: str
@@ -291,24 +291,24 @@ class Welford(Metric):
         self.m2 = MetricState(jnp.zeros((), jnp.float32))
 
     def reset(self) -> None:
-        """Resets the metric, in place."""
+        """Reset the metric, in place."""
         self.count.set_value(jnp.zeros((), jnp.int32))
         self.mean.set_value(jnp.zeros((), jnp.float32))
         self.m2.set_value(jnp.zeros((), jnp.float32))
 
     def update(self, **kwargs: Any) -> None:
-        """Adds values, in place.
+        """Add values, in place.
 
         Args:
-            **kwargs: the values under the metric's name: an array of any shape, or a number.
+            **kwargs: the values, passed by the name `argname`: an array of any shape, or a number.
 
         Raises:
-            MetricArgumentError: without the values.
+            MetricArgumentError: if the values are missing.
         """
         values = _array(self._value(kwargs, self.argname))
         before, old_mean = self.count.get_value(), self.mean.get_value()
         after = before + values.size
-        with jax.numpy_dtype_promotion("standard"):  # counts are integers, and values of any dtype
+        with jax.numpy_dtype_promotion("standard"):  # counts are integers, and values may have any dtype
             distance = values.mean() - old_mean
             spread = values.var() * values.size
             mean = old_mean + distance * values.size / after
@@ -318,10 +318,10 @@ class Welford(Metric):
         self.m2.set_value(m2)
 
     def compute(self) -> Statistics:
-        """Mean and deviation.
+        """Return the mean and the deviations.
 
         Returns:
-            `Statistics` of arrays of shape `()`; without values the deviations are nan.
+            `Statistics` of arrays of shape `()`; the deviations are NaN if there are no values.
         """
         count = jnp.asarray(self.count.get_value(), jnp.float32)
         deviation = jnp.sqrt(self.m2.get_value() / count)
@@ -362,16 +362,16 @@ class MultiMetric(Metric):
         return {name: getattr(self, name) for name in self._metric_names}
 
     def reset(self) -> None:
-        """Resets all metrics, in place."""
+        """Reset all metrics, in place."""
         for metric in self._metrics().values():
             metric.reset()
 
     def update(self, **updates: Any) -> None:
-        """Updates all metrics, in place.
+        """Update all metrics, in place.
 
         Args:
-            **updates: passed to each metric. `mask` may be one mask for all metrics, or a dict of masks by metric name;
-                other metrics get no mask.
+            **updates: the arguments for each metric. `mask` may be one mask for all metrics, or a dict of masks by
+                metric name; metrics that the dict does not name get no mask.
         """
         given = "mask" in updates
         mask = updates.pop("mask", None)
@@ -380,7 +380,7 @@ class MultiMetric(Metric):
             metric.update(**updates, **({"mask": mine} if given and mine is not None else {}))
 
     def compute(self) -> dict[str, Any]:
-        """The values of all metrics, by name."""
+        """Return the values of all metrics, by name."""
         return {name: metric.compute() for name, metric in self._metrics().items()}
 
 

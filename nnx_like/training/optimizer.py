@@ -1,4 +1,4 @@
-"""`Optimizer`: an optax transformation with its state as variables, which updates a model in place."""
+"""`Optimizer`: an optax transformation whose state is in variables, and which updates a model in place."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OptArray(OptState[A]):
 
 
 class OptVariable(OptState[A]):
-    """The state of an optimizer for one parameter, such as a momentum. It has the metadata of the parameter.
+    """The state of an optimizer for one parameter, such as its momentum. It has the metadata of the parameter.
 
     Example:
         >>> import nnx_like as nnx
@@ -89,14 +89,14 @@ class OptVariable(OptState[A]):
 
 
 class _NoModelError(LiftArgumentError, AttributeError):
-    """The model of an optimizer was asked for, which has none."""
+    """Code reads the `model` of an optimizer that does not keep it."""
 
 
 class Optimizer(Pytree, Generic[M]):
     """An optax transformation and its state, for the parameters of one model.
 
-    The state is made of variables: an `OptVariable` for each parameter, an `OptArray` for each other array. An
-    optimizer is an object, and crosses `nnx_like.jit` and other transformations like the model.
+    The state consists of variables: an `OptVariable` for each parameter, and an `OptArray` for each other array. You
+    pass an optimizer through `nnx_like.jit` and other transformations like the model.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -112,17 +112,17 @@ class Optimizer(Pytree, Generic[M]):
     Args:
         model: an object, or a state; the optimizer does not keep it.
         tx: an optax transformation.
-        *positional: an error, since `wrt` is given by name.
-        wrt: a filter for the variables to train, usually `nnx.Param`. It must be the filter of the gradients.
+        *positional: not allowed; `wrt` is a keyword argument.
+        wrt: a filter of the variables to train, usually `nnx.Param`. Use the same filter for the gradients.
 
     Attributes:
-        step: an `OptState` of dtype `uint32`: the number of calls of `update`.
+        step: the number of calls of `update`, an `OptState` of dtype `uint32`.
         tx: the transformation.
-        opt_state: its state, with variables in place of arrays.
-        wrt: the filter.
+        opt_state: the state of the transformation, with variables in place of arrays.
+        wrt: the filter of the variables to train.
 
     Raises:
-        OptimizerArgumentError: without `wrt`.
+        OptimizerArgumentError: if `wrt` is missing, or `tx` is not a transformation.
     """
 
     step: OptState[jax.Array]
@@ -161,27 +161,27 @@ class Optimizer(Pytree, Generic[M]):
             raise _NoModelError(
                 "Optimizer.model",
                 "an optimizer does not keep the model.",
-                "Pass the model beside the optimizer, or use `ModelAndOptimizer`.",
+                "Pass the model in addition to the optimizer, or use `ModelAndOptimizer`.",
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def update(self, model: M, grads: Any = _NOT_GIVEN, /, **kwargs: Any) -> Any:
-        """Applies gradients to the model and the state of the optimizer, in place.
+        """Apply gradients to the model and to the state of the optimizer, in place.
 
-        Parameters and state are read and written without hooks. If the transformation raises, nothing is changed.
+        Parameters and state are read and written without hooks. If the transformation raises an error, nothing changes.
 
         Args:
-            model: the model that the optimizer was made for, or its state.
+            model: the model that the optimizer was created for, or its state.
             grads: the gradients of the variables that `wrt` matches, as `nnx.grad` returns them: a state, nested
                 mappings of arrays, or an object like the model. Variables that `wrt` does not match are ignored.
-            **kwargs: passed to the transformation, such as `value`, `grad` and `value_fn` for a line search; variables
-                in them are replaced by their values.
+            **kwargs: further arguments for the transformation, such as `value`, `grad` and `value_fn` for a line
+                search; variables in them are replaced by their values.
 
         Returns:
             The updates that were added to the parameters: a state of arrays.
 
         Raises:
-            OptimizerArgumentError: without `grads`.
+            OptimizerArgumentError: if `grads` is missing.
             LiftArgumentError: if the gradients do not match the parameters.
             TraceContextError: inside a transformation to which the model or the optimizer was not passed.
         """
@@ -189,7 +189,7 @@ class Optimizer(Pytree, Generic[M]):
         if grads is _NOT_GIVEN:
             raise OptimizerArgumentError(
                 f"{type(self).__name__}.update",
-                "it needs the model and the gradients, given only one argument.",
+                "expected the model and the gradients, given only one argument.",
                 "Write `optimizer.update(model, grads)`, or use `ModelAndOptimizer`.",
             )
         return self._step(model, grads, kwargs)
@@ -220,7 +220,7 @@ class ModelAndOptimizer(Optimizer[M]):
     Args:
         model: an object.
         tx: an optax transformation.
-        wrt: a filter for the variables to train.
+        wrt: a filter of the variables to train.
 
     Attributes:
         model: the model.
@@ -232,12 +232,12 @@ class ModelAndOptimizer(Optimizer[M]):
         super().__init__(model, tx, wrt=wrt)
         self.model = model
 
-    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]  # the older form has one argument less
-        """Applies gradients to the model and the state of the optimizer, in place.
+    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]  # the older form has no argument `model`
+        """Apply gradients to the model and to the state of the optimizer, in place.
 
         Args:
-            grads: the gradients, as `Optimizer.update` takes them.
-            **kwargs: passed to the transformation.
+            grads: the gradients, as for `Optimizer.update`.
+            **kwargs: further arguments for the transformation.
 
         Returns:
             The updates that were added to the parameters: a state of arrays.
@@ -250,13 +250,13 @@ class ModelAndOptimizer(Optimizer[M]):
 
 
 def to_opt_state(tree: Any) -> Any:
-    """The state of an optax transformation with variables in place of arrays.
+    """Return the state of an optax transformation with variables in place of arrays.
 
     Args:
-        tree: what `tx.init(params)` returned for a state of variables.
+        tree: the result of `tx.init(params)` for a state of variables.
 
     Returns:
-        The same with an `OptVariable` for each variable, with its metadata, and an `OptArray` for each other leaf.
+        The same tree with an `OptVariable` for each variable, with its metadata, and an `OptArray` for each other leaf.
     """
     return _map(
         lambda leaf: (
@@ -273,24 +273,24 @@ def _map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def _values(tree: Any) -> Any:
-    """A pytree with raw values in place of variables."""
+    """Return a pytree with raw values in place of variables."""
     return _map(lambda leaf: leaf.get_raw_value() if isinstance(leaf, Variable) else leaf, tree)
 
 
 def _gradients(grads: Any, wrt: Filter, params: Any) -> Any:
-    """The gradients as a state of arrays, with the structure of the parameters."""
+    """Return the gradients as a state of arrays, with the structure of the parameters."""
     leaves = jax.tree.leaves(grads, is_leaf=lambda leaf: isinstance(leaf, Variable))
     chosen = state(grads, wrt) if any(isinstance(leaf, Variable) for leaf in leaves) else state(grads)
     values = _values(chosen)
     structures: tuple[Any, Any] = (jax.tree.structure(values), jax.tree.structure(params))
     if structures[0] != structures[1]:
         given, expected = _paths(values), _paths(params)
-        differing = [("missing", expected - given), ("not of the parameters", given - expected)]
+        differing = [("missing", expected - given), ("unexpected", given - expected)]
         said = "; ".join(f"{what}: {', '.join(sorted(paths))}" for what, paths in differing if paths)
         raise LiftArgumentError(
             "Optimizer.update",
             f"the gradients do not match the parameters ({said or 'the pytrees differ'}).",
-            "Give `nnx.grad` the filter that the optimizer has as `wrt`, as in `nnx.DiffState(0, nnx.Param)`.",
+            "Pass the filter `wrt` of the optimizer to `nnx.grad` too, as in `nnx.DiffState(0, nnx.Param)`.",
         )
     return values
 
@@ -300,13 +300,13 @@ def _paths(values: State) -> set[str]:
 
 
 def _write(model: Any, variables: Any, values: Any) -> None:
-    """Writes values into variables, and arrays that are attributes of the model: all, or in another trace none."""
+    """Write values into variables, and into attributes that are arrays; in another trace, raise before any write."""
     pairs: list[tuple[Any, Any]] = []
     _map(lambda variable, value: pairs.append((variable, value)), variables, values)
     pairs = [pair for pair in pairs if isinstance(pair[0], Variable)]
     for variable, _ in pairs:
         variable.check_live()
-    # An array has no identity: the object that holds it is changed, which checks first that it may be.
+    # An array has no identity, so the object that holds it changes; `update` first checks that it may.
     if arrays := _plain_leaves(variables[0], values[0]):
         update(model, State.from_flat_path(arrays))
     for variable, value in pairs:
@@ -314,7 +314,7 @@ def _write(model: Any, variables: Any, values: Any) -> None:
 
 
 def _plain_leaves(params: Any, values: Any) -> dict[tuple[Any, ...], Any]:
-    """The values of the leaves of a state that are not variables, by path."""
+    """Return the values of the leaves of a state that are not variables, by path."""
     if not isinstance(params, State):
         return {}
     leaves = zip(params.flat_state(), values.flat_state(), strict=True)

@@ -1,4 +1,4 @@
-"""`TrainState`: a definition, parameters and the state of an optimizer in one pytree that is never changed."""
+"""`TrainState`: a graph definition, parameters and the state of an optimizer, in one immutable pytree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M = TypeVar("M")
 
 
 class TrainState(PyTreeNode, Generic[M]):
-    """The state of a functional training step. A subclass may add states as fields.
+    """The state of a functional training step. Subclasses may add states as fields.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -38,7 +38,7 @@ class TrainState(PyTreeNode, Generic[M]):
         params: the parameters.
         opt_state: the state of the optimizer.
         step: the number of updates so far, of dtype `int32`.
-        tx: an optax transformation; it is static.
+        tx: an optax transformation (static).
     """
 
     graphdef: GraphDef[M]
@@ -49,27 +49,27 @@ class TrainState(PyTreeNode, Generic[M]):
 
     @classmethod
     def create(cls, graphdef: GraphDef[M], *, params: State, tx: Any, step: int = 0, **kwargs: Any) -> Self:
-        """Returns a state for the start of training.
+        """Return the state before the first step.
 
         Args:
             graphdef: the static part of the model.
             params: the parameters.
             tx: an optax transformation.
             step: the number of updates so far.
-            **kwargs: the fields of a subclass.
+            **kwargs: values for the fields of a subclass.
 
         Raises:
-            LiftArgumentError: if the class has no such field, or a field has no value.
+            LiftArgumentError: if a field is unknown or has no value.
         """
         own = [one.name for one in dataclasses.fields(TrainState)]
         check_fields(f"{cls.__name__}.create", cls, kwargs, own=own)
         return cls(graphdef, params=params, opt_state=tx.init(params), step=jnp.asarray(step), tx=tx, **kwargs)
 
     def apply(self, state: State | str, *states: State | str) -> Any:
-        """A caller of methods of the model.
+        """Return an object through which to call the model, or its methods.
 
-        `train.apply("params").encode(x)` makes the model, calls its method `encode`, and returns the result and a new
-        pair `(graphdef, state)`. The states passed in do not change.
+        `train.apply("params").encode(x)` builds the model, calls its method `encode`, and returns the result and a new
+        pair `(graphdef, state)`. The states that you pass do not change.
 
         Args:
             state: a state, or the name of a field that holds one.
@@ -82,11 +82,11 @@ class TrainState(PyTreeNode, Generic[M]):
         return Caller(lambda: merge(self.graphdef, *given, copy=True), split)
 
     def apply_gradients(self, grads: State, **kwargs: Any) -> Self:
-        """Returns the state after one update.
+        """Return the state after one update.
 
         Args:
-            grads: the gradients, of the structure of `params`.
-            **kwargs: other fields to replace.
+            grads: the gradients, with the structure of `params`.
+            **kwargs: new values for other fields.
 
         Returns:
             A new state; this one does not change.

@@ -51,7 +51,7 @@ def test_unflatten_is_the_inverse_of_flatten(tree, sep):
 
 @pytest.mark.parametrize("flat", [{("a",): 1, ("a", "b"): 2}, {("a", "b"): 2, ("a",): 1}, {("a",): {}, ("a", "b"): 2}])
 def test_unflatten_refuses_a_path_below_a_leaf(flat):
-    with pytest.raises(ValueError, match=r"\('a', 'b'\) lies below the leaf \('a',\)\. Drop one of them\."):
+    with pytest.raises(ValueError, match=r"\('a', 'b'\) is below the leaf \('a',\)\. Drop one of them\."):
         unflatten_dict(flat)
 
 

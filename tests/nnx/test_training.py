@@ -132,7 +132,7 @@ def test_gradients_may_be_a_state_nested_mappings_or_an_object() -> None:
 def test_other_gradients_are_refused_by_name() -> None:
     model = Model()
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    with pytest.raises(LiftArgumentError, match="missing: kernel; not of the parameters: other"):
+    with pytest.raises(LiftArgumentError, match="missing: kernel; unexpected: other"):
         optimizer.update(model, {"layers": {0: jnp.ones(2)}, "other": jnp.ones(2)})
     assert optimizer.step.value == 0
 
