@@ -2,6 +2,7 @@ from .files import load_file, save_file
 from .folders import Checkpoints
 from .matching import match_state
 from .orbax import OrbaxCheckpoints
+from .orbax_foreign import load_orbax
 from .placing import Stored
 from .renaming import each_holding
 from .safetensors import load_safetensors, safetensors_metadata, save_safetensors
@@ -16,6 +17,7 @@ __all__ = [
     "each_holding",
     "export_weights",
     "load_file",
+    "load_orbax",
     "load_safetensors",
     "load_weights",
     "match_state",

@@ -13,17 +13,17 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
 import jax
-import numpy as np
 
 from ..errors import LiftArgumentError, SerializationError
-from ..portions import bytes_per_process, portions, return_memory
 from ..traverse_util import unflatten_dict
 from ..typing import Filter, Path, PyTree
 from .files import Transform
 from .folders import no_such_step
 from .matching import compare, match_state
-from .orbax_items import arrays_of, parted, placed_by_orbax, require_orbax, rest_in, stored
-from .placing import SavedKey, Stored, converted
+from .orbax_arrays import require_orbax, restore_args, restored
+from .orbax_foreign import load_orbax
+from .orbax_items import parted, rest_in, stored
+from .placing import Stored
 
 __all__ = ["OrbaxCheckpoints"]
 
@@ -189,7 +189,8 @@ class OrbaxCheckpoints:
 
         One error lists everything that does not fit, before any array is read. If the target has an array that is
         committed to devices, or a `jax.ShapeDtypeStruct` with a sharding, each device gets its part. The mesh need not
-        be the one that saved the step. This method waits for a save in the background.
+        be the one that saved the step. This method waits for a save in the background. A step that orbax wrote without
+        this class, such as one of `orbax.checkpoint.CheckpointManager`, is read as `load_orbax` does.
 
         Args:
             target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`; see
@@ -211,56 +212,43 @@ class OrbaxCheckpoints:
             raise LiftArgumentError(where, what, "Pass the tree to restore into.")
         self.wait()
         number = self._existing(where, step)
+        options: Any = {"filter": filter, "strict": strict, "cast": cast}
+        if (folder := self._foreign(number)) is not None:
+            return load_orbax(folder, target, transform=transform, **options)
         state = self._state(where, number)
-        options: Any = {"where": f"{self._where}, step {number}", "filter": filter, "strict": strict, "cast": cast}
+        options["where"] = f"{self._where}, step {number}"
         if target is None or transform is not None:
             arrays = [path for path, leaf in state.items() if isinstance(leaf, Stored)]
             whole = unflatten_dict(state | self._read(where, number, dict.fromkeys(arrays)))
             whole = whole if transform is None else transform(whole)
             return whole if target is None else match_state(target, whole, **options)
         match = compare(target, unflatten_dict(state), **options)
-        wanted = arrays_of(match.pairs)
-        _check_shardings(where, wanted)
-        values = self._read_in_portions(where, number, wanted)
-        return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
+        return restored(where, match, lambda wanted: self._read(where, number, wanted))
+
+    def _foreign(self, step: int) -> Any:
+        """Return the folder of a step that orbax wrote without this class, and `None` for any other step."""
+        utils = self._ocp.utils
+        folders = {utils.step_from_checkpoint_name(one.name): one for one in utils.checkpoint_steps_paths(self.folder)}
+        folder = folders.get(step)
+        return None if folder is None or (folder / "rest").exists() else folder
 
     def _state(self, where: str, step: int) -> dict[Path, Any]:
         """Return the state of a step by paths, without reading its arrays."""
         metadata = self._guarded(where, step, lambda manager: manager.metadata(step).item_metadata)
-        text = self._restored(where, step, "rest", self._ocp.args.JsonRestore()) if "rest" in metadata else None
-        if text is None:
-            what = f"step {step} was not written by OrbaxCheckpoints, or is damaged (items: {sorted(metadata)})."
-            raise SerializationError(
-                where, what, "If orbax itself wrote it, read it with orbax, and pass it to `match_state`."
-            )
+        text = self._restored(where, step, "rest", self._ocp.args.JsonRestore())
         tree = getattr(metadata.get("state"), "tree", None)
         arrays = stored(tree, lambda path: self._read(where, step, {path: None})[path])
         return arrays | rest_in(where, text)
-
-    def _read_in_portions(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
-        """Read arrays as `_read` does, but in portions that limit the host memory on the way to the devices."""
-        paths, values = list(wanted), dict[Path, Any]()
-        sizes = [_size(leaf) for leaf in wanted.values()]
-        for group in portions(sizes):
-            values |= self._read(where, step, {paths[number]: wanted[paths[number]] for number in group})
-            if sum(sizes) > sum(sizes[number] for number in group):
-                return_memory()
-        return values
 
     def _read(self, where: str, step: int, wanted: Mapping[Path, Any]) -> dict[Path, Any]:
         """Read some arrays of a step, each on the devices of the target's leaf, or as a NumPy array."""
         if not wanted:
             return {}
-        args = {path: self._restore_args(leaf) for path, leaf in wanted.items()}
+        args = {path: restore_args(leaf) for path, leaf in wanted.items()}
         names = unflatten_dict(dict.fromkeys(wanted, 0))
         restore = self._ocp.args.PyTreeRestore(names, restore_args=unflatten_dict(args), partial_restore=True)
         found = self._restored(where, step, "state", restore)
         return {path: _at(found, path) for path in wanted}
-
-    def _restore_args(self, leaf: Any) -> Any:
-        if placed_by_orbax(leaf):
-            return self._ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
-        return self._ocp.RestoreArgs(restore_type=np.ndarray)
 
     def _restored(self, where: str, step: int, item: str, args: Any) -> Any:
         composite = self._ocp.args.Composite(**{item: args})
@@ -349,36 +337,6 @@ def _index(where: str, step: SupportsIndex) -> int:
     if number < 0 or isinstance(step, bool):
         raise LiftArgumentError(where, f"the step is {step!r}.", "Give an integer of 0 or more.")
     return number
-
-
-def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
-    """Check that each sharding divides its shape. Orbax would report only the first, after reading other arrays."""
-    problems = []
-    for path, leaf in wanted.items():
-        try:
-            if placed_by_orbax(leaf):
-                leaf.sharding.shard_shape(leaf.shape)
-        except ValueError as error:
-            problems.append(f"\n  {'/'.join(path)}: {error}")
-    if problems:
-        what = f"shardings of the target do not divide the shapes:{''.join(problems)}\n"
-        raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
-
-
-def _size(leaf: Any) -> int:
-    """Return the bytes that a process needs for an array like this one."""
-    if placed_by_orbax(leaf):
-        return bytes_per_process(leaf.shape, leaf.dtype, leaf.sharding)
-    return int(getattr(leaf, "nbytes", 0))
-
-
-def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:
-    """Return the restored value of a leaf."""
-    if isinstance(saved, SavedKey):
-        return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
-    if path in values:
-        return values[path] if placed_by_orbax(leaf) else converted(leaf, values[path])
-    return converted(leaf, saved)
 
 
 def _at(tree: Any, path: Path) -> Any:

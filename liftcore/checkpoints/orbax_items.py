@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,23 +22,11 @@ from ..saving.problems import printable, unwritable
 from ..serialization import msgpack_restore, msgpack_serialize, to_state_dict
 from ..traverse_util import flatten_dict, unflatten_dict
 from ..typing import Path, PyTree
-from .placing import KeyTarget, SavedKey, Stored
+from .placing import Stored
 
-__all__ = ["arrays_of", "parted", "placed_by_orbax", "require_orbax", "rest_in", "stored"]
+__all__ = ["parted", "rest_in", "stored"]
 
 _ENCODED = "msgpack"
-
-
-def require_orbax() -> Any:
-    """Return the module `orbax.checkpoint`.
-
-    Raises:
-        ImportError: if it is not installed; the error names the extra to install.
-    """
-    try:
-        return importlib.import_module("orbax.checkpoint")
-    except ImportError as error:
-        raise ImportError("This needs orbax-checkpoint: pip install 'liftcore[orbax]'") from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -143,22 +130,3 @@ def stored(metadata: Any, read: Callable[[Path], Any]) -> dict[Path, Stored]:
 
     flat = flatten_dict(metadata or {})
     return {tuple(map(str, path)): one(path, leaf) for path, leaf in flat.items() if hasattr(leaf, "dtype")}
-
-
-def arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
-    """Return the paths of the arrays to read for pairs of a target's leaf and a saved one, with the target's leaf."""
-    found = {}
-    for path, (leaf, saved) in pairs.items():
-        at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
-        if isinstance(array, Stored):
-            found[at] = leaf
-    return found
-
-
-def placed_by_orbax(leaf: Any) -> bool:
-    """Return whether orbax puts an array on devices, in parts, because the target's leaf names the devices."""
-    if isinstance(leaf, KeyTarget):
-        return False
-    if isinstance(leaf, jax.Array):
-        return leaf.committed
-    return isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None

@@ -1,0 +1,118 @@
+"""Read arrays with orbax onto the devices of a target, in portions that limit the host memory."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from ..errors import LiftArgumentError
+from ..portions import bytes_per_process, portions, return_memory
+from ..typing import Path
+from .matching import Comparison
+from .placing import KeyTarget, SavedKey, Stored, converted
+
+__all__ = ["Read", "require_orbax", "restore_args", "restored"]
+
+Read: TypeAlias = Callable[[Mapping[Path, Any]], dict[Path, Any]]
+"""A function that reads arrays by their paths. The values of the mapping are the target's leaves."""
+
+
+def require_orbax() -> Any:
+    """Return the module `orbax.checkpoint`.
+
+    Raises:
+        ImportError: if it is not installed; the error names the extra to install.
+    """
+    try:
+        return importlib.import_module("orbax.checkpoint")
+    except ImportError as error:
+        raise ImportError("This needs orbax-checkpoint: pip install 'liftcore[orbax]'") from error
+
+
+def restore_args(leaf: Any) -> Any:
+    """Return the arguments for orbax to read one array: onto the devices of the target's leaf, or as a NumPy array."""
+    ocp = require_orbax()
+    if _placed_by_orbax(leaf):
+        return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+
+
+def restored(where: str, match: Comparison, read: Read) -> Any:
+    """Return a tree like the target of a comparison, with its arrays read and put on its devices.
+
+    Args:
+        where: the calling method, for errors.
+        match: the target and the saved leaves; an array that is not read yet is `Stored`.
+        read: the function that reads such arrays.
+
+    Raises:
+        LiftArgumentError: if a sharding of the target does not divide a shape.
+    """
+    wanted = _arrays_of(match.pairs)
+    _check_shardings(where, wanted)
+    values = _read_in_portions(wanted, read)
+    return match.restored({path: _placed(path, *pair, values) for path, pair in match.pairs.items()})
+
+
+def _arrays_of(pairs: Mapping[Path, tuple[Any, Any]]) -> dict[Path, Any]:
+    """Return the paths of the arrays to read for pairs of a target's leaf and a saved one, with the target's leaf."""
+    found = {}
+    for path, (leaf, saved) in pairs.items():
+        at, array = ((*path, "data"), saved.data) if isinstance(saved, SavedKey) else (path, saved)
+        if isinstance(array, Stored):
+            found[at] = leaf
+    return found
+
+
+def _check_shardings(where: str, wanted: Mapping[Path, Any]) -> None:
+    """Check that each sharding divides its shape. Orbax would report only the first, after reading other arrays."""
+    problems = []
+    for path, leaf in wanted.items():
+        try:
+            if _placed_by_orbax(leaf):
+                leaf.sharding.shard_shape(leaf.shape)
+        except ValueError as error:
+            problems.append(f"\n  {'/'.join(path)}: {error}")
+    if problems:
+        what = f"shardings of the target do not divide the shapes:{''.join(problems)}\n"
+        raise LiftArgumentError(where, what, "Leave those axes unsharded, or use a mesh whose sizes divide them.")
+
+
+def _read_in_portions(wanted: Mapping[Path, Any], read: Read) -> dict[Path, Any]:
+    """Read arrays in portions that limit the host memory on the way to the devices."""
+    paths, values = list(wanted), dict[Path, Any]()
+    sizes = [_size(leaf) for leaf in wanted.values()]
+    for group in portions(sizes):
+        values |= read({paths[number]: wanted[paths[number]] for number in group})
+        if sum(sizes) > sum(sizes[number] for number in group):
+            return_memory()
+    return values
+
+
+def _size(leaf: Any) -> int:
+    """Return the bytes that a process needs for an array like this one."""
+    if _placed_by_orbax(leaf):
+        return bytes_per_process(leaf.shape, leaf.dtype, leaf.sharding)
+    return int(getattr(leaf, "nbytes", 0))
+
+
+def _placed(path: Path, leaf: Any, saved: Any, values: Mapping[Path, Any]) -> Any:
+    """Return the restored value of a leaf."""
+    if isinstance(saved, SavedKey):
+        return converted(leaf, SavedKey(saved.impl, values.get((*path, "data"), saved.data)))
+    if path in values:
+        return values[path] if _placed_by_orbax(leaf) else converted(leaf, values[path])
+    return converted(leaf, saved)
+
+
+def _placed_by_orbax(leaf: Any) -> bool:
+    """Return whether orbax puts an array on devices, in parts, because the target's leaf names the devices."""
+    if isinstance(leaf, KeyTarget):
+        return False
+    if isinstance(leaf, jax.Array):
+        return leaf.committed
+    return isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None
