@@ -18,7 +18,7 @@ __all__ = ["adopt", "by_dtype"]
 
 
 def by_dtype(leaf: Any) -> str:
-    """The collection of an array: "params" if it can be differentiated, else "constants".
+    """Return the collection of an array: "params" if it can be differentiated, else "constants".
 
     Example:
         >>> by_dtype(jnp.ones(2)), by_dtype(jnp.arange(2))
@@ -37,10 +37,10 @@ def adopt(
     collection: str | Callable[[Any], str] = by_dtype,
     **kwargs: Any,
 ) -> Any:
-    """A pytree whose arrays are variables of a scope.
+    """Return a pytree whose arrays are variables of a scope.
 
-    So a module that is a pytree can be a part of any model of scopes. Each array is a variable at its path: filters
-    select it, and `init` creates it in any lift. Where the variables exist, `make` runs only to find the structure.
+    Use it to make a pytree module a part of any model of scopes. Each array is a variable at its path: filters match
+    it, and `init` creates it in any lift. If the variables exist, `make` is only traced, to find the structure.
 
     Example:
         >>> import jax, liftcore, equinox_like as eqx
@@ -55,20 +55,20 @@ def adopt(
         (3,)
 
     Args:
-        scope: a scope of its own, such as `scope.push("mlp")`.
-        make: returns the pytree. It is called as `make(key, *args, **kwargs)`, with a key of the stream "params". If it
-            has a parameter `key` that is not the first one, as classes of Equinox do, it is called as
-            `make(*args, key=key, **kwargs)`.
+        scope: a scope for only these variables, such as `scope.push("mlp")`.
+        make: a function that returns the pytree. It is called as `make(key, *args, **kwargs)`, with a key of the RNG
+            stream "params". If it has a parameter `key` that is not the first one, like classes of Equinox, it is
+            called as `make(*args, key=key, **kwargs)`.
         *args: the positional arguments of `make`.
         collection: the collection of all arrays, or a function from an array to its collection. By default, arrays of
             floating-point and complex numbers are "params", and other arrays are "constants".
         **kwargs: the keyword arguments of `make`.
 
     Returns:
-        The pytree, with the values that the variables have now.
+        The pytree, with the current values of the variables.
 
     Raises:
-        ScopeVariableNotFoundError: if a variable is missing and cannot be created; for some reasons, another error.
+        ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
         Undescribed: if a leaf that is not an array cannot be compared by value.
     """
     check_function("adopt", make)
@@ -89,7 +89,7 @@ def adopt(
 
 
 def _of_key(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, with the key as its first argument."""
+    """Return the same function with the key as its first argument."""
     try:
         parameters = list(inspect.signature(make).parameters.values())
     except (TypeError, ValueError):

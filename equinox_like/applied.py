@@ -13,10 +13,10 @@ __all__ = ["Applied"]
 
 
 class Applied(Module):
-    """A function of a scope, or a module with an `apply`, as a module that is a pytree.
+    """A function of a scope, or a module with a method `apply`, as a module that is a pytree.
 
-    Its variables are leaves of the pytree. `filter_grad` differentiates with respect to all floating-point arrays, and
-    so with respect to running statistics. To train only the parameters, use `trainable`.
+    Its variables are leaves of the pytree. `filter_grad` differentiates with respect to all floating-point arrays,
+    including running statistics. To train only the parameters, use `trainable`.
 
     Example:
         >>> import jax, equinox_like as eqx, linen_like as nn
@@ -37,11 +37,11 @@ class Applied(Module):
 
     @classmethod
     def init(cls, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> Applied:
-        """Creates an `Applied` with new variables.
+        """Create an `Applied` with new variables.
 
         Args:
             fn: the function or the module.
-            rngs: a key for each stream, or one key for the stream "params".
+            rngs: a key for each RNG stream, or one key for the stream "params".
             *args: the positional arguments of a first call.
             **kwargs: the keyword arguments of this call.
         """
@@ -50,11 +50,11 @@ class Applied(Module):
         return cls(fn, liftcore.init(fn)(rngs, *args, **kwargs)[1])
 
     def __call__(self, /, *args: Any, rngs: Any = None, mutable: Filter = False, **kwargs: Any) -> Any:
-        """Calls the function or the module.
+        """Call the function or the module.
 
         Args:
             *args: the positional arguments.
-            rngs: a key for each stream that the function draws from.
+            rngs: a key for each RNG stream that the function draws from.
             mutable: a filter of the variables that the call may change.
             **kwargs: the keyword arguments.
 

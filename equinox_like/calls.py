@@ -1,7 +1,7 @@
-"""Answers for the leaves of a call: by position, by name, and for the function itself.
+"""The older options of transformations, and one answer of theirs for each leaf of a call.
 
-The older way to say how leaves are treated: `default` for all arguments, `args` and `kwargs` for some of them, `fn` for
-the function, `out` for the result. Each is a pytree prefix of answers.
+The older options are `default` for all arguments, `args` and `kwargs` for some of them, `fn` for the function, and
+`out` for the result. Each is a pytree prefix of answers: an axis, or whether to trace a leaf.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["OLDER", "UNSET", "call_answers", "given_options"]
 
 
 class Unset:
-    """Stands for an option that is not given."""
+    """A marker for an option that is not given."""
 
     def __repr__(self) -> str:
         return "left out"
@@ -30,21 +30,21 @@ OLDER = ("default", "fn", "args", "kwargs", "out")
 
 
 def given_options(where: str, newer: Mapping[str, Any], **older: Any) -> dict[str, Any]:
-    """The options that are given: all newer or all older ones.
+    """Return the options that are given: either newer or older ones.
 
     Args:
-        where: the transformation, for the text of errors.
-        newer: the options that say the same in the newer way, each maybe `UNSET`.
-        **older: `default`, `fn`, `args`, `kwargs` and `out`, each maybe `UNSET`.
+        where: the name of the transformation, for errors.
+        newer: the newer options with the same meaning, or `UNSET` for each.
+        **older: `default`, `fn`, `args`, `kwargs` and `out`, or `UNSET` for each.
 
     Raises:
-        LiftArgumentError: where both ways are used, `args` is no tuple or `kwargs` is no dict.
+        LiftArgumentError: if newer and older options are given, `args` is not a tuple, or `kwargs` is not a dict.
     """
     given = {name: value for name, value in older.items() if value is not UNSET}
     other = {name: value for name, value in newer.items() if value is not UNSET}
     if given and other:
         one, two = next(iter(other)), next(iter(given))
-        raise LiftArgumentError(where, f"{one} and {two} are two ways to say the same.", f"Leave out {two}.")
+        raise LiftArgumentError(where, f"{one} and {two} are two forms of the same option.", f"Leave out {two}.")
     for name, kind in (("args", tuple), ("kwargs", dict)):
         if not isinstance(given.get(name, kind()), kind):
             raise LiftArgumentError(
@@ -65,26 +65,26 @@ def call_answers(
     kwargs: Any,
     of_function: Any = UNSET,
 ) -> list[Any]:
-    """One answer for each leaf of `(fun, args, kwargs)`.
+    """Return one answer for each leaf of `(fun, args, kwargs)`.
 
     Args:
-        where: the transformation, for the text of errors.
-        older: older options.
-        usual: the answer for a leaf of which they say nothing.
+        where: the name of the transformation, for errors.
+        older: the older options.
+        usual: the answer for a leaf that the options do not mention.
         fun: the function.
-        args: its arguments.
-        kwargs: those by name.
-        of_function: the answer for the function, where it is another one.
+        args: its positional arguments.
+        kwargs: the keyword arguments.
+        of_function: the default answer for the function, if it differs from `usual`.
 
     Raises:
-        LiftArgumentError: where an option is no prefix, or `args` has more entries than there are arguments.
+        LiftArgumentError: if an option is not a prefix, or `args` has more entries than there are arguments.
     """
     default, by_place, by_name = older.get("default", usual), older.get("args", ()), older.get("kwargs", {})
     if len(by_place) > len(args):
         raise LiftArgumentError(
             f"args of {where}",
-            f"it has {len(by_place)} entries, and {len(args)} arguments are given by position.",
-            "Name the others in `kwargs`.",
+            f"it has {len(by_place)} entries, but {len(args)} arguments were passed by position.",
+            "Put the others into `kwargs`.",
         )
     answers = leafwise(f"fn of {where}", older.get("fn", usual if of_function is UNSET else of_function), fun)
     for index, arg in enumerate(args):

@@ -1,4 +1,4 @@
-"""`filter_closure_convert`: a function whose closure is a pytree."""
+"""`filter_closure_convert`: turn a function into a pytree of the arrays that it closes over."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["filter_closure_convert"]
 
 
 def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function as a pytree, the leaves of which are the arrays that it closes over.
+    """Return a function as a pytree whose leaves are the arrays that it closes over.
 
-    So the function goes through transformations that must know all that it depends on, such as a custom rule.
+    Use it for transformations that must know everything that a function depends on, such as custom rules.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -35,17 +35,17 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
         Array(3., dtype=float32)
 
     Args:
-        fn: the function: any pytree that can be called.
-        *args: arguments that it will be called with, or others of the same types and with equal static leaves. A
-            `jax.ShapeDtypeStruct` may stand for an array.
-        **kwargs: those by name.
+        fn: the function, or any callable pytree.
+        *args: example arguments: those of later calls must have the same types and equal static leaves. A
+            `jax.ShapeDtypeStruct` may take the place of an array.
+        **kwargs: the keyword arguments.
 
     Returns:
-        A function of these arguments. It has `consts`, the list of arrays that `fn` closes over.
+        A function of these arguments. It has an attribute `consts`, the list of arrays that `fn` closes over.
 
     Raises:
-        LiftArgumentError: where a scope is among the arguments or the result; when it is called, where the arguments
-            are of other types, or have other static leaves.
+        LiftArgumentError: if a scope is among the arguments or in the result; when the result is called, if the
+            arguments have other types or other static leaves.
     """
     check_function("filter_closure_convert", fn)
     where = f"filter_closure_convert({name_of(fn)})"
@@ -64,14 +64,14 @@ def filter_closure_convert(fn: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 @dataclasses.dataclass(eq=False)
 class Converted:
-    """What is static of a converted function.
+    """The static part of a converted function.
 
     Attributes:
         name: the name of the function.
-        jaxpr: what it computes, without its constants.
-        types: the shapes and dtypes of its arrays.
-        rest: what is static of its arguments.
-        result: what is static of its result.
+        jaxpr: its jaxpr, without the constants.
+        types: the shapes and dtypes of the arrays in its arguments.
+        rest: the static part of its arguments.
+        result: the static part of its result.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Converted:
     result: SplitResult
 
     def __static_fields__(self) -> dict[str, Any]:
-        """What stands for it: nothing else has its `id` as long as something is kept for it."""
+        """Return its key for comparisons: its `id`, which is unique as long as a cache keeps the object alive."""
         return {"id": id(self)}
 
 
@@ -92,21 +92,21 @@ class ConvertedFunction:
 
     Attributes:
         consts: the arrays that it closes over.
-        converted: what is static of it.
+        converted: its static part.
     """
 
     consts: list[Any]
     converted: Converted
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes what the function computes."""
+        """Call the function."""
         converted = self.converted
         parts = _split(args, kwargs)
         types = tuple((jax.typeof(one).shape, jax.typeof(one).dtype) for one in parts.arrays)
         if parts.rest != converted.rest or types != converted.types:
             raise LiftArgumentError(
                 f"filter_closure_convert({converted.name})",
-                f"it was converted for {converted.types} and {converted.rest}, and is called with {types} and "
+                f"it was converted for {converted.types} and {converted.rest}, but was called with {types} and "
                 f"{parts.rest}.",
                 "Convert it again, for arguments of these types.",
             )

@@ -1,4 +1,4 @@
-"""`filter_custom_jvp`: a function of any Python objects with a rule of its own for its tangents."""
+"""`filter_custom_jvp`: a function of any Python objects with a custom rule for tangents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["filter_custom_jvp"]
 
 
 class filter_custom_jvp:
-    """A function of any Python objects with a rule of its own for its tangents, as `jax.custom_jvp`.
+    """A function of any Python objects with a custom rule for tangents, like `jax.custom_jvp`.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -33,11 +33,11 @@ class filter_custom_jvp:
         Array(10., dtype=float32)
 
     Args:
-        fn: called as `fn(*args, **kwargs)`. Arrays in arguments that are given by name are not differentiated.
+        fn: the function, called as `fn(*args, **kwargs)`. Keyword arguments cannot be differentiated.
 
     Raises:
-        LiftArgumentError: when it is called, where the rule is missing, a scope is among the arguments, one that
-            is given by name is differentiated, or the rule returns something else than the function.
+        LiftArgumentError: when it is called, if the rule is missing, a scope is among the arguments, a keyword argument
+            is differentiated, or the rule returns a different structure from the function.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -47,27 +47,27 @@ class filter_custom_jvp:
         functools.update_wrapper(self, fn)
 
     def def_jvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
-        """Takes the rule, and returns it.
+        """Set the rule, and return it.
 
         Args:
-            fn_jvp: called as `fn_jvp(primals, tangents, **kwargs)`, with tuples like the positional arguments; in
-                `tangents` there is None for zero and in the place of what has none. It returns the result and its
-                tangent: a pytree like the result, with None for zero.
+            fn_jvp: the rule, called as `fn_jvp(primals, tangents, **kwargs)`, with tuples like the positional
+                arguments. In `tangents`, None replaces a tangent that is zero, and a leaf that has no tangent. The rule
+                returns the result and its tangent, a pytree like the result with None for zero.
         """
         check_function("filter_custom_jvp.def_jvp", fn_jvp)
         self._rule = fn_jvp
         return fn_jvp
 
     def defjvp(self, fn_jvp: Callable[..., Any]) -> Callable[..., Any]:
-        """The older name of `def_jvp`.
+        """Set the rule: the older name of `def_jvp`.
 
         Args:
-            fn_jvp: called as `fn_jvp(primals, tangents)`.
+            fn_jvp: the rule, called as `fn_jvp(primals, tangents)`.
         """
         return self.def_jvp(fn_jvp)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         where, rule = f"filter_custom_jvp({name_of(self.fn)})", self._rule
         if rule is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Define it: `@fn.def_jvp`.")
@@ -82,9 +82,7 @@ class filter_custom_jvp:
         def moved(primals: Any, tangents: Any) -> Any:
             (arrays, named), (moving, moving_named) = map(as_arrays, primals), map(as_arrays, tangents)
             if not all(map(is_zero, moving_named)):
-                raise LiftArgumentError(
-                    where, "an argument that is given by name is differentiated.", "Give it by position."
-                )
+                raise LiftArgumentError(where, "a keyword argument is differentiated.", "Pass it by position.")
             given = first.fill([None if is_zero(one) else one for one in moving])
             value, tangent = rule(first.join(arrays), given, **others.join(named))
             found = traced(result, value, is_array_like)

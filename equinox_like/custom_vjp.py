@@ -1,4 +1,4 @@
-"""`filter_custom_vjp`: a function of any Python objects with a rule of its own for its derivative."""
+"""`filter_custom_vjp`: a function of any Python objects with a custom rule for its derivative."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["filter_custom_vjp"]
 
 
 class filter_custom_vjp:
-    """A function of any Python objects with a rule of its own for its derivative, as `jax.custom_vjp`.
+    """A function of any Python objects with a custom rule for its derivative, like `jax.custom_vjp`.
 
-    The arrays of floating-point numbers in its first argument are differentiated; all else is not.
+    Only the floating-point arrays in its first argument are differentiated.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -38,11 +38,11 @@ class filter_custom_vjp:
         {'name': None, 'w': Array(1., dtype=float32)}
 
     Args:
-        fn: called as `fn(vjp_arg, *args, **kwargs)`.
+        fn: the function, called as `fn(vjp_arg, *args, **kwargs)`.
 
     Raises:
-        LiftArgumentError: when it is called, where a rule is missing, a scope is among the arguments, another argument
-            than the first is differentiated, or the rule returns something else than the function.
+        LiftArgumentError: when it is called, if a rule is missing, a scope is among the arguments, an argument other
+            than the first is differentiated, or the rule returns a different structure from the function.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -54,35 +54,37 @@ class filter_custom_vjp:
         functools.update_wrapper(self, fn)
 
     def def_fwd(self, fn_fwd: Callable[..., Any]) -> Callable[..., Any]:
-        """Takes the forward rule, and returns it.
+        """Set the forward rule, and return it.
 
         Args:
-            fn_fwd: called as `fn_fwd(perturbed, vjp_arg, *args, **kwargs)`, where `perturbed` is a pytree of bools like
-                `vjp_arg`: what is differentiated. It returns the result, and residuals: any pytree.
+            fn_fwd: the rule, called as `fn_fwd(perturbed, vjp_arg, *args, **kwargs)`. `perturbed` is a pytree of bools
+                like `vjp_arg`: whether each leaf is differentiated. The rule returns the result and residuals, any
+                pytree.
         """
         check_function("filter_custom_vjp.def_fwd", fn_fwd)
         self._fwd = fn_fwd
         return fn_fwd
 
     def def_bwd(self, fn_bwd: Callable[..., Any]) -> Callable[..., Any]:
-        """Takes the backward rule, and returns it.
+        """Set the backward rule, and return it.
 
         Args:
-            fn_bwd: called as `fn_bwd(residuals, cotangent, perturbed, vjp_arg, *args, **kwargs)`. The cotangent is a
-                pytree like the result, with None for zero and in the place of what has none. It returns the cotangent
-                of `vjp_arg`: a pytree like that, with None for zero.
+            fn_bwd: the rule, called as `fn_bwd(residuals, cotangent, perturbed, vjp_arg, *args, **kwargs)`. The
+                cotangent is a pytree like the result; None replaces a cotangent that is zero, and a leaf that has no
+                cotangent. The rule returns the cotangent of `vjp_arg`: a pytree like it, with None for zero.
         """
         check_function("filter_custom_vjp.def_bwd", fn_bwd)
         self._bwd, self._takes_zeros = fn_bwd, False
         return fn_bwd
 
     def defvjp(self, fn_fwd: Callable[..., Any], fn_bwd: Callable[..., Any]) -> None:
-        """Takes both rules in their older form, which is not told what is differentiated.
+        """Set both rules in their older form, which has no argument `perturbed`.
 
         Args:
-            fn_fwd: called as `fn_fwd(vjp_arg, *args, **kwargs)`. It returns the result, and residuals: any pytree.
-            fn_bwd: called as `fn_bwd(residuals, cotangent, vjp_arg, *args, **kwargs)`. The cotangent is a pytree like
-                the result, with None in the place of what has none. It returns the cotangent of `vjp_arg`.
+            fn_fwd: the forward rule, called as `fn_fwd(vjp_arg, *args, **kwargs)`. It returns the result and residuals,
+                any pytree.
+            fn_bwd: the backward rule, called as `fn_bwd(residuals, cotangent, vjp_arg, *args, **kwargs)`. The cotangent
+                is a pytree like the result, with None for leaves that have none. It returns the cotangent of `vjp_arg`.
         """
         check_function("filter_custom_vjp.defvjp", fn_fwd)
         check_function("filter_custom_vjp.defvjp", fn_bwd)
@@ -96,7 +98,7 @@ class filter_custom_vjp:
         self._fwd, self._bwd, self._takes_zeros = forward, backward, True
 
     def __call__(self, vjp_arg: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         where = f"filter_custom_vjp({name_of(self.fn)})"
         if self._fwd is None or self._bwd is None:
             raise LiftArgumentError(where, "it has no rule yet.", "Define both: `@fn.def_fwd` and `@fn.def_bwd`.")
@@ -108,22 +110,22 @@ class filter_custom_vjp:
 
 
 def none(cotangent: Any) -> None:
-    """None for a cotangent that is zero."""
+    """Replace a cotangent that is zero by None."""
 
 
 def zeros(cotangent: Any) -> Any:
-    """Zeros for a cotangent that is zero; None for what has none."""
+    """Replace a cotangent that is zero by an array of zeros; by None if the leaf has no cotangent."""
     return None if cotangent.dtype == jax.dtypes.float0 else jnp.zeros(cotangent.shape, cotangent.dtype)
 
 
 class _Call:
-    """One call: what is static of it, and what JAX is given.
+    """One call, split into its static part and the arrays for JAX.
 
     Args:
-        where: the place, for the text of errors.
+        where: the name of the function, for errors.
         functions: the function and its rules.
-        zero: what the backward rule is given for a cotangent that is zero.
-        given: the arguments: the first, the others, and those by name.
+        zero: a function that returns what the backward rule gets for a cotangent that is zero.
+        given: the first argument, the other positional arguments, and the keyword arguments.
     """
 
     def __init__(
@@ -141,16 +143,16 @@ class _Call:
         self._perturbed: list[bool] = []
 
     def run(self, first: list[Any], others: list[Any]) -> list[Any]:
-        """What the function returns."""
+        """Call the function, and return the arrays of its result."""
         args, kwargs = self.others.join(others)
         return traced(self.result, self._fn(self.first.join(first), *args, **kwargs))
 
     def forward(self, first: list[Any], others: list[Any]) -> Any:
-        """The same by the rule, and what is kept for the way back."""
+        """Call the forward rule, and return the arrays of its result and the values for the backward rule."""
         if any(one.perturbed for one in others):
             raise LiftArgumentError(
                 self._where,
-                "another argument than the first is differentiated.",
+                "an argument other than the first is differentiated.",
                 "Put it into the first argument, or stop its gradient: `jax.lax.stop_gradient(x)`.",
             )
         self._perturbed = [one.perturbed and is_inexact_array(one.value) for one in first]
@@ -161,7 +163,7 @@ class _Call:
         return traced(self.result, result), (self._residuals.arrays(residuals), first, others)
 
     def backward(self, kept: Any, cotangents: list[Any]) -> Any:
-        """The cotangents of arrays."""
+        """Call the backward rule, and return the cotangents of the arrays."""
         residuals, first, others = kept
         args, kwargs = self.others.join(others)
         cotangent = self.result.parts.fill([self._zero(one) if is_zero(one) else one for one in cotangents])

@@ -1,4 +1,4 @@
-"""A call, of which the arrays of floating-point numbers in some arguments are differentiated."""
+"""A call that is differentiated with respect to the floating-point arrays in some of its arguments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Differentiated"]
 
 
 class Differentiated:
-    """A call taken apart.
+    """A call, split into scopes, arrays to differentiate, and everything else.
 
     Args:
         fun: the function.
         primals: the first arguments, which are differentiated.
         args: the positional arguments after them.
-        kwargs: those by name.
-        is_traced: which leaves of the primals are differentiated.
+        kwargs: the keyword arguments.
+        is_traced: a function that returns whether a leaf of the primals is differentiated.
 
     Attributes:
-        scopes: the scopes in all of them.
-        arrays: what is differentiated.
+        scopes: the scopes in the function and its arguments.
+        arrays: the arrays that are differentiated.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Differentiated:
         self.arrays = self._primals.arrays
 
     def run(self, scopes: Sequence[Scope], arrays: Iterable[Any]) -> Any:
-        """What the function returns for other arrays, on other scopes."""
+        """Call the function with other arrays and scopes, and return its result."""
         count = len(self._primals.scopes)
         primals = self._primals.join(arrays, scopes[:count])
         fun, args, kwargs = self._others.join((), scopes[count:])
         return fun(*primals, *args, **kwargs)
 
     def like_primals(self, values: Iterable[Any]) -> Any:
-        """A tuple like the primals, with values in the places of what is differentiated, and None in all others."""
+        """Return a tuple like the primals, with a value for each leaf that is differentiated, and None for others."""
         return self._primals.fill(values)
 
 

@@ -1,4 +1,4 @@
-"""The errors about modules and rules, beside those of `liftcore.errors`."""
+"""Errors about modules and derivative rules, in addition to those of `liftcore.errors`."""
 
 from __future__ import annotations
 

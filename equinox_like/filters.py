@@ -1,4 +1,4 @@
-"""Which leaves are arrays; and pytrees parted by that, and put together again."""
+"""Tests for leaves that are arrays, and functions that select leaves of pytrees, split pytrees and combine them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def is_array_like(element: Any) -> bool:
-    """Whether a leaf is an array or a number.
+    """Return whether a leaf is an array or a number.
 
     Example:
         >>> [is_array_like(leaf) for leaf in (jax.numpy.ones(2), 1.0, True, "text")]
@@ -41,7 +41,7 @@ def is_array_like(element: Any) -> bool:
 
 
 def is_inexact_array(element: Any) -> bool:
-    """Whether a leaf is an array of floating-point or complex numbers.
+    """Return whether a leaf is an array of floating-point or complex numbers.
 
     Example:
         >>> [is_inexact_array(leaf) for leaf in (jax.numpy.ones(2), jax.numpy.arange(2), 1.0)]
@@ -54,7 +54,7 @@ def is_inexact_array(element: Any) -> bool:
 
 
 def is_inexact_array_like(element: Any) -> bool:
-    """Whether a leaf is an array of floating-point or complex numbers, or such a number.
+    """Return whether a leaf is a floating-point or complex number, or an array of such numbers.
 
     Example:
         >>> [is_inexact_array_like(leaf) for leaf in (jax.numpy.ones(2), 1.0, 1, True)]
@@ -73,7 +73,7 @@ def filter(
     replace: Any = None,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """The same pytree, with something else in the place of each leaf that is not chosen.
+    """Replace each leaf of a pytree that is not selected, by default with None.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -82,13 +82,13 @@ def filter(
 
     Args:
         pytree: the pytree.
-        filter_spec: a pytree prefix of bools, and of functions from a leaf to a bool: whether leaves are chosen.
-        inverse: whether the other leaves are chosen instead.
-        replace: what is in the place of those that are not chosen.
-        is_leaf: which nodes of the pytree are leaves, see `jax.tree.flatten`.
+        filter_spec: a pytree prefix of bools, or of functions from a leaf to a bool: whether to select a leaf.
+        inverse: whether to select the other leaves instead.
+        replace: the value that replaces the leaves that are not selected.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        LiftArgumentError: where `filter_spec` is no prefix, or holds something else.
+        LiftArgumentError: if `filter_spec` is not such a prefix.
     """
     return _map_chosen(lambda leaf, answer: leaf if answer != bool(inverse) else replace, filter_spec, pytree, is_leaf)
 
@@ -96,7 +96,7 @@ def filter(
 def partition(
     pytree: Any, filter_spec: Any, replace: Any = None, is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[Any, Any]:
-    """Two pytrees of the same structure: one with the leaves that are chosen, the other with all other leaves.
+    """Split a pytree into two of the same structure: one with the selected leaves, one with all other leaves.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -106,19 +106,19 @@ def partition(
 
     Args:
         pytree: the pytree.
-        filter_spec: a pytree prefix of bools, and of functions from a leaf to a bool: whether leaves are chosen.
-        replace: what is in the place of the others.
-        is_leaf: which nodes of the pytree are leaves, see `jax.tree.flatten`.
+        filter_spec: a pytree prefix of bools, or of functions from a leaf to a bool: whether to select a leaf.
+        replace: the value that takes the place of a leaf in the other pytree.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        LiftArgumentError: where `filter_spec` is no prefix, or holds something else.
+        LiftArgumentError: if `filter_spec` is not such a prefix.
     """
     chosen = filter(pytree, filter_spec, replace=replace, is_leaf=is_leaf)
     return chosen, filter(pytree, filter_spec, inverse=True, replace=replace, is_leaf=is_leaf)
 
 
 def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """One pytree of several: each leaf is the first that is not None. The inverse of `partition`.
+    """Combine several pytrees into one: each leaf is the first one that is not None. The inverse of `partition`.
 
     Example:
         >>> import equinox_like as eqx
@@ -126,11 +126,11 @@ def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
         {'steps': 5, 'w': 1}
 
     Args:
-        *pytrees: pytrees of one structure, but for None in the place of a leaf.
-        is_leaf: which nodes of the pytrees are leaves, see `jax.tree.flatten`.
+        *pytrees: pytrees of the same structure, except that any leaf may be None.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        ValueError: that of JAX, where they have other structures.
+        ValueError: the error of JAX for pytrees of different structures.
     """
 
     def first(*leaves: Any) -> Any:
@@ -140,7 +140,7 @@ def combine(*pytrees: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
 
 
 def _map_chosen(fn: Callable[[Any, bool], Any], spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """The same pytree with `fn(leaf, whether it is chosen)` in the place of each leaf."""
+    """Map `fn(leaf, whether it is selected)` over a pytree."""
 
     def below(answer: Any, subtree: Any) -> Any:
         return jax.tree.map(lambda leaf: fn(leaf, _answer(answer, leaf)), subtree, is_leaf=is_leaf)
@@ -162,7 +162,7 @@ def _answer(answer: Any, leaf: Any) -> bool:
     if not isinstance(found, bool | np.bool_):
         raise LiftArgumentError(
             "filter_spec",
-            f"expected bools, and functions from a leaf to a bool, given {shown(found)}.",
+            f"expected bools, or functions from a leaf to a bool, given {shown(found)}.",
             "Write `eqx.filter(tree, eqx.is_array)`.",
         )
     return bool(found)

@@ -1,4 +1,4 @@
-"""Modules as nodes of pytrees: what their children are, and what is static of them."""
+"""Modules as nodes of pytrees: their children, and their static part."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from liftcore.statics import Undescribed, static_key
 __all__ = ["OPEN", "STRUCTURE", "flatten", "flatten_with_keys", "unflatten"]
 
 STRUCTURE = "_structure"
-"""Under which name a module keeps its structure."""
+"""The attribute in which a module keeps its structure."""
 
 OPEN = "_is_open"
-"""The name of what marks a module that is being made."""
+"""The attribute that marks a module while it is being created."""
 
 Structure: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Rest | None]
-"""The names of the children, those of static fields, and the values of these."""
+"""The names of the children, the names of the static fields, and the values of the static fields."""
 
 _UNCHANGING = frozenset(
     {bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType, type}
@@ -29,7 +29,7 @@ _UNCHANGING = frozenset(
 
 
 def _structure_of(module: Any) -> Structure:
-    """What is static of a module; what may change in place is looked at each time."""
+    """Return the static part of a module. It is not kept if a static value may change in place."""
     cls, values = type(module), module.__dict__
     if STRUCTURE in values:
         kept: Structure
@@ -48,7 +48,7 @@ def _structure_of(module: Any) -> Structure:
 
 def _keep(module: Any, structure: Structure) -> None:
     values = module.__dict__
-    if OPEN in values:  # it gets more fields
+    if OPEN in values:  # `__init__` may set more fields
         return
     if all(type(values[name]) in _UNCHANGING for name in structure[1]):
         values[STRUCTURE] = structure, {name: values[name] for name in structure[1]}
@@ -61,27 +61,27 @@ def _no_key(module: Any, static: Iterable[str]) -> LiftArgumentError:
         except Undescribed as error:
             return LiftArgumentError(
                 f"{name} of {type(module).__name__}",
-                f"no key stands for the value of a static field, {shown(error.value)}: it may change unseen.",
+                f"the value of a static field, {shown(error.value)}, may change in place, so it cannot be compared.",
                 f"Make {type(error.value).__name__} a frozen dataclass, or leave out `static=True`.",
             )
     raise AssertionError
 
 
 def flatten(module: Any) -> tuple[list[Any], Structure]:
-    """The children of a module, and what is static of it."""
+    """Return the children of a module, and its static part."""
     structure = _structure_of(module)
     values = module.__dict__
     return [values[name] for name in structure[0]], structure
 
 
 def flatten_with_keys(module: Any) -> tuple[list[tuple[Any, Any]], Structure]:
-    """The same, each child with its key: `.name`."""
+    """Return the same as `flatten`, with a key for each child: `.name`."""
     children, structure = flatten(module)
     return list(zip(map(jax.tree_util.GetAttrKey, structure[0]), children, strict=True)), structure
 
 
 def unflatten(cls: Any, structure: Structure, children: Iterable[Any]) -> Any:
-    """A module of children."""
+    """Build a module from its children and its static part."""
     names, static, rest = structure
     made = object.__new__(cls)
     made.__dict__.update(zip(names, children, strict=True))

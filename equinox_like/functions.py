@@ -1,7 +1,7 @@
-"""Filtered functions: what each transformation returns, callable and a pytree itself.
+"""Filtered functions: the results of the transformations, which are callable pytrees.
 
-So `filter_jit(filter_vmap(fn))`, made anew for each call, finds its trace again; and the arrays that `fn` holds, as a
-module does, are traced like those of its arguments.
+So `filter_jit(filter_vmap(fn))` finds its trace again, even if you write it anew for each call. And if `fn` holds
+arrays, as a module does, they are traced like those in its arguments.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from liftcore.errors import check_function, name_of
 __all__ = ["MISSING", "FilteredFunction", "documented", "filtered"]
 
 MISSING: Any = object()
-"""The function, where a transformation is called with its options alone, as a decorator."""
+"""The default for the function of a transformation: called with only options, it returns a decorator."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["fun", "options"], meta_fields=["transformation"])
-@dataclasses.dataclass(frozen=True, eq=False)  # a function equals itself; as pytrees, equal ones find one trace
+@dataclasses.dataclass(frozen=True, eq=False)  # a function equals only itself; as pytrees, equal ones share a trace
 class FilteredFunction:
     """A function under a transformation.
 
     Attributes:
         transformation: called as `transformation(fun, options, args, kwargs)`.
-        fun: the function: any pytree that can be called.
-        options: those of the transformation, by name.
+        fun: the function, or any callable pytree.
+        options: the options of the transformation, by name.
     """
 
     transformation: Callable[..., Any]
@@ -37,11 +37,11 @@ class FilteredFunction:
     options: dict[str, Any]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function under the transformation."""
+        """Call the function under the transformation."""
         return self.transformation(self.fun, self.options, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """The function as a method: `instance` is its first argument, and its arrays are traced too."""
+        """Return the function as a method: `instance` is its first argument, and its arrays are traced too."""
         return self if instance is None else FilteredFunction(_call_bound, self, {"instance": instance})
 
     @property
@@ -63,13 +63,13 @@ def _call_bound(fun: Callable[..., Any], options: dict[str, Any], args: tuple[An
 
 
 def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: Any, options: dict[str, Any]) -> Any:
-    """A function under a transformation; where none was given, what makes that of one: a decorator.
+    """Return a function under a transformation; without a function, return a decorator.
 
     Args:
-        make: the public function, such as `filter_vmap`, which is called again with a function.
+        make: the public function, such as `filter_vmap`, which the decorator calls.
         transformation: see `FilteredFunction`.
         fun: the function, or `MISSING`.
-        options: those of the transformation.
+        options: the options of the transformation.
     """
     if fun is MISSING:
         return functools.partial(make, **options)
@@ -78,6 +78,6 @@ def filtered(make: Callable[..., Any], transformation: Callable[..., Any], fun: 
 
 
 def documented(made: FilteredFunction) -> FilteredFunction:
-    """The same function, with the docstring and the home of the one that it was made of."""
+    """Give a filtered function the docstring and the module of its function, and return it."""
     made.__dict__.update({name: getattr(made.fun, name, None) for name in ("__doc__", "__module__")})
     return made

@@ -1,4 +1,4 @@
-"""Gradients with respect to the arrays of floating-point numbers in the first argument."""
+"""Gradients with respect to the floating-point arrays in the first argument."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["filter_grad", "filter_value_and_grad"]
 
 
 def filter_value_and_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any = UNSET, **options: Any) -> Any:
-    """`jax.value_and_grad` with respect to the arrays of floating-point numbers in the first argument.
+    """Apply `jax.value_and_grad` with respect to the floating-point arrays in the first argument.
 
-    All else is passed on as it is. Scopes among the arguments are lifted as by `liftcore.value_and_grad`; the gradient
-    is that of the first argument alone.
+    All other leaves are passed unchanged. Scopes among the arguments are lifted as in `liftcore.value_and_grad`; the
+    gradient is with respect to the first argument only.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -35,26 +35,26 @@ def filter_value_and_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any
         (Array(36., dtype=float32), {'act': None, 'steps': None, 'w': Array(24., dtype=float32)})
 
     Args:
-        fun: the function: any pytree that can be called. Its result is a scalar. Left out,
+        fun: the function, or any callable pytree; it returns a scalar. If it is left out,
             `filter_value_and_grad(has_aux=…)` is a decorator.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
-        arg: what is differentiated of the first argument: a pytree prefix of bools, and of functions from a leaf to a
-            bool. By default arrays of floating-point numbers.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
+        arg: the leaves of the first argument to differentiate: a pytree prefix of bools, or of functions from a leaf to
+            a bool. By default, the floating-point arrays.
         **options: `holomorphic` and `allow_int` of `jax.value_and_grad`.
 
     Returns:
-        A function with the arguments of `fun`, which returns the result and the gradient: a pytree like the first
-        argument, with None in the place of what has no gradient. With `has_aux` the result is the pair.
+        A function with the arguments of `fun` that returns the result and the gradient: a pytree like the first
+        argument, with None for leaves that have no gradient. With `has_aux`, the result is the pair.
 
     Raises:
-        LiftArgumentError: when it is called without a positional argument, where `arg` is no prefix, or where `fun`
+        LiftArgumentError: when it is called, if there is no positional argument, `arg` is not a prefix, or `fun`
             returns a scope.
     """
     return filtered(filter_value_and_grad, _value_and_grad, fun, _options(has_aux, arg, options))
 
 
 def filter_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any = UNSET, **options: Any) -> Any:
-    """`filter_value_and_grad` without the value.
+    """Apply `jax.grad` with respect to the floating-point arrays in the first argument; see `filter_value_and_grad`.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -62,19 +62,19 @@ def filter_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any = UNSET, 
         {'steps': None, 'w': Array(2., dtype=float32)}
 
     Args:
-        fun: the function: any pytree that can be called. Its result is a scalar. Left out, `filter_grad(has_aux=…)` is
-            a decorator.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
-        arg: what is differentiated of the first argument: a pytree prefix of bools, and of functions from a leaf to a
-            bool. By default arrays of floating-point numbers.
+        fun: the function, or any callable pytree; it returns a scalar. If it is left out, `filter_grad(has_aux=…)` is a
+            decorator.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
+        arg: the leaves of the first argument to differentiate: a pytree prefix of bools, or of functions from a leaf to
+            a bool. By default, the floating-point arrays.
         **options: `holomorphic` and `allow_int` of `jax.grad`.
 
     Returns:
-        A function with the arguments of `fun`, which returns the gradient: a pytree like the first argument, with None
-        in the place of what has no gradient. With `has_aux`, the gradient and the second.
+        A function with the arguments of `fun` that returns the gradient: a pytree like the first argument, with None
+        for leaves that have no gradient. With `has_aux`, it returns the gradient and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called without a positional argument, where `arg` is no prefix, or where `fun`
+        LiftArgumentError: when it is called, if there is no positional argument, `arg` is not a prefix, or `fun`
             returns a scope.
     """
     return filtered(filter_grad, _grad, fun, _options(has_aux, arg, options))
@@ -110,7 +110,7 @@ def _grad(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...
 
 
 def _in_order(chosen: Sequence[Any]) -> Callable[[Any], bool]:
-    """Whether a leaf is differentiated, asked of each in order."""
+    """Return a function that returns whether a leaf is differentiated; call it for each leaf, in order."""
     answers = iter(chosen)
     return lambda leaf: bool(next(answers)) and not is_scoped(leaf)
 
@@ -119,6 +119,6 @@ def _check_positional(where: str, args: tuple[Any, ...]) -> None:
     if not args:
         raise LiftArgumentError(
             where,
-            "it was called without a positional argument, and it is the first of these that is differentiated.",
-            "Give that one by position.",
+            "it was called without a positional argument, but it differentiates the first one.",
+            "Pass that one by position.",
         )

@@ -1,4 +1,4 @@
-"""`inference_mode`: a copy of a pytree in which each `inference` field is set."""
+"""`inference_mode`: copy a pytree, and set each field `inference`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FIELD = "inference"
 
 
 def inference_mode(pytree: Any, value: bool = True) -> Any:
-    """A copy of a pytree in which every field with the name `inference` has the given value.
+    """Return a copy of a pytree in which every field named `inference` has the given value.
 
-    Use it to switch off what a model does only in training, such as dropout. Any module may have such a field, at any
-    depth. The original pytree does not change.
+    Use it to switch off operations for training, such as dropout. Any module may have such a field, at any depth. The
+    original pytree does not change.
 
     Example:
         >>> import equinox_like as eqx, liftcore
@@ -56,7 +56,7 @@ tree_inference = inference_mode
 
 
 def _switches(node: Any) -> list[Any]:
-    """The `inference` fields of a node and of all nodes below it."""
+    """Return the `inference` fields of a node and of all nodes below it."""
     children = [child for child in jax.tree.leaves(node, is_leaf=lambda part: part is not node) if child is not node]
     found = [switch for child in children for switch in _switches(child)]
     if not hasattr(node, _FIELD):

@@ -1,4 +1,4 @@
-"""Jacobians and Hessians with respect to the arrays of floating-point numbers in the first argument."""
+"""Jacobians and Hessians with respect to the floating-point arrays in the first argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["filter_hessian", "filter_jacfwd", "filter_jacrev"]
 
 
 def filter_jacfwd(fun: Callable[..., Any], has_aux: bool = False, **options: Any) -> Any:
-    """`jax.jacfwd` with respect to the arrays of floating-point numbers in the first argument.
+    """Apply `jax.jacfwd` with respect to the floating-point arrays in the first argument.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -30,24 +30,24 @@ def filter_jacfwd(fun: Callable[..., Any], has_aux: bool = False, **options: Any
                [0., 2.]], dtype=float32)}}
 
     Args:
-        fun: the function: any pytree that can be called.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
+        fun: the function, or any callable pytree.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
         **options: `holomorphic` of `jax.jacfwd`.
 
     Returns:
-        A function with the arguments of `fun`. It returns a pytree like the result, with a pytree like the first
-        argument in the place of each array of floating-point numbers, and None in all others. With `has_aux`, this and
-        the second.
+        A function with the arguments of `fun`. It returns a pytree like the result, in which a pytree like the first
+        argument replaces each floating-point array, and None replaces every other leaf. With `has_aux`, it returns this
+        pytree and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called without a positional argument, or where `fun` returns a scope.
+        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
     """
     check_function("filter_jacfwd", fun)
     return FilteredFunction(_jacobian, fun, {"lift": liftcore.jacfwd, "has_aux": has_aux, **options})
 
 
 def filter_jacrev(fun: Callable[..., Any], has_aux: bool = False, **options: Any) -> Any:
-    """`jax.jacrev` with respect to the arrays of floating-point numbers in the first argument.
+    """Apply `jax.jacrev` with respect to the floating-point arrays in the first argument.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -55,24 +55,24 @@ def filter_jacrev(fun: Callable[..., Any], has_aux: bool = False, **options: Any
         {'steps': None, 'w': Array(6., dtype=float32)}
 
     Args:
-        fun: the function: any pytree that can be called.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
+        fun: the function, or any callable pytree.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
         **options: `holomorphic` and `allow_int` of `jax.jacrev`.
 
     Returns:
-        A function with the arguments of `fun`. It returns a pytree like the result, with a pytree like the first
-        argument in the place of each array of floating-point numbers, and None in all others. With `has_aux`, this and
-        the second.
+        A function with the arguments of `fun`. It returns a pytree like the result, in which a pytree like the first
+        argument replaces each floating-point array, and None replaces every other leaf. With `has_aux`, it returns this
+        pytree and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called without a positional argument, or where `fun` returns a scope.
+        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
     """
     check_function("filter_jacrev", fun)
     return FilteredFunction(_jacobian, fun, {"lift": liftcore.jacrev, "has_aux": has_aux, **options})
 
 
 def filter_hessian(fun: Callable[..., Any], has_aux: bool = False, **options: Any) -> Any:
-    """`jax.hessian` with respect to the arrays of floating-point numbers in the first argument.
+    """Apply `jax.hessian` with respect to the floating-point arrays in the first argument.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -80,15 +80,15 @@ def filter_hessian(fun: Callable[..., Any], has_aux: bool = False, **options: An
         {'steps': None, 'w': {'steps': None, 'w': Array(12., dtype=float32)}}
 
     Args:
-        fun: the function: any pytree that can be called.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
+        fun: the function, or any callable pytree.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
         **options: `holomorphic` of `jax.hessian`.
 
     Returns:
-        A function with the arguments of `fun`. It returns the Jacobian of the Jacobian, see `filter_jacfwd`.
+        A function with the arguments of `fun`. It returns the Jacobian of the Jacobian; see `filter_jacfwd`.
 
     Raises:
-        LiftArgumentError: when it is called without a positional argument, or where `fun` returns a scope.
+        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
     """
     return filter_jacfwd(filter_jacrev(fun, has_aux, **options), has_aux, **options)
 
@@ -100,8 +100,8 @@ def _jacobian(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any,
     if not args:
         raise LiftArgumentError(
             where,
-            "it was called without a positional argument, and it is the first of these that is differentiated.",
-            "Give that one by position.",
+            "it was called without a positional argument, but it differentiates the first one.",
+            "Pass that one by position.",
         )
     call, result, second = Differentiated(fun, args[:1], args[1:], kwargs), SplitResult(where), SplitResult(where)
 

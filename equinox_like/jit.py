@@ -1,4 +1,4 @@
-"""`filter_jit`: arrays are traced, all else is static."""
+"""`filter_jit`: arrays are traced, and all other leaves are static."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def filter_jit(
     out: Any = UNSET,
     **options: Any,
 ) -> Any:
-    """`jax.jit` for a function of any Python objects: arrays are traced, all else is static.
+    """Apply `jax.jit` to a function of any Python objects: arrays are traced, and all other leaves are static.
 
-    A static leaf is part of what a trace is kept for, by type and value: `True`, `1` and `1.0` are traced apart. Scopes
-    among the arguments are lifted as by `liftcore.jit`.
+    Calls share a trace only if their static leaves are equal in type and value: `True`, `1` and `1.0` are traced
+    separately. Scopes among the arguments are lifted as in `liftcore.jit`.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -54,25 +54,25 @@ def filter_jit(
         (True, Array([ 0.,  4., 16.], dtype=float32))
 
     Args:
-        fun: the function: any pytree that can be called. The arrays that it holds are traced too. Left out,
+        fun: the function, or any callable pytree. The arrays that it holds are traced too. If it is left out,
             `filter_jit(donate=…)` is a decorator.
-        donate: whose buffers the results may take; these arrays are gone after the call. "all": those of the function
+        donate: which buffers the results may reuse; these arrays are deleted by the call. "all": those of the function
             and of all arguments. "all-except-first": those of all arguments but the first. "none": no buffers. "warn"
-            and "warn-except-first" are the same as the first two, and JAX warns of buffers that no result could take.
-        default: what is traced of the arguments: a pytree prefix of bools, and of functions from a leaf to a bool. JAX
-            raises a TypeError for what it cannot trace. By default arrays.
-        fn: the same for the function.
+            and "warn-except-first" are the same as the first two, but JAX warns about buffers that no result can reuse.
+        default: the leaves of the arguments to trace: a pytree prefix of bools, or of functions from a leaf to a bool.
+            By default, all arrays. JAX raises a TypeError for a leaf that it cannot trace.
+        fn: the same as `default`, for the function.
         args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for arguments that are given by name, as a dict.
-        out: the same for the result; what is not traced is returned as it is.
+        kwargs: the same for keyword arguments, as a dict.
+        out: the same for the result; leaves that are not traced are returned unchanged.
         **options: other options of `jax.jit`, such as `inline`, `keep_unused` or `compiler_options`.
 
     Returns:
         A function with the arguments of `fun`. Its `.lower(*args, **kwargs).compile()` compiles ahead of time.
 
     Raises:
-        LiftArgumentError: for another value of `donate`; when it is called, where a static leaf cannot be hashed, is
-            an array or depends on one, one of the options is no prefix, or the function returns a scope.
+        LiftArgumentError: if `donate` has another value; when it is called, if a static leaf cannot be hashed, is an
+            array or depends on one, an option is not a prefix, or the function returns a scope.
     """
     if donate not in _DONATE:
         raise LiftArgumentError("filter_jit, donate", f"expected one of {_DONATE}, given {donate!r}.", 'Write "all".')
@@ -86,58 +86,58 @@ class JittedFunction(FilteredFunction):
     """A function under `filter_jit`."""
 
     def lower(self, /, *args: Any, **kwargs: Any) -> LoweredFunction:
-        """The program of a call, which can be compiled ahead of time and looked at.
+        """Return the program of a call, to inspect it or to compile it ahead of time.
 
         Args:
-            *args: the arguments of the call; a `jax.ShapeDtypeStruct` may stand for an array.
-            **kwargs: likewise.
+            *args: the positional arguments of the call; a `jax.ShapeDtypeStruct` may take the place of an array.
+            **kwargs: the keyword arguments.
         """
         jitted, arguments = _prepared(self.fun, self.options, args, kwargs)
         return LoweredFunction(self, jitted.lower(*arguments))
 
 
 class LoweredFunction:
-    """A call of a jitted function, as a program.
+    """The program of a call of a jitted function.
 
     Attributes:
-        lowered: that of `liftcore`.
+        lowered: the program of the lift.
     """
 
     def __init__(self, function: JittedFunction, lowered: Any) -> None:
         self._function, self.lowered = function, lowered
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledFunction:
-        """Compiles it; the arguments are those of `jax.stages.Lowered.compile`."""
+        """Compile the program; the arguments are those of `jax.stages.Lowered.compile`."""
         return CompiledFunction(self._function, self.lowered.compile(*args, **kwargs))
 
     def as_text(self, *args: Any, **kwargs: Any) -> str:
-        """The text of the program; the arguments are those of `jax.stages.Lowered.as_text`."""
+        """Return the text of the program; the arguments are those of `jax.stages.Lowered.as_text`."""
         text: str = self.lowered.as_text(*args, **kwargs)
         return text
 
 
 class CompiledFunction:
-    """What was compiled for a call, and for all calls with equal static leaves and types of arrays.
+    """The compiled program of a call, for all calls with equal static leaves and the same types of arrays.
 
     Attributes:
-        compiled: that of `liftcore`.
+        compiled: the compiled program of the lift.
     """
 
     def __init__(self, function: JittedFunction, compiled: Any) -> None:
         self._function, self.compiled = function, compiled
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs it.
+        """Run the program.
 
         Raises:
-            TypeError: where the arguments are not of the types, or not with the static leaves, that it was made for.
+            TypeError: if the arguments have other types, or other static leaves, than those it was compiled for.
         """
         _, arguments = _prepared(self._function.fun, self._function.options, args, kwargs)
         arrays, rest = self.compiled(*arguments)
         return join(rest, arrays)
 
     def as_text(self) -> str:
-        """The text of the program."""
+        """Return the text of the program."""
         text: str = self.compiled.as_text()
         return text
 
@@ -156,7 +156,7 @@ def _call(fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...
 def _prepared(
     fun: Callable[..., Any], options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The lifted `jit`, and what it is called with."""
+    """Return the lifted `jit` and its arguments."""
     name = name_of(fun)
     if kwargs and len(options) == 1:
         args, kwargs = _by_position(fun, args, kwargs)
@@ -171,7 +171,7 @@ def _prepared(
     for error in parts.unshared:
         _check_hashable(name, error)
         warn_not_shared(f"a static leaf of filter_jit({name})", error)
-    make = _jitted.__wrapped__ if parts.unshared else _jitted  # what serves no other call is not kept
+    make = _jitted.__wrapped__ if parts.unshared else _jitted  # do not keep what no other call can use
     jitted = make(name, given, out, donate != "none")
     if donate == "none":
         return jitted, (parts.scopes, parts.arrays, parts.rest)
@@ -183,17 +183,17 @@ def _prepared(
 def _by_position(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with all by position that may be: however an argument is given, it is the same one."""
+    """Return the call with as many arguments by position as possible, so that both forms share a trace."""
     try:
         bound = inspect.signature(fun).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # the call says what is wrong
+    except (TypeError, ValueError):  # the call raises the error
         return args, kwargs
     return bound.args, bound.kwargs
 
 
 @functools.lru_cache(256)
 def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, donates: bool) -> Any:
-    """The lifted `jit` of all functions of one name: what tells them apart is in the rest of their calls."""
+    """Return the lifted `jit` for all functions of one name; the static part of a call distinguishes them."""
 
     def body(scopes: Any, arrays: list[Any], rest: Rest, gone: Sequence[Any] = ()) -> tuple[list[Any], Rest]:
         if donates:
@@ -206,14 +206,14 @@ def _jitted(name: str, options: tuple[tuple[str, Any], ...], out: Rest | None, d
 
 
 def _donated(first: range, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The arrays whose buffers are given up, and the others, each with None in the places of the other ones."""
+    """Return the arrays to donate and the arrays to keep, each list with None in the places of the other ones."""
     keeps = [number in first or isinstance(array, ScopedAt) for number, array in enumerate(arrays)]
     pairs = list(zip(arrays, keeps, strict=True))
     return [None if kept else array for array, kept in pairs], [array if kept else None for array, kept in pairs]
 
 
 def _first(fun: Any, args: tuple[Any, ...], answers: Sequence[bool] | None) -> range:
-    """The numbers of what is traced of the first argument; of the function, where there is none."""
+    """Return the indices of the arrays in the first argument; if there are no arguments, of those in the function."""
     sizes = len(jax.tree.leaves(fun)), len(jax.tree.leaves(args[:1]))
     leaves = map(is_dynamic, jax.tree.leaves((fun, args[:1]))) if answers is None else answers
     traced = list(itertools.islice(leaves, sum(sizes)))
@@ -226,12 +226,12 @@ def _check_hashable(name: str, error: Undescribed) -> None:
     if is_array(error.value):
         raise LiftArgumentError(
             f"filter_jit({name})",
-            f"a leaf of the arguments is to be static and is an array: {shown(error.value)}{error.place}.",
-            "Let it be traced: say True for it.",
+            f"a leaf of the arguments is marked as static, but is an array: {shown(error.value)}{error.place}.",
+            "Trace it: write True for it.",
         )
     if kind.__hash__ is None:
         raise LiftArgumentError(
             f"filter_jit({name})",
-            f"a leaf of the arguments is static and cannot be hashed: {shown(error.value)}{error.place}.",
-            f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or give its numbers as arrays.",
+            f"a leaf of the arguments is static, but cannot be hashed: {shown(error.value)}{error.place}.",
+            f"Register {kind.__name__} as a pytree, make it a frozen dataclass, or pass its numbers as arrays.",
         )

@@ -1,4 +1,4 @@
-"""`filter_jvp`: the result, and its tangent, of a function of any Python objects."""
+"""`filter_jvp`: the result of a function of any Python objects, and its tangent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["filter_jvp"]
 
 
 def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], **kwargs: Any) -> Any:
-    """`jax.jvp` of a function of any Python objects; None is the tangent of what does not move.
+    """Apply `jax.jvp` to a function of any Python objects. The tangent of a constant leaf is None.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -26,25 +26,25 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
         ((Array(6., dtype=float32), 'done'), (Array(2., dtype=float32), None))
 
     Args:
-        fn: the function: any pytree that can be called.
-        primals: its positional arguments. Scopes among them are lifted as by `liftcore.jvp`.
-        tangents: for each of them its tangent: a pytree like it, with None in the place of what does not move, and of
-            all that is no number. An array has the shape and dtype of its primal.
-        **kwargs: further arguments of the function, which do not move.
+        fn: the function, or any callable pytree.
+        primals: the positional arguments of the function. Scopes among them are lifted as in `liftcore.jvp`.
+        tangents: a tangent for each positional argument: a pytree like it, with None for leaves that are constant or
+            not numbers. The tangent of an array has its shape and dtype.
+        **kwargs: further arguments of the function, which are constant.
 
     Returns:
-        The result, and its tangent: a pytree like it, with None in the place of what does not move. Inside a lift that
-        creates variables, and under an outer `filter_jvp`, what does not move may have zeros.
+        The result and its tangent: a pytree like the result, with None for constant leaves. Inside a lift that creates
+        variables, and under an outer `filter_jvp`, the tangent of a constant leaf may be zeros instead.
 
     Raises:
-        LiftArgumentError: where `tangents` has another structure, or `fn` returns a scope.
+        LiftArgumentError: if `tangents` has another structure, or `fn` returns a scope.
     """
     check_function("filter_jvp", fn)
     where = f"filter_jvp({name_of(fn)})"
     primals, tangents = tuple(primals), tuple(tangents)
     if len(primals) != len(tangents):
         raise LiftArgumentError(
-            where, f"expected {len(primals)} tangents, given {len(tangents)}.", "Give None for what does not move."
+            where, f"expected {len(primals)} tangents, given {len(tangents)}.", "Pass None for constant arguments."
         )
     each = _one_each(where, tangents, primals)
     answers = iter(each)
@@ -53,7 +53,7 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
 
     def body(scopes: Any, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         found = call.run(scopes, arrays)
-        kinds = set(map(type, arrays))  # of tracers: what is of none of them was not computed from a primal
+        kinds = set(map(type, arrays))  # types of tracers: a leaf of no such type was not computed from a primal
         return moved.arrays(found, lambda leaf: is_inexact_array(leaf) and type(leaf) in kinds), result.arrays(found)
 
     along = [tangent for tangent in each if tangent is not None]
@@ -63,7 +63,7 @@ def filter_jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequenc
 
 
 def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -> list[Any]:
-    """The tangent of each leaf of the primals; one None may stand for those of all leaves below."""
+    """Return the tangent of each leaf of the primals; a None in `tangents` applies to all leaves below it."""
     each: list[Any] = []
 
     def below(tangent: Any, primal: Any) -> None:
@@ -72,7 +72,7 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
             raise LiftArgumentError(
                 f"tangents of {where}",
                 f"expected a tangent for each number in {shown(primal)}, given {shown(tangent)}.",
-                "Give a pytree like the primals, with None for what does not move.",
+                "Pass a pytree like the primals, with None for constant leaves.",
             )
         each.extend([tangent] * len(leaves))
 
@@ -84,6 +84,6 @@ def _one_each(where: str, tangents: tuple[Any, ...], primals: tuple[Any, ...]) -
         raise LiftArgumentError(
             f"tangents of {where}",
             f"expected the structure {jax.tree.structure(primals)}, given {jax.tree.structure(tangents)}.",
-            "Give a pytree like the primals, with None for what does not move.",
+            "Pass a pytree like the primals, with None for constant leaves.",
         ) from error
     return each

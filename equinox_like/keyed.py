@@ -1,7 +1,7 @@
-"""Calls taken apart for what keeps a trace of them: scopes, arrays, and the rest, which tells whether that serves.
+"""Split calls for a cache of traces, into scopes, arrays, and the static rest, which is the key of the cache.
 
-Arrays go in as a list, in the order of the leaves. In the place of a scope, and of what stands on scopes, there is a
-`ScopedAt`, which has no leaves.
+Arrays are passed as a list, in the order of the leaves. A `ScopedAt`, which has no leaves, replaces each scope and each
+object that holds scopes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["KeyedTree", "ScopedAt", "join", "split_keyed", "split_result"]
 
 
 class KeyedTree(NamedTuple):
-    """A pytree of any objects, taken apart.
+    """A pytree of any objects, split into its parts.
 
     Attributes:
-        scopes: the scopes in it.
-        arrays: what is traced, and a `ScopedAt` for each scope and for what stands on scopes.
-        rest: what is static.
-        unshared: for each static leaf that no key stands for what says so.
+        scopes: the scopes in the pytree.
+        arrays: the traced leaves, and a `ScopedAt` for each scope and each object that holds scopes.
+        rest: the static part.
+        unshared: an error for each static leaf that cannot be compared by value.
     """
 
     scopes: list[Scope]
@@ -43,12 +43,12 @@ class KeyedTree(NamedTuple):
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class ScopedAt:
-    """Stands among arrays for a value that is made of scopes.
+    """A placeholder among arrays for a value that holds scopes.
 
     Attributes:
-        first: the number of the first of these among all.
-        count: how many there are.
-        make: makes the value of them, as a static value.
+        first: the index of the first of its scopes in the list of all scopes.
+        count: the number of its scopes.
+        make: a static value that holds a function from these scopes to the value.
     """
 
     first: int
@@ -56,13 +56,13 @@ class ScopedAt:
     make: Rest
 
     def on(self, scopes: Sequence[Scope]) -> Any:
-        """The value on the scopes inside."""
+        """Return the value with the scopes inside of the transformation."""
         make = self.make.value
         return (make.value if isinstance(make, Opaque) else make)(list(scopes[self.first : self.first + self.count]))
 
 
 class Opaque:
-    """A static leaf that no key stands for: it may change unseen, so a trace that saw it serves no other call.
+    """A static leaf that cannot be compared by value: it may change in place, so no other call can use the trace.
 
     Attributes:
         value: the leaf.
@@ -72,16 +72,16 @@ class Opaque:
         self.value = value
 
     def __static_fields__(self) -> dict[str, Any]:
-        """What stands for it: nothing else has its `id` as long as something is kept for it."""
+        """Return its key for comparisons: its `id`, which is unique as long as a cache keeps the object alive."""
         return {"id": id(self)}
 
 
 def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
-    """Takes a pytree apart.
+    """Split a pytree into its parts.
 
     Args:
         tree: any pytree.
-        traced: for each leaf whether the transformation traces it; by default arrays and scopes.
+        traced: for each leaf, whether the transformation traces it; by default arrays and scopes.
     """
     unshared: list[Undescribed] = []
     try:
@@ -105,7 +105,7 @@ def split_keyed(tree: Any, traced: Sequence[bool] | None = None) -> KeyedTree:
 
 
 def _opened(tree: Any) -> Any:
-    """The same pytree, where a `functools.partial` is a pytree too, so that arrays that it holds are traced."""
+    """Return a pytree in which a `functools.partial` is a pytree too, so that the arrays in it are traced."""
 
     def opened(leaf: Any) -> Any:
         if type(leaf) is not functools.partial:
@@ -121,7 +121,7 @@ def _call_partial(fun: Any, options: dict[str, Any], args: tuple[Any, ...], kwar
 
 
 def _in_order(traced: Sequence[bool] | None) -> Callable[[Any], bool]:
-    """Whether a leaf is traced, asked of each in order; what stands on scopes always is."""
+    """Return a function that returns whether a leaf is traced; call it for each leaf, in order."""
     if traced is None:
         return is_dynamic
     answers = iter(traced)
@@ -138,7 +138,7 @@ def _described(leaf: Any, unshared: list[Undescribed]) -> Any:
 
 
 def join(rest: Rest, arrays: Iterable[Any], scopes: Sequence[Scope] = ()) -> Any:
-    """The pytree again, with other arrays and scopes."""
+    """Rebuild a pytree with other arrays and scopes."""
     arrays = list(arrays)
     if ScopedAt in set(map(type, arrays)):
         arrays = [array.on(scopes) if type(array) is ScopedAt else array for array in arrays]
@@ -149,15 +149,15 @@ def join(rest: Rest, arrays: Iterable[Any], scopes: Sequence[Scope] = ()) -> Any
 
 
 def split_result(where: str, result: Any, out: Any = None) -> tuple[list[Any], Rest]:
-    """The arrays and the rest of what a function returned.
+    """Split the result of a function into arrays and the static rest.
 
     Args:
-        where: the transformation, for the text of errors.
-        result: what the function returned.
-        out: a pytree prefix: what is traced of it; None for arrays.
+        where: the name of the transformation, for errors.
+        result: the result of the function.
+        out: a pytree prefix: the leaves that are traced; None for arrays.
 
     Raises:
-        LiftArgumentError: where it returned a scope, or what `out` says to be static depends on arrays.
+        LiftArgumentError: if the result has a scope, or a leaf that `out` marks as static depends on arrays.
     """
     parts = split_keyed(result, None if out is None else leafwise(f"out of {where}", out, result))
     check_no_scopes(where, parts.scopes)
@@ -165,7 +165,7 @@ def split_result(where: str, result: Any, out: Any = None) -> tuple[list[Any], R
         if isinstance(error.value, jax.core.Tracer):
             raise LiftArgumentError(
                 f"out of {where}",
-                f"a leaf is to be static and depends on what is traced: {shown(error.value)}{error.place}.",
-                "Say True for it.",
+                f"a leaf is marked as static, but depends on traced values: {shown(error.value)}{error.place}.",
+                "Write True for it.",
             )
     return parts.arrays, parts.rest

@@ -1,4 +1,4 @@
-"""Methods of modules: bound ones are pytrees."""
+"""Methods of modules. A bound method is a pytree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BoundMethod", "BoundMethods"]
 
 
 class BoundMethods:
-    """A method of a class, which makes bound methods that are pytrees.
+    """A descriptor for a method: access through an instance returns a bound method that is a pytree.
 
     Args:
         fn: the function.
@@ -27,7 +27,7 @@ class BoundMethods:
         return self.fn if module is None else BoundMethod(self.fn, module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function, as `super().__call__` of a class does."""
+        """Call the function, as `super().__call__` of a class does."""
         return self.fn(*args, **kwargs)
 
 
@@ -40,7 +40,7 @@ class BoundMethod:
     __self__: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it."""
+        """Call the method."""
         return self.__func__(self.__self__, *args, **kwargs)
 
     @property

@@ -24,7 +24,7 @@ __all__ = ["Module", "field"]
 
 
 def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False, **options: Any) -> Any:
-    """A field of a `Module`, as `dataclasses.field`, with more options.
+    """Declare a field of a `Module`, like `dataclasses.field`, with two more options.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -35,9 +35,9 @@ def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False
         Linear(w=float32[2], name='linear')
 
     Args:
-        converter: called with the value of the field when the module has been made; returns the one that it has.
-        static: whether the value is no part of the pytree, but of its structure. It may hold no arrays.
-        **options: those of `dataclasses.field`, such as `default`, `default_factory`, `init` or `kw_only`.
+        converter: a function that converts the value of the field after `__init__`.
+        static: whether the value is a part of the tree structure instead of a child. It must not hold arrays.
+        **options: options of `dataclasses.field`, such as `default`, `default_factory`, `init` or `kw_only`.
     """
     metadata = {**options.pop("metadata", {}), "static": static}
     if converter is not None:
@@ -47,7 +47,7 @@ def field(*, converter: Callable[[Any], Any] | None = None, static: bool = False
 
 @dataclass_transform(field_specifiers=(dataclasses.field, field))
 class ModuleMeta(abc.ABCMeta):
-    """Makes each subclass of `Module` a dataclass, and a pytree."""
+    """The metaclass that makes each subclass of `Module` a dataclass and a pytree."""
 
     _dynamic: tuple[str, ...]
     _static: tuple[str, ...]
@@ -55,7 +55,7 @@ class ModuleMeta(abc.ABCMeta):
     _has_own_init: bool
 
     def __new__(mcs: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
-        """Makes a class."""
+        """Create a class."""
         _check_names(name, namespace)
         methods = {key: BoundMethods(one) for key, one in namespace.items() if _is_method(key, one)}
         cls: Any = super().__new__(mcs, name, bases, {**namespace, **methods}, **options)
@@ -76,12 +76,12 @@ class ModuleMeta(abc.ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """How it is called: as its `__init__`, without `self`."""
+        """The signature of `__init__`, without `self`."""
         parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
         return inspect.Signature(list(parameters)[1:])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Makes a module, which is frozen from then on, and checks it."""
+        """Create a module, freeze it, and check it."""
         made = cls.__new__(cls, *args, **kwargs)
         made.__dict__[OPEN] = True
         made.__init__(*args, **kwargs)
@@ -103,7 +103,7 @@ def _is_method(name: str, value: Any) -> bool:
 
 
 def _inherited(cls: Any) -> list[tuple[str, Any]]:
-    """The methods that a class has from others than modules."""
+    """Return the methods that a class inherits from classes that are not modules."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         for name, value in vars(base).items():
@@ -117,20 +117,18 @@ _OURS = frozenset({STRUCTURE, OPEN, "_dynamic", "_static", "_converters", "_has_
 def _check_names(cls: str, namespace: dict[str, Any]) -> None:
     taken = sorted(_OURS.intersection({*namespace, *namespace.get("__annotations__", {})}))
     if taken:
-        raise LiftArgumentError(
-            f"{taken[0]} of {cls}", "every module has something of this name.", "Take another name."
-        )
+        raise LiftArgumentError(f"{taken[0]} of {cls}", "every module uses this name itself.", "Choose another name.")
 
 
 def _check(made: Any) -> None:
-    """Checks that all fields are set, and that static ones hold no arrays."""
+    """Check that all fields are set, and that static ones hold no arrays."""
     cls = type(made)
     missing = [name for name in (*cls._dynamic, *cls._static) if not hasattr(made, name)]
     if missing:
         raise UnsetFieldError(
             cls.__name__,
             f"`__init__` did not set {missing}.",
-            f"Write `self.{missing[0]} = …` in it, or give a default.",
+            f"Write `self.{missing[0]} = …` in it, or give the field a default.",
         )
     for name in cls._static:
         if name in made.__dict__ and any(map(is_array, jax.tree.leaves(made.__dict__[name]))):
@@ -142,10 +140,10 @@ def _check(made: Any) -> None:
 
 
 class Module(metaclass=ModuleMeta):
-    """A frozen dataclass that is a pytree: fields are its children, but those that are static.
+    """A frozen dataclass that is a pytree: its fields are its children, except for static ones.
 
-    A bound method is a pytree too, whose leaves are those of its module. A class may have its own `__init__`, which
-    sets the fields; `__check_init__(self)`, of each class in the hierarchy, runs when a module has been made.
+    A bound method is a pytree too, with the leaves of its module. A class may have its own `__init__`, which sets the
+    fields. After it, the method `__check_init__(self)` of each class in the hierarchy runs.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -165,9 +163,9 @@ class Module(metaclass=ModuleMeta):
         (3,)
 
     Raises:
-        LiftArgumentError: where an initializer does not set a field (a TypeError too), sets one that there is not, or
-            puts an array into a static one; where a module is changed after it was made (an AttributeError too); and
-            where no key stands for the value of a static field.
+        LiftArgumentError: if `__init__` does not set a field (also a TypeError), sets an unknown field, or sets a
+            static field to an array; if a module is changed after its creation (also an AttributeError); or if the
+            value of a static field cannot be compared by value.
     """
 
     if TYPE_CHECKING:
@@ -179,8 +177,8 @@ class Module(metaclass=ModuleMeta):
         if OPEN not in self.__dict__:
             raise FrozenModuleError(
                 f"{name} of {cls.__name__}",
-                "a module is frozen once it has been made.",
-                f"Make another one: `eqx.tree_at(lambda module: module.{name}, module, new)`.",
+                "a module is frozen after its creation.",
+                f"Make a changed copy: `eqx.tree_at(lambda module: module.{name}, module, new)`.",
             )
         if name not in cls.__dataclass_fields__:
             raise FrozenModuleError(
@@ -191,14 +189,14 @@ class Module(metaclass=ModuleMeta):
         if isinstance(value, BoundMethod) and value.__self__ is self:
             raise LiftArgumentError(
                 f"{name} of {cls.__name__}",
-                "a method of the module itself would put the module into itself.",
+                "the value is a method of the module itself, so the module would contain itself.",
                 "Write a method that calls it.",
             )
         self.__dict__[name] = value
 
     def __delattr__(self, name: str) -> None:
         raise FrozenModuleError(
-            f"{name} of {type(self).__name__}", "a module is frozen.", "Make another one, with None in its place."
+            f"{name} of {type(self).__name__}", "a module is frozen.", "Make a copy with None in its place."
         )
 
     def __eq__(self, other: object) -> Any:

@@ -1,4 +1,4 @@
-"""Files that Equinox wrote: the leaves of a pytree in order, each as `numpy.save` writes it."""
+"""Files that Equinox wrote: the leaves of a pytree in order, each in the format of `numpy.save`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_FIX = "Give the pytree whose leaves Equinox saved, or a file that is not damaged."
+_FIX = "Pass the pytree whose leaves Equinox saved, or a file that is not damaged."
 
 
 def begins_with_npy(file: Any) -> bool:
-    """Whether an array of NumPy begins where a file is; it stays there.
+    """Return whether a NumPy array begins at the current position of a file, which does not move.
 
     Args:
-        file: an open file. Of one that cannot be read in this way the answer is False.
+        file: an open file. For one that cannot be read like this, the result is False.
     """
     magic = np.lib.format.MAGIC_PREFIX
     try:
@@ -40,17 +40,17 @@ def begins_with_npy(file: Any) -> bool:
 
 
 def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
-    """A pytree like `target`, with the arrays that come next in a file.
+    """Return a pytree like `target` with the next arrays in a file.
 
     Args:
-        file: a file that is open for binary reading, and can seek; it is left after the last array.
-        target: the pytree, of arrays, numbers and `jax.ShapeDtypeStruct`.
-        where: what errors call the file.
-        whole: whether the file must end there.
+        file: an open binary file that can seek; afterwards, its position is after the last array.
+        target: a pytree of arrays, numbers and `jax.ShapeDtypeStruct`.
+        where: the name of the file, for errors.
+        whole: whether the file must end after these arrays.
 
     Raises:
         SerializationError: if there are more or fewer arrays, if one has another shape or dtype, or if the bytes are
-            not those of arrays.
+            not arrays.
     """
     structure: Any
     leaves, structure = jax.tree.flatten(target)
@@ -63,21 +63,21 @@ def load_npy(file: Any, target: Any, where: str, whole: bool) -> Any:
             raise SerializationError(where, what, _FIX) from error
     end = file.tell()
     if whole and file.read(1):
-        raise SerializationError(where, f"after the {len(leaves)} leaves that were expected, more follow.", _FIX)
+        raise SerializationError(where, f"expected {len(leaves)} leaves, but the file has more.", _FIX)
     made = match_state(target, to_state_dict(structure.unflatten(stored)), where=where)
     file.seek(end)
     return made
 
 
 def _next(file: Any, leaf: Any) -> Any:
-    """The array that comes next, which is read when it is known to fit; in the place of a number, a number."""
+    """Return the next array, to be read only if it fits the leaf; if the leaf is a number, return a number."""
     header = _HEADERS.get(np.lib.format.read_magic(file))
     if header is None:
         raise ValueError("its version is unknown")
     shape, is_transposed, dtype = header(file)
     kind = np.dtype(getattr(leaf, "dtype", None) or dtype)
     if dtype.kind == "V" and dtype.itemsize == kind.itemsize:
-        dtype = kind  # NumPy has no name for bfloat16 and its like
+        dtype = kind  # NumPy writes bfloat16 and similar dtypes as raw bytes
     if dtype.kind not in "biufcV" or dtype.fields is not None:
         raise ValueError(f"its dtype is {dtype}")
     start = file.tell()

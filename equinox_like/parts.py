@@ -1,8 +1,8 @@
-"""Values taken apart: scopes, arrays, and the rest, which is static.
+"""Split values into scopes, arrays, and the static rest.
 
-Every filtered transformation does the same. What it is called with, the function too, is taken apart; the lift of
-`liftcore` of the same name, over the scopes that were found (often none), is given the arrays; inside, all is put
-together again for the function, and the result is taken apart in turn.
+Every filtered transformation works the same way. It splits the function and its arguments. It passes the arrays to the
+lift of the same name in `liftcore`, over the scopes that it found (often none). Inside, it rebuilds the function and
+the arguments, calls the function, and splits the result in turn.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ _STATIC, _ARRAY, _SCOPED = range(3)
 
 
 def is_dynamic(leaf: Any) -> bool:
-    """Whether a leaf is an array, or stands on scopes, which transformations see; all else is static."""
+    """Return whether a leaf is an array or holds scopes; transformations treat all other leaves as static."""
     return is_array(leaf) or is_scoped(leaf)
 
 
 class SplitTree:
-    """A pytree of any objects, taken apart.
+    """A pytree of any objects, split into its parts.
 
     Args:
         tree: the pytree.
-        is_traced: which leaves are arrays for the transformation; it is asked for each leaf, in order.
+        is_traced: a function that returns whether the transformation traces a leaf; it is called for each leaf, in
+            order.
 
     Attributes:
-        scopes: the scopes in it, and those that modules and variables in it stand on.
-        arrays: what is traced.
-        structure: that of the pytree.
+        scopes: the scopes in the pytree, including those of bound modules and variables.
+        arrays: the traced leaves.
+        structure: the structure of the pytree.
     """
 
     def __init__(self, tree: Any, is_traced: Callable[[Any], bool] = is_array) -> None:
@@ -58,14 +59,14 @@ class SplitTree:
                 (self.arrays if kind == _ARRAY else self._static).append(leaf)
 
     def join(self, arrays: Iterable[Any], scopes: Sequence[Scope] = ()) -> Any:
-        """The pytree again, with other arrays and scopes."""
+        """Rebuild the pytree with other arrays and scopes."""
         now = iter(scopes)
         scoped = (make(list(itertools.islice(now, count))) for count, make in self._makers)
         sources: tuple[Any, ...] = iter(self._static), iter(arrays), scoped
         return self.structure.unflatten([next(sources[kind]) for kind in self._kinds])
 
     def is_like(self, other: SplitTree) -> bool:
-        """Whether another pytree has the same structure, arrays in the same places, and equal static leaves."""
+        """Return whether another pytree has the same structure, arrays in the same places, and equal static leaves."""
         if (self.structure, self._kinds) != (other.structure, other._kinds):
             return False
         return all(
@@ -74,26 +75,26 @@ class SplitTree:
         )
 
     def fill(self, values: Iterable[Any], others: Any = None) -> Any:
-        """A pytree of the same structure with values in the places of arrays, and something else in all others."""
+        """Return a pytree of the same structure with a value for each array, and `others` for every other leaf."""
         now = iter(values)
         return self.structure.unflatten([next(now) if kind == _ARRAY else others for kind in self._kinds])
 
     def forget_arrays(self) -> None:
-        """Keeps the structure only: a result is taken apart while it is traced, and this outlives the trace."""
+        """Keep only the structure: a result is split while it is traced, and this object outlives the trace."""
         self.arrays = []
         self._static = [None if is_array(leaf) else leaf for leaf in self._static]
 
     def take(self, tree: Any) -> list[Any]:
-        """What such a pytree has in the places of arrays."""
+        """Return the values that a pytree of the same structure has in the places of the arrays."""
         values = self.structure.flatten_up_to(tree)
         return [value for value, kind in zip(values, self._kinds, strict=True) if kind == _ARRAY]
 
 
 class SplitResult:
-    """What a function returned within a transformation, which traces it: its static leaves, for outside.
+    """The static part of the result of a function that a transformation traces, to rebuild the result outside.
 
     Args:
-        where: the transformation, for the text of errors.
+        where: the name of the transformation, for errors.
     """
 
     def __init__(self, where: str) -> None:
@@ -101,10 +102,10 @@ class SplitResult:
         self.parts: SplitTree
 
     def arrays(self, result: Any, is_traced: Callable[[Any], bool] = is_array) -> list[Any]:
-        """What is traced of the result.
+        """Split a result, keep its static part, and return its traced leaves.
 
         Raises:
-            LiftArgumentError: where it has a scope.
+            LiftArgumentError: if the result has a scope.
         """
         self.parts = SplitTree(result, is_traced)
         check_no_scopes(self.where, self.parts.scopes)
@@ -113,15 +114,15 @@ class SplitResult:
         return arrays
 
     def join(self, arrays: Iterable[Any]) -> Any:
-        """The result, outside."""
+        """Rebuild the result outside of the transformation."""
         return self.parts.join(arrays)
 
 
 def check_no_scopes(where: str, scopes: Sequence[Scope]) -> None:
-    """Checks that a result has no scopes."""
+    """Check that a result has no scopes."""
     if scopes:
         raise LiftArgumentError(
             where,
             f"it returned the scope {scopes[0].path_text}, which ends with the transformation.",
-            "Return what was read from it: the value of a variable.",
+            "Return the value of a variable instead.",
         )

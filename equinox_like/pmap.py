@@ -1,4 +1,4 @@
-"""`filter_pmap`: arrays are mapped over devices; all else is static."""
+"""`filter_pmap`: arrays are mapped over devices, and all other leaves are static."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filter_pmap(
     kwargs: Any = UNSET,
     out: Any = UNSET,
 ) -> Any:
-    """`jax.pmap` for a function of any Python objects, under `filter_jit`, which keeps what it compiled.
+    """Apply `jax.pmap` to a function of any Python objects, under `filter_jit`, which caches the compiled program.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -47,30 +47,30 @@ def filter_pmap(
         (Array([[2., 2., 2.]], dtype=float32), 'device')
 
     Args:
-        fun: the function: any pytree that can be called. Left out, `filter_pmap(in_axes=…)` is a decorator.
+        fun: the function, or any callable pytree. If it is left out, `filter_pmap(in_axes=…)` is a decorator.
         in_axes: a pytree prefix of the tuple of arguments, of axes, as in `filter_vmap`.
         out_axes: the same for the result.
         axis_name: the name of the axis, for collectives.
-        axis_size: the size of the axis; needed only where no argument has it.
-        donate: whose buffers the results may take, as in `filter_jit`.
+        axis_size: the size of the axis; needed only if no argument has the axis.
+        donate: which buffers the results may reuse, as in `filter_jit`.
         devices: the devices to map over; by default all.
         backend: the platform to run on, such as `"cpu"`.
-        variable_axes: of scopes: for each filter of variables the axis along which they are stacked, or None for those
-            that all devices share; see `liftcore.pmap`.
-        split_rngs: of scopes: for each filter of RNG streams whether devices draw different keys.
-        default: the older way to say `in_axes`: a pytree prefix of axes for each argument. True is what is traced and
-            the same on all devices, False what is static.
-        fn: the same for what the function holds, which otherwise is the same on all devices.
+        variable_axes: for scopes: from filters of variables to the axis along which they are stacked, or None for
+            variables that all devices share; see `liftcore.pmap`.
+        split_rngs: for scopes: from filters of RNG streams to whether devices draw different keys.
+        default: the older form of `in_axes`: a pytree prefix of axes for each argument. True means traced and the same
+            on all devices, False means static.
+        fn: the same for the arrays that the function holds; by default they are the same on all devices.
         args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for arguments that are given by name, as a dict.
+        kwargs: the same for keyword arguments, as a dict.
         out: the older name of `out_axes`.
 
     Returns:
-        A function with the positional arguments of `fun`; those by name may be given too where one of `default`, `fn`,
-        `args`, `kwargs` and `out` is.
+        A function with the positional arguments of `fun`. It accepts keyword arguments only if one of `default`, `fn`,
+        `args`, `kwargs` and `out` is given.
 
     Raises:
-        LiftArgumentError: where axes are no prefix, or an argument is given by name of which `in_axes` says nothing.
+        LiftArgumentError: if axes are not a prefix, or an argument is passed by name and `in_axes` does not cover it.
     """
     axes = given_options(
         "filter_pmap",
@@ -101,22 +101,22 @@ def filter_pmap(
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """Whether a leaf with an axis, or with what stands for one, is traced.
+    """A function that returns whether a leaf with a given axis is traced.
 
     Attributes:
-        axis: the axis, or a function that tells it of a leaf.
+        axis: the axis, a bool, or a function from a leaf to one of these.
     """
 
     axis: Any
 
     def __call__(self, leaf: Any) -> bool:
-        """Whether a leaf is."""
+        """Return whether a leaf is traced."""
         axis = self.axis(leaf) if callable(self.axis) else self.axis
         return is_array(leaf) if axis is None else axis is not False
 
 
 def _traced(axes: Any) -> Any:
-    """What `filter_jit` is told, from the axes of `filter_pmap`."""
+    """Return the options of `filter_jit` that correspond to the axes of `filter_pmap`."""
     return jax.tree.map(Traced, axes, is_leaf=lambda one: one is None)
 
 

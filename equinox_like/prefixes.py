@@ -13,16 +13,16 @@ __all__ = ["is_prefix", "leafwise"]
 
 
 def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """One answer for each leaf of a pytree.
+    """Return one answer for each leaf of a pytree.
 
     Args:
-        where: what the prefix is, for the text of errors.
-        spec: a pytree prefix. A function in it is asked for each leaf below; all else is the answer itself.
+        where: the name of the prefix, for errors.
+        spec: a pytree prefix. A function in it is called with each leaf below; any other value is the answer itself.
         tree: the pytree.
-        is_leaf: which nodes of it are leaves, see `jax.tree.flatten`.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        LiftArgumentError: where it is no prefix.
+        LiftArgumentError: if `spec` is not a prefix.
     """
     answers: list[Any] = []
 
@@ -36,13 +36,13 @@ def leafwise(where: str, spec: Any, tree: Any, is_leaf: Callable[[Any], bool] | 
         raise LiftArgumentError(
             where,
             f"expected a pytree prefix of {jax.tree.structure(tree)}, given {jax.tree.structure(spec)}.",
-            "Give one answer for all, or a tuple with one for each argument.",
+            "Pass one value for all, or a tuple with one for each argument.",
         ) from error
     return answers
 
 
 def is_prefix(spec: Any, tree: Any) -> bool:
-    """Whether one pytree is a prefix of another one."""
+    """Return whether one pytree is a prefix of another one."""
     try:
         jax.tree.map(lambda *_: None, spec, tree, is_leaf=lambda value: value is None)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""`filter_checkpoint`: what a call computes is computed again in the backward pass."""
+"""`filter_checkpoint`: recompute the intermediate values of a call in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["filter_checkpoint"]
 def filter_checkpoint(
     fun: Any = MISSING, *, prevent_cse: bool = True, policy: Callable[..., bool] | None = None
 ) -> Any:
-    """`jax.checkpoint` of a function of any Python objects.
+    """Apply `jax.checkpoint` to a function of any Python objects.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -25,16 +25,16 @@ def filter_checkpoint(
         (Array(0., dtype=float32), 'net')
 
     Args:
-        fun: the function: any pytree that can be called. Left out, `filter_checkpoint(policy=…)` is a decorator.
-        prevent_cse: whether the compiler is kept from merging what is computed again with what was computed first; not
-            needed inside a scan.
-        policy: which intermediate values are kept all the same: one of `jax.checkpoint_policies`; by default none.
+        fun: the function, or any callable pytree. If it is left out, `filter_checkpoint(policy=…)` is a decorator.
+        prevent_cse: whether to keep the compiler from merging the recomputation with the first computation; not needed
+            inside a scan.
+        policy: the intermediate values that are kept: one of `jax.checkpoint_policies`; by default none.
 
     Returns:
-        A function with the arguments of `fun`. Scopes among them are lifted as by `liftcore.remat`.
+        A function with the arguments of `fun`. Scopes among them are lifted as in `liftcore.remat`.
 
     Raises:
-        LiftArgumentError: where `fun` returns a scope.
+        LiftArgumentError: if `fun` returns a scope.
     """
     return filtered(filter_checkpoint, _call, fun, {"prevent_cse": prevent_cse, "policy": policy})
 

@@ -1,4 +1,4 @@
-"""What custom rules have in common: zeros that are known, and checks."""
+"""The common parts of custom derivative rules: symbolic zeros, and checks of results."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ __all__ = ["along", "as_arrays", "check_rule_scopes", "is_zero", "taken", "trace
 
 
 def is_zero(tangent: Any) -> bool:
-    """Whether a tangent or cotangent is known to be zero, as that of an integer is."""
+    """Return whether a tangent or cotangent is known to be zero, such as the tangent of an integer."""
     return isinstance(tangent, SymbolicZero) or jnp.result_type(tangent) == jax.dtypes.float0
 
 
 def as_arrays(values: Iterable[Any]) -> list[Any]:
-    """Numbers as arrays, which JAX hands a rule as they were given; else what is computed with them would be static."""
+    """Convert numbers to arrays. JAX passes them to a rule unchanged, and values computed from them would be static."""
     return [one if is_array(one) or isinstance(one, SymbolicZero) else jnp.asarray(one) for one in values]
 
 
 def along(where: str, primal: Any, way: Any) -> Any:
-    """A tangent or cotangent that a rule returned, as JAX takes it: None stands for zero, and a number for an array.
+    """Convert a tangent or cotangent from a rule to the form that JAX expects: None becomes zero, a number an array.
 
     Args:
-        where: the function, for the text of errors.
-        primal: what it is along.
-        way: what the rule returned in its place.
+        where: the name of the function, for errors.
+        primal: the primal value that the tangent or cotangent belongs to.
+        way: the tangent or cotangent that the rule returned.
 
     Raises:
-        RuleStructureError: where it is no array, no number and not None.
+        RuleStructureError: if it is not an array, a number or None.
     """
     if way is None:
         return SymbolicZero(jax.typeof(primal).to_tangent_aval())
@@ -46,22 +46,22 @@ def along(where: str, primal: Any, way: Any) -> Any:
         raise RuleStructureError(
             where,
             f"its rule returned {shown(way)}, expected an array like {shown(primal)}.",
-            "Return that, or None for zero.",
+            "Return such an array, or None for zero.",
         )
     return way if is_array(way) else jnp.asarray(way, primal.dtype)
 
 
 def taken(where: str, parts: SplitTree, tree: Any, what: str) -> list[Any]:
-    """What a rule returned in the places of arrays.
+    """Return the values that the result of a rule has in the places of arrays.
 
     Args:
-        where: the function, for the text of errors.
-        parts: what it has to be like.
-        tree: what the rule returned.
-        what: what it is, likewise.
+        where: the name of the function, for errors.
+        parts: the pytree whose structure the result must have.
+        tree: the result of the rule.
+        what: the kind of result, for errors.
 
     Raises:
-        RuleStructureError: where its structure is another one.
+        RuleStructureError: if the structures differ.
     """
     try:
         return parts.take(tree)
@@ -69,30 +69,30 @@ def taken(where: str, parts: SplitTree, tree: Any, what: str) -> list[Any]:
         raise RuleStructureError(
             where,
             f"its rule returned {what} of the structure {jax.tree.structure(tree)}, expected {parts.structure}.",
-            "Return that, with None in the place of a leaf for zero, and of one that is no array.",
+            "Return that structure, with None for a leaf that is zero or is not an array.",
         ) from error
 
 
 def check_rule_scopes(where: str, lift: str, scopes: Sequence[Scope]) -> None:
-    """Checks that no scope is among the arguments of a function with a rule."""
+    """Check that no scope is among the arguments of a function with a rule."""
     if scopes:
         raise LiftArgumentError(
             where,
-            f"the scope {scopes[0].path_text} is among the arguments, and its rule says nothing of variables.",
+            f"the scope {scopes[0].path_text} is among the arguments, but its rule does not cover variables.",
             f"Use `liftcore.{lift}`, whose rule does.",
         )
 
 
 def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = is_array) -> list[Any]:
-    """The arrays of what a function or its rule returned; JAX may call both, in any order, or one of them.
+    """Return the arrays in the result of a function or of its rule. JAX may call both, in any order, or one of them.
 
     Args:
-        result: keeps what is static of it.
-        value: what was returned.
-        is_traced: which leaves are arrays, or are made arrays.
+        result: an object that keeps the static part of the result.
+        value: the result.
+        is_traced: a function that returns whether a leaf is an array, or becomes one.
 
     Raises:
-        LiftArgumentError: where the one returns something else than the other, but for the arrays.
+        LiftArgumentError: if the static parts of the two results differ.
     """
     before = getattr(result, "parts", None)
     arrays = as_arrays(result.arrays(value, is_traced))
@@ -100,6 +100,6 @@ def traced(result: SplitResult, value: Any, is_traced: Callable[[Any], bool] = i
         raise LiftArgumentError(
             result.where,
             "its rule returns other static leaves than the function, or arrays in other places.",
-            "Return from the rule what the function returns: an array where that returns an array.",
+            "Return the same structure from both, with arrays in the same places.",
         )
     return arrays

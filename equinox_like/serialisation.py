@@ -1,4 +1,4 @@
-"""The leaves of a pytree in a file, and back into a pytree of the same structure."""
+"""Save the leaves of a pytree in a file, and load them into a pytree of the same structure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def tree_serialise_leaves(
     filter_spec: Any = is_array_like,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> None:
-    """Saves the leaves of a pytree that are arrays or numbers.
+    """Save the leaves of a pytree that are arrays or numbers.
 
-    The file is one of `liftcore.checkpoints.save_file`: each array has its name and a checksum. A file with that path
-    is replaced when all of the new one is on the disk. The file is not one that Equinox reads.
+    The file has the format of `liftcore.checkpoints.save_file`, with a name and a checksum for each array. An existing
+    file is replaced when all of the new one is on the disk. Equinox cannot read the file.
 
     Example:
         >>> import io, jax.numpy as jnp, equinox_like as eqx
@@ -42,17 +42,17 @@ def tree_serialise_leaves(
         Array([0., 1.], dtype=float32)
 
     Args:
-        path_or_file: a path, to which ".eqx" is added if it has no suffix; or a file that is open for binary writing,
-            such as one that began with a line of hyperparameters.
+        path_or_file: a path, to which ".eqx" is added if it has no suffix; or an open binary file, for instance one in
+            which you wrote a line of hyperparameters first.
         pytree: the pytree, such as a model, or a tuple of a model and the state of an optimizer.
-        filter_spec: which leaves to save: a pytree prefix of bools, and of functions from a leaf to a bool. By default
-            all arrays, and all numbers of Python and NumPy.
-        is_leaf: which nodes of the pytree are leaves, see `jax.tree.flatten`.
+        filter_spec: which leaves to save: a pytree prefix of bools, or of functions from a leaf to a bool. By default
+            all arrays, and all Python and NumPy numbers.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        LiftArgumentError: if `filter_spec` is no prefix, or has functions of a file and a leaf, as in Equinox.
+        LiftArgumentError: if `filter_spec` is not a prefix, or has functions of a file and a leaf, as in Equinox.
         SerializationError: if a leaf cannot be written.
-        OSError: if the disk is full, for instance.
+        OSError: if the system cannot write, for instance because the disk is full.
     """
     _check_spec("tree_serialise_leaves", filter_spec)
     save_file(_with_suffix(path_or_file), filter(pytree, filter_spec, is_leaf=is_leaf))
@@ -64,28 +64,28 @@ def tree_deserialise_leaves(
     filter_spec: Any = is_array_like,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """A pytree with the leaves that `tree_serialise_leaves` saved.
+    """Load a pytree with the leaves that `tree_serialise_leaves` saved.
 
-    The names, shapes and dtypes in the file are compared with those of `like`, and one error lists all that differ.
-    Only data is read from the file, never code. Files of `equinox.tree_serialise_leaves` are read, too; they have no
-    names and no checksums, so their leaves are compared in order, by shape and dtype.
+    The names, shapes and dtypes in the file are compared with those of `like`, and one error lists all differences.
+    Only data is read from the file, never code. Files of `equinox.tree_serialise_leaves` can be loaded too. They have
+    no names and no checksums, so their leaves are compared in order, by shape and dtype.
 
     Args:
-        path_or_file: the path, to which ".eqx" is added if it has no suffix; or a file that is open for binary
-            reading, and can seek. It is read from where it is, up to the end of what was saved there.
-        like: a pytree of the same structure. It may be one of shapes and dtypes, as from `eqx.filter_eval_shape`. The
-            leaves that were not saved are taken from it.
-        filter_spec: which leaves to read; the same as in `tree_serialise_leaves`.
-        is_leaf: which nodes of `like` are leaves, see `jax.tree.flatten`.
+        path_or_file: the path, to which ".eqx" is added if it has no suffix; or an open binary file that can seek. It
+            is read from its current position to the end of what was saved there.
+        like: a pytree of the same structure. It may hold shapes and dtypes, as from `eqx.filter_eval_shape`. Leaves
+            that were not saved come from it.
+        filter_spec: which leaves to load; the same as in `tree_serialise_leaves`.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Returns:
-        A new pytree. Each array is one of JAX or NumPy as in `like`, on the same devices.
+        A new pytree. Each array is a JAX or a NumPy array as in `like`, on the same devices.
 
     Raises:
         SerializationError: if the file is damaged, or if the leaves differ from those of `like`.
         FileNotFoundError: if there is no such file.
-        LiftArgumentError: if `filter_spec` is no prefix, or has functions of a file and a leaf, as in Equinox; if the
-            file was opened for text, or cannot seek.
+        LiftArgumentError: if `filter_spec` is not a prefix, or has functions of a file and a leaf, as in Equinox; if
+            the file is in text mode, or cannot seek.
     """
     _check_spec("tree_deserialise_leaves", filter_spec)
     target = filter(like, jax.tree.map(_of_shapes, filter_spec), is_leaf=is_leaf)
@@ -99,7 +99,7 @@ def tree_deserialise_leaves(
 
 
 def _of_shapes(answer: Any) -> Any:
-    """A function from a leaf to a bool that sees an array in the place of a `jax.ShapeDtypeStruct`."""
+    """Return a function from a leaf to a bool that replaces a `jax.ShapeDtypeStruct` by an array."""
     if not callable(answer):
         return answer
 
@@ -108,7 +108,7 @@ def _of_shapes(answer: Any) -> Any:
             return answer(leaf)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return answer(jax.random.key(0))
-        return answer(np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape))  # takes the memory of one number
+        return answer(np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape))  # needs the memory of one number
 
     return answered
 
@@ -125,18 +125,18 @@ def _opened(path: Any) -> Any:
 
 
 def _check_spec(where: str, spec: Any) -> None:
-    """Refuses the functions `(file, leaf)` that Equinox has here."""
+    """Raise an error for functions of a file and a leaf, which Equinox accepts here."""
     for fn in jax.tree.leaves(spec):
         if callable(fn) and not _takes(fn, 1) and _takes(fn, 2):
             raise LiftArgumentError(
                 f"filter_spec of {where}",
                 f"{name_of(fn)} takes a file and a leaf, but leaves are not written one by one here.",
-                "Give functions from a leaf to a bool: whether to save it, such as `eqx.is_array`.",
+                "Pass functions from a leaf to a bool (whether to save it), such as `eqx.is_array`.",
             )
 
 
 def _takes(fn: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with that many arguments."""
+    """Return whether a function can be called with that many arguments."""
     try:
         inspect.signature(fn).bind(*range(count))
     except (TypeError, ValueError):

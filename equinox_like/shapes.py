@@ -1,4 +1,4 @@
-"""What a call would give, without computing it: shapes and dtypes, or a jaxpr."""
+"""The shapes and dtypes, or the jaxpr, of a call, without computing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["filter_eval_shape", "filter_make_jaxpr"]
 
 
 def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`jax.eval_shape` of a function of any Python objects.
+    """Apply `jax.eval_shape` to a function of any Python objects.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -27,16 +27,16 @@ def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         (ShapeDtypeStruct(shape=(), dtype=float32), 'net')
 
     Args:
-        fun: the function: any pytree that can be called.
-        *args: its arguments; a `jax.ShapeDtypeStruct` may stand for an array. Scopes are lifted as by
-            `liftcore.eval_shape`, and stay as they were.
-        **kwargs: those by name.
+        fun: the function, or any callable pytree.
+        *args: its arguments; a `jax.ShapeDtypeStruct` may take the place of an array. Scopes are lifted as in
+            `liftcore.eval_shape`, and do not change.
+        **kwargs: the keyword arguments.
 
     Returns:
-        What it would return, with a `jax.ShapeDtypeStruct` in the place of each array.
+        The result of the call, with a `jax.ShapeDtypeStruct` in place of each array.
 
     Raises:
-        LiftArgumentError: where `fun` returns a scope.
+        LiftArgumentError: if `fun` returns a scope.
     """
     check_function("filter_eval_shape", fun)
     given, result = SplitTree((fun, args, kwargs), _is_typed), SplitResult(f"filter_eval_shape({name_of(fun)})")
@@ -49,7 +49,7 @@ def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 
 def filter_make_jaxpr(fun: Callable[..., Any]) -> Any:
-    """`jax.make_jaxpr` of a function of any Python objects.
+    """Apply `jax.make_jaxpr` to a function of any Python objects.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -61,16 +61,16 @@ def filter_make_jaxpr(fun: Callable[..., Any]) -> Any:
         ({'name': None, 'y': ShapeDtypeStruct(shape=(3,), dtype=float32)}, {'name': 'net', 'y': None})
 
     Args:
-        fun: the function: any pytree that can be called.
+        fun: the function, or any callable pytree.
 
     Returns:
-        A function with the arguments of `fun`, where a `jax.ShapeDtypeStruct` may stand for an array. It returns the
-        closed jaxpr, whose inputs and outputs are the arrays, and whose constants are those that `fun` holds; the
-        result with a `jax.ShapeDtypeStruct` in the place of each array and None in all others; and the result with
-        None in the places of arrays.
+        A function with the arguments of `fun`; a `jax.ShapeDtypeStruct` may take the place of an array. It returns
+        three values: the closed jaxpr, whose inputs and outputs are the arrays, and whose constants are the arrays that
+        `fun` holds; the result with a `jax.ShapeDtypeStruct` for each array and None for all other leaves; and the
+        result with None for each array.
 
     Raises:
-        LiftArgumentError: when it is called with a scope: a jaxpr has none.
+        LiftArgumentError: when it is called with a scope, which a jaxpr cannot have.
     """
     check_function("filter_make_jaxpr", fun)
     return FilteredFunction(_make_jaxpr, fun, {})
@@ -82,7 +82,7 @@ def _make_jaxpr(fun: Callable[..., Any], _: dict[str, Any], args: tuple[Any, ...
     if given.scopes:
         raise LiftArgumentError(
             where,
-            f"the scope {given.scopes[0].path_text} is among the arguments, and a jaxpr has none.",
+            f"the scope {given.scopes[0].path_text} is among the arguments, but a jaxpr cannot have scopes.",
             "Make a function of variables first: `pure, variables = liftcore.purify(fn)(scope, …)`.",
         )
 

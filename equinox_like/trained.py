@@ -16,11 +16,11 @@ __all__ = ["trainable"]
 
 
 def trainable(pytree: Any, variables: Filter = "params") -> Any:
-    """A pytree of bools: True for each leaf to train.
+    """Return a pytree of bools: True for each leaf to train.
 
-    These are the floating-point arrays. But in an `Applied`, only the variables that a filter selects: running
-    statistics are floating-point arrays too, and `filter_grad` and an optimizer would change them. Pass the result as
-    `arg` of `filter_grad`, and to `filter` for the optimizer.
+    The leaves to train are the floating-point arrays; but in an `Applied`, only the variables that a filter matches.
+    Running statistics are floating-point arrays too, and `filter_grad` and an optimizer would change them. Pass the
+    result as `arg` of `filter_grad`, and to `filter` for the optimizer.
 
     Example:
         >>> import jax, equinox_like as eqx, linen_like as nn

@@ -1,4 +1,4 @@
-"""Pytrees changed by making others, and compared."""
+"""Changed copies of pytrees, and comparisons of pytrees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["apply_updates", "tree_at", "tree_equal"]
 
 
 def apply_updates(model: Any, updates: Any) -> Any:
-    """The sum of a pytree and of updates, such as those of an optimizer; None is no update.
+    """Add updates, such as those of an optimizer, to a pytree. None leaves a leaf unchanged.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -27,10 +27,10 @@ def apply_updates(model: Any, updates: Any) -> Any:
 
     Args:
         model: the pytree.
-        updates: a pytree of the same structure, with None in the place of each leaf that stays.
+        updates: a pytree of the same structure, with None for each leaf that does not change.
 
     Raises:
-        ValueError: that of JAX, where the structures differ.
+        ValueError: the error of JAX if the structures differ.
     """
 
     def added(update: Any, leaf: Any) -> Any:
@@ -42,7 +42,7 @@ def apply_updates(model: Any, updates: Any) -> Any:
 
 
 def tree_equal(*pytrees: Any, typematch: bool = False, rtol: Any = 0.0, atol: Any = 0.0) -> Any:
-    """Whether pytrees have the same structure and equal leaves.
+    """Return whether pytrees have the same structure and equal leaves.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -50,14 +50,14 @@ def tree_equal(*pytrees: Any, typematch: bool = False, rtol: Any = 0.0, atol: An
         (True, False)
 
     Args:
-        *pytrees: two pytrees or more.
-        typematch: whether leaves must have the same type as well: an array of JAX is no array of NumPy then, and 1
-            is not 1.0.
-        rtol: the relative tolerance for arrays of floating-point numbers, see `jax.numpy.isclose`.
+        *pytrees: two or more pytrees.
+        typematch: whether leaves must also have the same type: then a JAX array does not equal a NumPy array, and 1
+            does not equal 1.0.
+        rtol: the relative tolerance for floating-point arrays; see `jax.numpy.isclose`.
         atol: the absolute tolerance.
 
     Returns:
-        A bool; inside a JAX transformation that traces arrays, a scalar array of bools.
+        A bool; if arrays are traced, a boolean array of shape `()`.
     """
     first, structure = jax.tree.flatten(pytrees[0])
     found: Any = True
@@ -95,7 +95,7 @@ def tree_at(
     replace_fn: Callable[[Any], Any] = MISSING,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """The same pytree with something else in chosen places.
+    """Return a copy of a pytree with some nodes replaced.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -106,20 +106,20 @@ def tree_at(
         {'act': 'tanh', 'layers': ['gone', {'b': 4, 'w': 3}]}
 
     Args:
-        where: from the pytree to a node of it, or to a tuple or list of nodes. It is called with something else in the
-            places of leaves, so it may look at the structure alone.
+        where: a function from the pytree to a node of it, or to a tuple or list of nodes. It is called with
+            placeholders for the leaves, so it may depend only on the structure.
         pytree: the pytree.
-        replace: what takes the place of the node; or a sequence, with one for each node.
-        replace_fn: instead of `replace`, a function from what is there to what takes its place.
-        is_leaf: which nodes of the pytree are leaves, see `jax.tree.flatten`.
+        replace: the new node; or a sequence with one for each node.
+        replace_fn: instead of `replace`, a function from the old node to the new one.
+        is_leaf: a function that returns whether a node is a leaf; see `jax.tree.flatten`.
 
     Raises:
-        LiftArgumentError: where both of `replace` and `replace_fn` are given, or none; where `where` does not return
-            nodes, or a node inside another one; where there are more or fewer replacements than nodes.
+        LiftArgumentError: if both or neither of `replace` and `replace_fn` are given; if `where` does not return nodes,
+            or returns a node inside another one; or if there are more or fewer replacements than nodes.
     """
     if (replace is MISSING) == (replace_fn is MISSING):
         raise LiftArgumentError(
-            "tree_at", "expected one of `replace` and `replace_fn`.", "Write `tree_at(where, tree, new)`."
+            "tree_at", "expected either `replace` or `replace_fn`.", "Write `tree_at(where, tree, new)`."
         )
 
     marked, nodes, several = _marked_nodes(where, pytree, is_leaf)
@@ -129,7 +129,7 @@ def tree_at(
     numbers = [chosen.get(id(place)) for place in places]
     if len(chosen) < len(nodes) or len(chosen) != sum(number is not None for number in numbers):
         raise LiftArgumentError(
-            "tree_at, where", "it chose a node twice, or a node inside another one.", "Choose nodes apart."
+            "tree_at, where", "it selected a node twice, or a node inside another one.", "Select separate nodes."
         )
     current = structure.flatten_up_to(pytree)
     if replace is MISSING:
@@ -138,7 +138,7 @@ def tree_at(
     new = list(replace) if several and isinstance(replace, tuple | list) else [replace]
     if len(new) != len(nodes):
         raise LiftArgumentError(
-            "tree_at, replace", f"expected {len(nodes)} values, one for each node, given {len(new)}.", "Give a tuple."
+            "tree_at, replace", f"expected {len(nodes)} values, one for each node, given {len(new)}.", "Pass a tuple."
         )
     return structure.unflatten(
         [one if number is None else new[number] for one, number in zip(current, numbers, strict=True)]
@@ -146,16 +146,17 @@ def tree_at(
 
 
 class _Place:
-    """Stands for a leaf."""
+    """A placeholder for a leaf."""
 
 
 def _marked_nodes(
     where: Callable[[Any], Any], pytree: Any, is_leaf: Callable[[Any], bool] | None
 ) -> tuple[Any, list[Any], bool]:
-    """A pytree of places, the nodes of it that `where` returns, and whether these are several.
+    """Return a pytree of placeholders, the nodes of it that `where` returns, and whether it returns several.
 
-    `where` may ask whether a node is None, or empty. But such a node may be one object wherever it stands: where one is
-    chosen, another call, in which they are places too, tells which.
+    `where` may test whether a node is None or empty, so the first call keeps such nodes. But one object, such as None,
+    may be in many places of the pytree. If `where` returns such a node, a second call with placeholders for them
+    finds the place.
     """
 
     def is_empty(node: Any) -> bool:
@@ -172,7 +173,7 @@ def _marked_nodes(
 
 
 def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
-    """The nodes that `where` returns, and whether these are several."""
+    """Return the nodes that `where` returns, and whether it returns several."""
     known: dict[int, Any] = {}
     jax.tree.flatten(tree, is_leaf=lambda node: known.setdefault(id(node), node) is not node)
     found = where(tree)
@@ -183,6 +184,6 @@ def _nodes(where: Callable[[Any], Any], tree: Any) -> tuple[list[Any], bool]:
         raise LiftArgumentError(
             "tree_at, where",
             f"expected nodes of the pytree, given {shown(wrong[0])}.",
-            "Return what is in it, `lambda tree: tree.layers[0].weight`, without computing anything.",
+            "Return a node of it, `lambda tree: tree.layers[0].weight`, without computing anything.",
         )
     return nodes, several

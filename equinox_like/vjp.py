@@ -1,4 +1,4 @@
-"""`filter_vjp`: the result, and a function that takes cotangents back, of any Python objects."""
+"""`filter_vjp`: the result of a function of any Python objects, and its pullback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["filter_vjp"]
 
 
 def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """`jax.vjp` of a function of any Python objects: arrays of floating-point numbers are differentiated.
+    """Apply `jax.vjp` to a function of any Python objects, with respect to its floating-point arrays.
 
     Example:
         >>> import jax.numpy as jnp, equinox_like as eqx
@@ -29,17 +29,17 @@ def filter_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) ->
         ('net', ({'steps': None, 'w': Array(2., dtype=float32)}, Array(3., dtype=float32)))
 
     Args:
-        fun: the function: any pytree that can be called.
-        *primals: its arguments. Scopes among them are lifted as by `liftcore.vjp`.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second may be anything.
+        fun: the function, or any callable pytree.
+        *primals: its arguments. Scopes among them are lifted as in `liftcore.vjp`.
+        has_aux: whether `fun` returns a pair, of which only the first is differentiated; the second may be anything.
 
     Returns:
-        The result, and the pullback: it takes a cotangent, a pytree like the result with None or anything in the place
-        of what is no array of floating-point numbers, and returns those of the arguments, with None in the place of
-        what has none. With `has_aux` the second of the pair follows.
+        The result and the pullback; with `has_aux`, also the second of the pair. The pullback takes a cotangent: a
+        pytree like the result, with None or any other value for leaves that are not floating-point arrays. It returns
+        a tuple of cotangents of the arguments, with None for leaves that have none.
 
     Raises:
-        LiftArgumentError: where `fun` returns a scope.
+        LiftArgumentError: if `fun` returns a scope.
     """
     check_function("filter_vjp", fun)
     where = f"filter_vjp({name_of(fun)})"

@@ -1,4 +1,4 @@
-"""`filter_vmap`: arrays are mapped along axes that a pytree prefix tells; all else is static."""
+"""`filter_vmap`: arrays are mapped along the axes in a pytree prefix, and all other leaves are static."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ARRAYS", "filter_vmap", "if_array", "mapped"]
 
 @dataclasses.dataclass(frozen=True)
 class if_array:
-    """The axis of a leaf that is an array; all others have none.
+    """A function from a leaf to its axis: a given axis for arrays, None for all other leaves.
 
     Example:
         >>> import jax.numpy as jnp
@@ -39,7 +39,7 @@ class if_array:
     axis: int
 
     def __call__(self, leaf: Any) -> int | None:
-        """The axis of a leaf."""
+        """Return the axis of a leaf."""
         return self.axis if is_array(leaf) else None
 
 
@@ -63,9 +63,9 @@ def filter_vmap(
     kwargs: Any = UNSET,
     out: Any = UNSET,
 ) -> Any:
-    """`jax.vmap` for a function of any Python objects: arrays are mapped, all else is static.
+    """Apply `jax.vmap` to a function of any Python objects: arrays are mapped, and all other leaves are static.
 
-    Scopes among the arguments are lifted as by `liftcore.vmap`.
+    Scopes among the arguments are lifted as in `liftcore.vmap`.
 
     Example:
         >>> import jax, equinox_like as eqx
@@ -78,29 +78,29 @@ def filter_vmap(
         ((5, 2), 'net')
 
     Args:
-        fun: the function: any pytree that can be called. Left out, `filter_vmap(in_axes=…)` is a decorator.
+        fun: the function, or any callable pytree. If it is left out, `filter_vmap(in_axes=…)` is a decorator.
         in_axes: a pytree prefix of the tuple of arguments, of axes: an int, None for a leaf that is the same for all
-            elements, or a function from a leaf to one of these. By default axis 0 of all arrays. Or a dict with the
-            names of arguments. What the function itself holds is the same for all elements.
-        out_axes: the same for the result. None for a leaf that differs between elements is JAX's ValueError.
+            elements, or a function from a leaf to one of these. By default axis 0 of all arrays. Or a dict from the
+            names of arguments to axes. Arrays that the function holds are the same for all elements.
+        out_axes: the same for the result. If a leaf with None differs between elements, JAX raises a ValueError.
         axis_name: the name of the axis, for collectives.
-        axis_size: the size of the axis; needed only where no argument has it.
-        spmd_axis_name: the name of an axis of devices that the elements lie on, see `jax.vmap`.
-        variable_axes: of scopes: for each filter of variables the axis along which they are stacked, or None for those
-            that all elements share; see `liftcore.vmap`.
-        split_rngs: of scopes: for each filter of RNG streams whether elements draw different keys.
-        default: the older way to say `in_axes`: a pytree prefix of axes for each argument. A bool is the same as None.
-        fn: the same for the arrays that the function holds, which otherwise are the same for all elements.
+        axis_size: the size of the axis; needed only if no argument has the axis.
+        spmd_axis_name: the name of a mesh axis along which the elements are sharded; see `jax.vmap`.
+        variable_axes: for scopes: from filters of variables to the axis along which they are stacked, or None for
+            variables that all elements share; see `liftcore.vmap`.
+        split_rngs: for scopes: from filters of RNG streams to whether elements draw different keys.
+        default: the older form of `in_axes`: a pytree prefix of axes for each argument. A bool means the same as None.
+        fn: the same for the arrays that the function holds; by default they are the same for all elements.
         args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
-        kwargs: the same for arguments that are given by name, as a dict.
+        kwargs: the same for keyword arguments, as a dict.
         out: the older name of `out_axes`.
 
     Returns:
-        A function with the positional arguments of `fun`; those by name may be given too where one of `default`, `fn`,
-        `args`, `kwargs` and `out` is.
+        A function with the positional arguments of `fun`. It accepts keyword arguments only if one of `default`, `fn`,
+        `args`, `kwargs` and `out` is given.
 
     Raises:
-        LiftArgumentError: where axes are no prefix, or an argument is given by name of which `in_axes` says nothing.
+        LiftArgumentError: if axes are not a prefix, or an argument is passed by name and `in_axes` does not cover it.
     """
     axes = given_options(
         "filter_vmap",
@@ -123,7 +123,7 @@ def filter_vmap(
 
 
 def _without_bools(spec: Any) -> Any:
-    """Axes with None in the place of a bool."""
+    """Replace bools in axes by None."""
     if spec is UNSET:
         return spec
     return jax.tree.map(lambda one: None if isinstance(one, bool) else one, spec, is_leaf=lambda one: one is None)
@@ -141,22 +141,22 @@ def mapped(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """A call under a mapping.
+    """Call a function under a mapping.
 
     Args:
         lift: the mapping of `liftcore`.
-        where: its name, for the text of errors.
+        where: the name of the transformation, for errors.
         fun: the function.
-        options: options of the mapping, among them the axes of leaves, in the newer or in the older way.
-        args: the arguments.
-        kwargs: those by name, which are an error in the newer way.
+        options: the options of the mapping, including the axes of leaves, in the newer or the older form.
+        args: the positional arguments.
+        kwargs: the keyword arguments; with the newer form, there must be none.
     """
     axes = {name: spec for name, spec in options.items() if name in AXES}
     if any(name in axes for name in OLDER):
         answers = call_answers(where, axes, ARRAYS, fun, args, kwargs, None)
     elif kwargs:
         raise LiftArgumentError(
-            where, f"{sorted(kwargs)} is given by name, where `in_axes` says nothing of it.", "Give it by position."
+            where, f"{sorted(kwargs)} was passed by name, which `in_axes` does not cover.", "Pass it by position."
         )
     else:
         spec = _by_place(where, axes.get("in_axes", ARRAYS), fun, args)
@@ -171,7 +171,7 @@ def mapped(
         each = leafwise(f"out_axes of {where}", axes.get("out_axes", axes.get("out", ARRAYS)), found)
         _check_axes(where, each)
         out_axes.begin(each)
-        # The axes of the result are known now only: what has one is stacked along the first, and moved outside.
+        # Only now are the axes of the result known: stack arrays with an axis along axis 0, and move it outside.
         return out_axes.parted(result.arrays(found, out_axes.traced))
 
     if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes.along):
@@ -186,7 +186,7 @@ def mapped(
 
 
 def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Axes by position, also of arguments that are named in a dict; the others are mapped as by default."""
+    """Return axes by position, also if `in_axes` is a dict of names; arguments that it lacks get the default."""
     if not isinstance(in_axes, dict):
         return in_axes
     names = [name for name, _ in zip(inspect.signature(fun).parameters, args, strict=False)]
@@ -194,8 +194,8 @@ def _by_place(where: str, in_axes: Any, fun: Callable[..., Any], args: tuple[Any
     if unknown or len(names) < len(args):
         raise LiftArgumentError(
             f"in_axes of {where}",
-            f"it names {unknown or list(in_axes)}, and the arguments are {names}.",
-            "Give a tuple with one entry for each argument.",
+            f"it names {unknown or list(in_axes)}, but the arguments are {names}.",
+            "Pass a tuple with one entry for each argument.",
         )
     return tuple([in_axes.get(name, ARRAYS) for name in names])
 
@@ -210,22 +210,22 @@ class LeafAxes:
     """The axes of the leaves of a pytree.
 
     Args:
-        answers: for each leaf its axis; None for an array that is the same for all; a bool says whether a leaf that is
-            the same for all is traced.
+        answers: the axis of each leaf; None for an array that is the same for all elements; or, for a leaf that is the
+            same for all, a bool that says whether it is traced.
 
     Attributes:
-        along: the axes of those that are traced, in order.
+        along: the axes of the traced leaves, in order.
     """
 
     def __init__(self, answers: Sequence[int | bool | None]) -> None:
         self.begin(answers)
 
     def begin(self, answers: Sequence[int | bool | None]) -> None:
-        """Takes the axes of another pytree."""
+        """Start again with the axes of another pytree."""
         self._answers, self.along = iter(answers), list[int | None]()
 
     def traced(self, leaf: Any) -> bool:
-        """Whether the next leaf is traced: where it has an axis, and where it is an array."""
+        """Return whether the next leaf is traced, because it has an axis or is an array."""
         answer = next(self._answers)
         same = answer is None or isinstance(answer, bool)
         traced = not is_scoped(leaf) and (is_array(leaf) if answer is None else answer is not False)
@@ -234,6 +234,6 @@ class LeafAxes:
         return traced
 
     def parted(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The arrays that have an axis, and the others."""
+        """Split arrays into those that have an axis and the others."""
         pairs = list(zip(arrays, self.along, strict=True))
         return [one for one, axis in pairs if axis is not None], [one for one, axis in pairs if axis is None]

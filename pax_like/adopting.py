@@ -1,4 +1,4 @@
-"""`adopt`: a module whose arrays are variables of a scope."""
+"""`adopt`: make the arrays of a module variables of a scope."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = ["Adopted", "adopt"]
 
 @dataclasses.dataclass(frozen=True)
 class Adopted:
-    """A module whose arrays are variables of a scope: read before each call, and written after it where they changed.
+    """A module whose arrays are variables of a scope. A call reads them first, and writes back those that changed.
 
     Attributes:
         scope: the scope.
-        blueprint: the module without its arrays, and the variables that those are.
+        blueprint: the module without its arrays, and the variable of each array.
     """
 
     scope: Scope
     blueprint: Blueprint
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module.
+        """Call the module.
 
         Args:
-            *args: the arguments.
-            **kwargs: those by name.
+            *args: the positional arguments.
+            **kwargs: the keyword arguments.
 
         Raises:
-            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
+            ModifyScopeVariableError: if the call changes a variable whose collection is immutable.
         """
         return self.run(_call, *args, **kwargs)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of the module, such as one of its other methods.
+        """Call a function with the module, such as another one of its methods.
 
         Example:
             >>> import liftcore, pax_like as pax
@@ -55,13 +55,13 @@ class Adopted:
             True
 
         Args:
-            fn: called as `fn(module, *args, **kwargs)`.
-            *args: its arguments.
-            **kwargs: those by name.
+            fn: the function, called as `fn(module, *args, **kwargs)`.
+            *args: its positional arguments.
+            **kwargs: its keyword arguments.
 
         Raises:
-            ModifyScopeVariableError: where it changes a variable whose collection is immutable.
-            LiftArgumentError: where it changes more of the module than arrays.
+            ModifyScopeVariableError: if the function changes a variable whose collection is immutable.
+            LiftArgumentError: if the function changes more of the module than arrays.
         """
         module = self.blueprint.read(self.scope)
         result = fn(module, *args, **kwargs)
@@ -74,7 +74,7 @@ class Adopted:
 
 @dataclasses.dataclass(frozen=True)
 class _OnOther:
-    """Makes an adopted module on another scope."""
+    """A function from a scope to the adopted module on that scope."""
 
     blueprint: Blueprint
 
@@ -87,10 +87,9 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def adopt(scope: Scope, module: Any) -> Adopted:
-    """A module as a part of a model of scopes: its parameters are variables in "params", its states in "state".
+    """Make a module a part of a model of scopes: its parameters are variables in "params", its states in "state".
 
-    So it stands in functions of scopes and in Linen-style modules, under any lift, and each of its arrays is reached by
-    filters.
+    Use it in functions of scopes and in Linen-style modules, under any lift. Filters can match each of its arrays.
 
     Example:
         >>> import jax, liftcore, pax_like as pax
@@ -103,15 +102,15 @@ def adopt(scope: Scope, module: Any) -> Adopted:
         (3, 2)
 
     Args:
-        scope: a scope of its own, such as `scope.push("counter")`.
-        module: the module, whose arrays are the initial values; or a function from a key of the stream "params" to it,
-            so that each iteration of a loop and each element of a batch has initial values of its own.
+        scope: a scope for only these variables, such as `scope.push("counter")`.
+        module: the module, whose arrays are the initial values; or a function from a key of the RNG stream "params" to
+            the module, so that each iteration of a loop and each batch element has initial values of its own.
 
     Returns:
-        What is called as the module is.
+        An object that you call like the module.
 
     Raises:
-        ScopeVariableNotFoundError: where a variable is missing and may not be made, or another error that says so.
+        ScopeVariableNotFoundError: if a variable is missing and cannot be created. Some causes raise another error.
     """
     check_function("adopt", module if not is_module(module) else adopt)
 

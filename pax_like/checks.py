@@ -1,4 +1,4 @@
-"""Checks of what a module is given."""
+"""Checks of the values that are assigned to attributes of a module."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def check_changeable(module: Structured, name: str) -> None:
-    """Checks that a module may be changed in the trace that is running."""
+    """Check that a module may be changed in the current trace."""
     if not module._trace == trace_state():
         raise problems.changed_elsewhere(module, name)
 
 
 def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
-    """Checks that an attribute may have a kind: it has none, or the same."""
+    """Check that an attribute may get a kind: it has none yet, or has the same one."""
     if not isinstance(kind, PaxKind):
         raise problems.no_kind_given(module, name, kind)
     before = module._structure.kind(name)
@@ -35,13 +35,13 @@ def check_kind(module: Structured, name: str, kind: PaxKind) -> None:
 
 
 def check_one_module(module: Structured, name: str, value: Any) -> None:
-    """Checks that a value is a module."""
+    """Check that a value is a module."""
     if not is_module(value):
         raise problems.unfit(module, name, PaxKind.MODULE, value)
 
 
 def check_value(module: Structured, name: str, value: Any, kind: PaxKind) -> None:
-    """Checks that an attribute of a kind may hold a value."""
+    """Check that an attribute of a kind may hold a value."""
     for one in leaves_and_modules(value):
         if not _fits(one, kind):
             raise problems.unfit(module, name, kind, one)
@@ -55,6 +55,6 @@ def _fits(leaf: Any, kind: PaxKind) -> bool:
 
 
 def _is_ours(kind: Any, name: str) -> bool:
-    """Whether a name is one of those that every module has."""
+    """Return whether every module has an attribute of this name."""
     base = next(one for one in reversed(kind.__mro__) if one.__bases__ == (Structured,))
     return name in vars(base)

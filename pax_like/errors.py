@@ -1,4 +1,4 @@
-"""The errors about modules, beside those of `liftcore.errors`."""
+"""Errors about modules, in addition to those of `liftcore.errors`."""
 
 from __future__ import annotations
 

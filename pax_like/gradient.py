@@ -1,4 +1,4 @@
-"""`value_and_grad` of functions that change a module: with respect to its parameters."""
+"""`value_and_grad` for functions that change a module, with respect to its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["value_and_grad"]
 def value_and_grad(
     fn: Callable[..., Any], has_aux: bool = False, **options: Any
 ) -> Callable[..., tuple[tuple[Any, Any], Any]]:
-    """`jax.value_and_grad` with respect to the parameters of a module, less those that are frozen.
+    """Apply `jax.value_and_grad` with respect to the parameters of a module that are not frozen.
 
     Example:
         >>> import jax, pax_like as pax
@@ -32,18 +32,18 @@ def value_and_grad(
         Linear(bias=float32[1], kernel=float32[2,1], is_training=True)
 
     Args:
-        fn: called as `fn(module, *args, **kwargs)`; returns a number, or with `has_aux` that and something else. It may
-            change the arrays of the module.
-        has_aux: whether it returns a pair, of which only the first is differentiated; the second comes out as it is.
+        fn: a function, called as `fn(module, *args, **kwargs)`. It returns a number or, with `has_aux`, a pair of a
+            number and anything else. It may change the arrays of the module.
+        has_aux: whether `fn` returns a pair, of which only the first is differentiated.
         **options: `holomorphic` and `allow_int` of `jax.value_and_grad`.
 
     Returns:
         A function that returns `((module, value), gradient)`: the changed module, the value, and a module that holds
-        gradients in the place of parameters, and None in that of all else.
+        gradients in place of parameters, and None in place of all other arrays.
 
     Raises:
-        LiftArgumentError: when it is called, where the first argument is no module, where it has no parameter to
-            differentiate with respect to, or one that is not of floating point.
+        LiftArgumentError: when it is called, if the first argument is not a module, has no parameter to differentiate
+            with respect to, or has one that is not floating-point.
     """
     where = f"value_and_grad({name_of(fn)})"
     check_function(where, fn)
@@ -71,7 +71,7 @@ def value_and_grad(
 
 @dataclasses.dataclass(frozen=True)
 class _Among:
-    """A filter of single variables, by path."""
+    """A filter that matches variables by their exact paths."""
 
     paths: frozenset[Any]
 

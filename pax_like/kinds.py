@@ -8,13 +8,13 @@ __all__ = ["COLLECTIONS", "PaxKind"]
 
 
 class PaxKind(enum.Enum):
-    """What an attribute of a module is.
+    """The kind of an attribute of a module.
 
     Attributes:
         STATE: arrays that calls change: statistics, caches, counters, keys.
-        PARAMETER: arrays that are differentiated with respect to.
-        MODULE: a module, or a pytree of modules; each of them knows the kinds of its own attributes.
-        OTHERS: no arrays; a part of the tree definition.
+        PARAMETER: arrays to differentiate with respect to.
+        MODULE: a module, or a pytree of modules; each of them has kinds for its own attributes.
+        OTHERS: a value without arrays, which is a part of the tree definition.
     """
 
     STATE = 1
@@ -24,4 +24,4 @@ class PaxKind(enum.Enum):
 
 
 COLLECTIONS = {PaxKind.STATE: "state", PaxKind.PARAMETER: "params"}
-"""The collections that lifts keep the arrays of a kind in."""
+"""The collections of variables in which lifts keep the arrays of each kind."""

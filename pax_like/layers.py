@@ -1,4 +1,4 @@
-"""Layers: functions of liftcore as modules."""
+"""Layers: the functions of `liftcore.nn` as modules."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["BatchNorm", "Conv", "Dropout", "Layer", "LayerNorm", "Linear"]
 
 
 class Layer(Module):
-    """A function of a scope, or a Linen-style module, as a module: its variables are attributes.
+    """A function of a scope, or a Linen-style module, as a module whose attributes are its variables.
 
-    Those of "params" are parameters, all others are states, which a call changes in training. Variables below a name
-    are attributes of a module of this name.
+    Variables in "params" are parameters; all others are states, which a call in training may change. Variables below a
+    name are attributes of a module with this name.
 
     Example:
         >>> import jax, linen_like, pax_like as pax
@@ -34,12 +34,12 @@ class Layer(Module):
 
     Args:
         fn: the function, called as `fn(scope, *args, **kwargs)`, or the module.
-        rngs: a key for each stream, or one for "params".
-        *args: the arguments of a first call, or their types; no values are computed with them.
-        **kwargs: those by name.
+        rngs: a key for each RNG stream, or one key for "params".
+        *args: the arguments of a first call, or their types; nothing is computed with their values.
+        **kwargs: the keyword arguments of this call.
 
     Raises:
-        LiftArgumentError: where two variables of different collections have one path.
+        LiftArgumentError: if two variables of different collections have the same path.
     """
 
     def __init__(self, fn: Any, rngs: Any, *args: Any, **kwargs: Any) -> None:
@@ -48,11 +48,11 @@ class Layer(Module):
         self._paths = tuple(_fill(self, make(rngs, *args, **kwargs)))
 
     def __call__(self, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
-        """Calls the function.
+        """Call the function.
 
         Args:
-            *args: its arguments.
-            rngs: a key for each stream that it draws from.
+            *args: its positional arguments.
+            rngs: a key for each RNG stream that it draws from.
             **kwargs: its keyword arguments.
         """
         variables: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class Group(Module):
 
 
 def _fill(module: Module, variables: Any) -> Iterator[Path]:
-    """Makes variables attributes of a module, and of groups in it; gives their paths."""
+    """Make variables attributes of a module, and of groups in it; yield their paths."""
     for path, value in liftcore.traverse_util.flatten_dict(variables).items():
         collection, *names, name = path
         group: Any = module
@@ -83,8 +83,8 @@ def _fill(module: Module, variables: Any) -> Iterator[Path]:
         if not isinstance(group, Group | Layer) or name in group.name_to_kind:
             raise LiftArgumentError(
                 f"{'.'.join(path[1:])} of {type(module).__name__}",
-                f'a variable of "{collection}" has the name of another one.',
-                "Give one of them another name, or put them below scopes of their own.",
+                f'a variable of "{collection}" has the same name as another one.',
+                "Rename one of them, or put them into different scopes.",
             )
         group.register_subtree(name, value, PaxKind.PARAMETER if collection == "params" else PaxKind.STATE)
         yield path
@@ -116,7 +116,7 @@ class Linear(Layer):
         in_features: the size of the last axis of inputs.
         features: the size of the last axis of results.
         key: a key for the initial values.
-        **options: those of `liftcore.nn.dense`.
+        **options: the options of `liftcore.nn.dense`.
 
     Attributes:
         kernel: parameter of shape (in_features, features).
@@ -145,7 +145,7 @@ class Conv(Layer):
         features: the size of the last axis of results.
         kernel_size: the size of the window, one for each spatial axis.
         key: a key for the initial values.
-        **options: those of `liftcore.nn.conv`.
+        **options: the options of `liftcore.nn.conv`.
 
     Attributes:
         kernel: parameter of shape (*kernel_size, in_features, features).
@@ -164,7 +164,7 @@ class Conv(Layer):
 
 
 class BatchNorm(Layer):
-    """`liftcore.nn.batch_norm` as a module: statistics are updated by calls in training, and used by all others.
+    """`liftcore.nn.batch_norm` as a module. Calls in training update the statistics, and all other calls use them.
 
     Example:
         >>> import jax, pax_like as pax
@@ -175,8 +175,8 @@ class BatchNorm(Layer):
 
     Args:
         features: the size of the last axis.
-        key: a key, for initial values that need one; those of the defaults do not.
-        **options: those of `liftcore.nn.batch_norm`.
+        key: a key, for initializers that need one; the default ones do not.
+        **options: the options of `liftcore.nn.batch_norm`.
 
     Attributes:
         scale: parameter of shape (features,).
@@ -195,7 +195,7 @@ class BatchNorm(Layer):
         super().__init__(fn, _or_any(key), _types(1, features), use_running_average=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Normalizes inputs.
+        """Normalize inputs.
 
         Args:
             *args: an array of shape (…, features).
@@ -214,8 +214,8 @@ class LayerNorm(Layer):
 
     Args:
         features: the size of the last axis.
-        key: a key, for initial values that need one; those of the defaults do not.
-        **options: those of `liftcore.nn.layer_norm`.
+        key: a key, for initializers that need one; the default ones do not.
+        **options: the options of `liftcore.nn.layer_norm`.
 
     Attributes:
         scale: parameter of shape (features,).
@@ -230,7 +230,7 @@ class LayerNorm(Layer):
 
 
 class Dropout(Module):
-    """`liftcore.nn.dropout` as a module, in training; a state holds the key.
+    """`liftcore.nn.dropout` as a module. It drops elements only in training; a state holds the key.
 
     Example:
         >>> import jax, pax_like as pax
@@ -240,12 +240,12 @@ class Dropout(Module):
 
     Args:
         rate: the probability that an element is dropped.
-        key: the key; each call in training takes one from it.
-        **options: those of `liftcore.nn.dropout`.
+        key: a key, from which each call in training derives one.
+        **options: the options of `liftcore.nn.dropout`.
 
     Attributes:
-        rate: the probability.
-        key: state: what the next keys are made from.
+        rate: the probability that an element is dropped.
+        key: state: the key from which the next call derives its key.
     """
 
     key: Any
@@ -256,7 +256,7 @@ class Dropout(Module):
         self.register_state("key", key)
 
     def __call__(self, inputs: Any) -> Any:
-        """Drops elements, and scales the others.
+        """Drop elements, and scale the others.
 
         Args:
             inputs: an array.

@@ -1,4 +1,4 @@
-"""`lift`: any lifted transformation of liftcore, for functions that change a module."""
+"""`lift`: apply any lifted transformation of liftcore to functions that change a module."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["OnScope", "lift", "run"]
 
 
 def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Callable[..., tuple[Any, Any]]:
-    """A lifted transformation for functions that change a module.
+    """Apply a lifted transformation to functions that change a module.
 
-    Inside, the parameters of the module are variables of the collection "params", and its states of "state". So options
-    say for each kind, and for single arrays, what the transformation does with them.
+    Inside, the parameters of the module are variables in the collection "params", and its states are in "state". So the
+    options of the transformation can treat each kind, or single arrays, differently.
 
     Example:
         >>> import jax, liftcore, pax_like as pax
@@ -42,21 +42,21 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
         (Array([ 0.,  2.,  6., 12.], dtype=float32), Array(12., dtype=float32))
 
     Args:
-        transformation: one of `liftcore`, or your own, made with `liftcore.pack`; called as
-            `transformation(*fns, **options)`. To give a function a rule of differentiation, pass a function that makes
-            `liftcore.custom_vjp` of what it gets, defines the rule on it, and returns it.
+        transformation: a transformation of `liftcore`, or your own from `liftcore.pack`; called as
+            `transformation(*fns, **options)`. To define a derivative rule, pass a function that applies
+            `liftcore.custom_vjp` to its argument, defines the rule, and returns the result.
         *fns: the functions, called as `fn(module, *args, **kwargs)`; they may change the arrays of the module. Most
-            transformations take one; `liftcore.switch` takes a list.
-        **options: those of the transformation.
+            transformations take one function; `liftcore.switch` takes a list.
+        **options: the options of the transformation.
 
     Returns:
-        `lifted(module, *args, **kwargs)`, which returns the changed module and what the transformation returns. The
-        module that it is given stays as it is.
+        `lifted(module, *args, **kwargs)`, which returns the changed module and the result of the transformation. The
+        module that you pass does not change.
 
     Raises:
-        LiftArgumentError: when it is called, where the first argument is no module, and where a function changes more
-            of it than arrays.
-        LiftError: as the transformation raises them: with the line that lifts a kind, where that is missing.
+        LiftArgumentError: when it is called, if the first argument is not a module, or a function changes more of it
+            than arrays.
+        LiftError: an error of the transformation. If a kind is not lifted, it shows the line that lifts it.
     """
     where = f"lift({name_of(transformation)})"
     check_function(where, transformation)
@@ -77,7 +77,7 @@ def lift(transformation: Callable[..., Any], *fns: Any, **options: Any) -> Calla
 
 
 _KEPT = 64
-"""For how many definitions of a module a lifted function is kept, with what `jit` has compiled of it."""
+"""The number of module definitions for which a lifted function, with its compiled programs, is kept."""
 
 
 def run(
@@ -87,17 +87,17 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any, Places]:
-    """Calls a function of scopes on a scope with the arrays of a module.
+    """Call a function of a scope with the arrays of a module as the variables of the scope.
 
     Args:
-        where: what was called, for errors.
-        lifted: gives the function, for the places of the module.
-        module: the module, which stays as it is.
-        args: the arguments after the scope.
-        kwargs: those by name.
+        where: the name of the function that was called, for errors.
+        lifted: a function from the variables of the module to the function to call.
+        module: the module, which does not change.
+        args: the positional arguments after the scope.
+        kwargs: the keyword arguments.
 
     Returns:
-        The changed module, the result, and the places.
+        The changed module, the result, and the `Places` of the module.
     """
     check_first(where, (module,))
     leaves, definition = jax.tree.flatten(module)
@@ -109,11 +109,11 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class OnScope:
-    """A function of a module as one of a scope with its arrays; equal where the function and the blueprint are.
+    """A function of a module as a function of a scope with its arrays. Equal if the function and the blueprint are.
 
     Attributes:
         fn: the function.
-        blueprint: that of the module.
+        blueprint: the blueprint of the module.
     """
 
     fn: Callable[..., Any]
@@ -123,7 +123,7 @@ class OnScope:
         self.__dict__.update({"__name__": name_of(self.fn), "__doc__": self.fn.__doc__, "__wrapped__": self.fn})
 
     def __call__(self, scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function, and writes what it changed."""
+        """Call the function, and write the arrays that it changed."""
         module = self.blueprint.read(scope)
         result = self.fn(module, *args, **kwargs)
         write(name_of(self.fn), self.blueprint, scope, module)
@@ -131,7 +131,7 @@ class OnScope:
 
 
 def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
-    """The functions, also those in lists."""
+    """Yield the functions, including those in lists."""
     if not fns:
         raise LiftArgumentError(where, "no function was given.", "Write `lift(transformation, fn)`.")
     for one in fns:
@@ -139,13 +139,13 @@ def _named(where: str, fns: Sequence[Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _check_free(where: str, fn: Any) -> None:
-    """Checks that a function takes the module: that it is bound to none."""
+    """Check that a function takes the module as an argument, so that it is not bound to one."""
     check_function(where, fn)
     if is_module(fn) or is_module(getattr(fn, "__self__", None)):
         kind = type(fn if is_module(fn) else fn.__self__).__name__
         raise LiftArgumentError(
             where,
-            f"expected a function whose first argument is the module, given one of a certain {kind}.",
+            f"expected a function whose first argument is the module, given one that is bound to a {kind}.",
             f"Write `lift(…, {kind}.{getattr(fn, '__name__', '__call__')})(module, …)`.",
         )
 

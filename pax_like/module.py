@@ -1,4 +1,4 @@
-"""`Module`: a pytree whose attributes have kinds, and may be changed."""
+"""`Module`: a mutable pytree whose attributes have kinds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NEW = Rest((Structure(), {"is_training": True}))
 
 
 class Module(Structured):
-    """A pytree whose attributes have kinds. It may be changed where it was made; transformations change copies.
+    """A pytree whose attributes have kinds. You may change it where it was created; transformations change copies.
 
-    Attributes that are parameters, states and modules are the children; all others are a part of the tree definition.
-    What is assigned a module, or lists and dicts of modules, is found to be one. A kind never changes. Each subclass is
-    a pytree by being defined, and needs no call of `super().__init__()`.
+    Parameters, states and modules are the children; all other attributes are a part of the tree definition. If you
+    assign a module, or a list or dict of modules, the attribute gets the kind MODULE. A kind never changes. Each
+    subclass is registered as a pytree; it need not call `super().__init__()`.
 
     Example:
         >>> import jax, pax_like as pax
@@ -47,13 +47,13 @@ class Module(Structured):
         (2, 4)
 
     Attributes:
-        is_training: whether the module is in training; a part of the tree definition.
+        is_training: whether the module is in training mode; a part of the tree definition.
 
     Raises:
-        JaxTransformError: where a module is changed inside a JAX transformation that did not make it.
-        KindError: where an attribute would change its kind, or holds what its kind cannot hold; and when a module is
-            flattened, where an attribute that holds arrays has no kind.
-        SharedModuleError: when a module is flattened in which another one stands twice.
+        JaxTransformError: if a module is changed inside a JAX transformation in which it was not created.
+        KindError: if an attribute would change its kind, or would hold a value that does not fit its kind; when a
+            module is flattened, if an attribute that holds arrays has no kind.
+        SharedModuleError: when a module is flattened, if it holds another module in two places.
     """
 
     is_training: bool
@@ -63,7 +63,7 @@ class Module(Structured):
         _register(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Makes a module without attributes."""
+        """Create a module without attributes."""
         made = super().__new__(cls)
         structure.unflatten(made, _NEW, ())
         return made
@@ -72,9 +72,9 @@ class Module(Structured):
 
     @property
     def name_to_kind(self) -> Mapping[str, PaxKind]:
-        """The kinds of the attributes, by name, in the order in which they were registered.
+        """The kinds of the attributes by name, in the order of registration.
 
-        It is replaced, never changed in place. A parameter that is frozen shows as a state.
+        The mapping does not change; later registrations create a new one. A frozen parameter is shown as a state.
         """
         held = self._structure
         return MappingProxyType({name: held.shown(kind) for name, kind in held.kinds})
@@ -85,65 +85,65 @@ class Module(Structured):
         return self._structure.children
 
     def register_parameter(self, name: str, value: Any) -> None:
-        """Sets an attribute that is a parameter.
+        """Set an attribute of kind PARAMETER.
 
         Args:
-            name: its name.
+            name: the name of the attribute.
             value: an array, or a pytree of arrays.
 
         Raises:
-            KindError: where the name has another kind, or the value holds something else.
+            KindError: if the attribute has another kind, or the value holds anything but arrays.
         """
         self.register_subtree(name, value, PaxKind.PARAMETER)
 
     def register_state(self, name: str, value: Any) -> None:
-        """Sets an attribute that is a state.
+        """Set an attribute of kind STATE.
 
         Args:
-            name: its name.
+            name: the name of the attribute.
             value: an array, or a pytree of arrays.
 
         Raises:
-            KindError: where the name has another kind, or the value holds something else.
+            KindError: if the attribute has another kind, or the value holds anything but arrays.
         """
         self.register_subtree(name, value, PaxKind.STATE)
 
     def register_module(self, name: str, value: Module) -> None:
-        """Sets an attribute that is a module. To assign it does the same.
+        """Set an attribute of kind MODULE to a module. An assignment does the same.
 
         Args:
-            name: its name.
+            name: the name of the attribute.
             value: the module.
 
         Raises:
-            KindError: where the name has another kind, or the value is no module.
+            KindError: if the attribute has another kind, or the value is not a module.
         """
         checks.check_one_module(self, name, value)
         self.register_subtree(name, value, PaxKind.MODULE)
 
     def register_modules(self, name: str, value: Any) -> None:
-        """Sets an attribute that holds modules. To assign it does the same, where it holds one.
+        """Set an attribute of kind MODULE to a pytree of modules. An assignment does the same, if there is a module.
 
         Args:
-            name: its name.
-            value: a pytree of modules: a list, a dict, also an empty one that is filled later.
+            name: the name of the attribute.
+            value: a pytree of modules, such as a list or a dict; it may be empty, to be filled later.
 
         Raises:
-            KindError: where the name has another kind, or the value holds something else.
+            KindError: if the attribute has another kind, or the value holds anything but modules.
         """
         self.register_subtree(name, value, PaxKind.MODULE)
 
     def register_subtree(self, name: str, value: Any, kind: PaxKind) -> None:
-        """Sets an attribute of a kind.
+        """Set an attribute of a given kind.
 
         Args:
-            name: its name.
-            value: a pytree. Where a module is in it, under another kind than `PaxKind.MODULE`, all of its arrays are of
-                that kind.
+            name: the name of the attribute.
+            value: a pytree. If it holds a module and `kind` is not `PaxKind.MODULE`, all arrays of the module have that
+                kind.
             kind: the kind.
 
         Raises:
-            KindError: where the name has another kind, or the value holds what the kind cannot hold.
+            KindError: if the attribute has another kind, or the value does not fit the kind.
         """
         checks.check_changeable(self, name)
         checks.check_kind(self, name, kind)
@@ -168,30 +168,30 @@ class Module(Structured):
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """A copy with the same arrays, which may be changed here."""
+        """Return a copy with the same arrays, which you may change in the current trace."""
         return jax.tree.map(lambda leaf: leaf, self)
 
     def train(self) -> Self:
-        """A copy in training, with all modules in it."""
+        """Return a copy in training mode, including all modules in it."""
         return self._with_all({"is_training": True})
 
     def eval(self) -> Self:
-        """A copy that is not in training, with all modules in it."""
+        """Return a copy in evaluation mode, including all modules in it."""
         return self._with_all({"is_training": False})
 
     def freeze(self) -> Self:
-        """A copy whose parameters, with those of all modules in it, are not differentiated with respect to.
+        """Return a copy whose parameters, including those of all modules in it, are not differentiated.
 
-        They show as states in `name_to_kind`. Lifts keep them in "params" as before, so that axes need no change.
+        `name_to_kind` shows them as states. Lifts still keep them in "params", so the axes of a lift need no change.
         """
         return self._with_all({}, is_frozen=True)
 
     def unfreeze(self) -> Self:
-        """A copy in which what `freeze` froze is a parameter again."""
+        """Return a copy in which frozen parameters are parameters again."""
         return self._with_all({}, is_frozen=False)
 
     def parameters(self) -> Self:
-        """A copy with the parameters, less those that are frozen, and None in the place of all other arrays.
+        """Return a copy with only the parameters that are not frozen, and None in place of all other arrays.
 
         Example:
             >>> import jax, pax_like as pax
@@ -203,18 +203,19 @@ class Module(Structured):
         return views.select(self, lambda leaf: leaf.is_trainable)
 
     def update(self, other: Self) -> Self:
-        """A copy that takes the arrays of another module where that has them.
+        """Return a copy with the arrays of another module.
 
         Args:
-            other: a module of the same structure, such as changed `parameters`; None stands for what is kept.
+            other: a module of the same structure, such as changed `parameters()`. Where it has None, the copy keeps the
+                array of this module.
 
         Raises:
-            LiftArgumentError: where the structure is another one.
+            LiftArgumentError: if the structures differ.
         """
         return views.updated(self, other)
 
     def summary(self) -> str:
-        """A text with each attribute on a line: its kind, and the types of its arrays.
+        """Return a text with one line for each attribute: its kind, and the types of its arrays.
 
         Example:
             >>> import jax, pax_like as pax
@@ -226,7 +227,7 @@ class Module(Structured):
         return views.summary(self)
 
     def _with_all(self, attributes: Mapping[str, Any], *, is_frozen: bool | None = None) -> Self:
-        """A copy in which all modules have these attributes, and are frozen or not."""
+        """Return a copy in which all modules have these attributes, and are frozen or not."""
         made = self.copy()
         for one in structure.modules_in(made):
             held = one._structure
@@ -236,21 +237,21 @@ class Module(Structured):
     # -- as a pytree -------------------------------------------------------------------------------------------------
 
     def tree_flatten(self) -> tuple[list[Any], Definition]:
-        """The children, and all else as a part of the tree definition.
+        """Return the children, and everything else as a part of the tree definition.
 
         Raises:
-            KindError: where an attribute holds arrays, or modules, and has no kind.
-            SharedModuleError: where a module stands twice.
+            KindError: if an attribute holds arrays or modules, but has no kind.
+            SharedModuleError: if a module is in two places.
         """
         return structure.flatten(self)
 
     @classmethod
     def tree_unflatten(cls, definition: Definition, children: Iterable[Any]) -> Self:
-        """A module with other children, which may be changed here.
+        """Return a module with other children, which you may change in the current trace.
 
         Args:
-            definition: what `tree_flatten` gave beside the children.
-            children: one for each of `pytree_attributes`.
+            definition: the second result of `tree_flatten`.
+            children: a value for each of `pytree_attributes`.
         """
         made = object.__new__(cls)
         structure.unflatten(made, definition, children)

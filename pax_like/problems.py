@@ -34,60 +34,60 @@ _REGISTERS = {
 
 
 def changed_elsewhere(module: Any, name: str) -> JaxTransformError:
-    """A module is changed inside a transformation that did not make it."""
+    """Return the error for a module that is changed inside a transformation in which it was not created."""
     return JaxTransformError(
         _place(module, name),
-        "it is changed inside a JAX transformation, and the module was made outside.",
+        "it is changed inside a JAX transformation, but the module was created outside.",
         "Pass the module as an argument and return it: `module, y = jax.jit(pax.module_and_value(fn))(module, x)`.",
     )
 
 
 def no_kind(module: Any, name: str, value: Any) -> KindError:
-    """An attribute without a kind holds an array or a module."""
+    """Return the error for an attribute that has no kind, but holds an array or a module."""
     if isinstance(value, jax.Array) or not hasattr(value, "name_to_kind"):
         return KindError(
             _place(module, name),
-            f"it holds {shown(value)}, and has no kind.",
+            f"it holds {shown(value)}, but has no kind.",
             f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
         )
     return KindError(
         _place(module, name),
-        f"it holds a module, {type(value).__name__}, that was put there after it had been assigned.",
-        f'Write `self.register_modules("{name}", …)` before it is filled, or assign it when it is full.',
+        f"it holds a module, {type(value).__name__}, that was added after the assignment.",
+        f'Write `self.register_modules("{name}", …)` before you fill it, or fill it before you assign it.',
     )
 
 
 def other_kind(module: Any, name: str, kind: PaxKind, given: PaxKind) -> KindError:
-    """An attribute would change its kind."""
+    """Return the error for an attribute that would change its kind."""
     return KindError(
         _place(module, name),
-        f"it was registered as {kind.name}, now as {given.name}; a kind never changes.",
-        "Take another name; to keep a parameter out of gradients, write `module = module.freeze()`.",
+        f"it was registered as {kind.name}, and cannot become {given.name}: a kind never changes.",
+        "Use another name; to exclude parameters from gradients, write `module = module.freeze()`.",
     )
 
 
 def reserved(module: Any, name: str) -> KindError:
-    """The name of an attribute is that of a method."""
-    return KindError(_place(module, name), "every module has something of this name.", "Take another name.")
+    """Return the error for an attribute with the name of a method."""
+    return KindError(_place(module, name), "every module uses this name itself.", "Choose another name.")
 
 
 def unfit(module: Any, name: str, kind: PaxKind, value: Any) -> KindError:
-    """An attribute would hold what its kind cannot hold."""
+    """Return the error for an attribute that would hold a value that does not fit its kind."""
     expected = "modules" if kind is PaxKind.MODULE else "arrays"
     fixes = {
-        PaxKind.MODULE: "Give arrays and functions attributes of their own.",
+        PaxKind.MODULE: "Put arrays and functions into attributes of their own.",
         PaxKind.OTHERS: f'Write `self.register_parameter("{name}", …)`, or `register_state`.',
     }
     return KindError(
         _place(module, name),
         f"expected {'no arrays' if kind is PaxKind.OTHERS else expected} in an attribute of kind {kind.name}, "
         f"given {shown(value)}.",
-        fixes.get(kind, "What is no array belongs in an attribute of its own, without a kind."),
+        fixes.get(kind, "Put other values into an attribute of their own, without a kind."),
     )
 
 
 def no_kind_given(module: Any, name: str, given: Any) -> KindError:
-    """What is given as a kind is none."""
+    """Return the error for a kind that is not a `PaxKind`."""
     return KindError(
         _place(module, name),
         f"expected a kind, given {shown(given)}.",
@@ -96,37 +96,37 @@ def no_kind_given(module: Any, name: str, given: Any) -> KindError:
 
 
 def no_key(module: Any, others: Mapping[str, Any], error: Undescribed) -> LiftArgumentError:
-    """No key stands for an attribute that is a part of the tree definition."""
+    """Return the error for an attribute in the tree definition that cannot be compared by value."""
     name = next((name for name, value in others.items() if not _has_key(value)), "an attribute")
     return LiftArgumentError(
         _place(module, name),
-        f"it is a part of the tree definition, and no key stands for {shown(error.value)}: it may change unseen.",
+        f"it is a part of the tree definition, but {shown(error.value)} may change in place and cannot be compared.",
         f"Make {type(error.value).__name__} a frozen dataclass, or give it `__eq__` and `__hash__`.",
     )
 
 
 def shared(tree: Any, one: Any) -> SharedModuleError:
-    """A module stands twice."""
+    """Return the error for a module in two places of a pytree."""
     first, second = [place for place, other in places(tree) if other is one][:2]
     return SharedModuleError(
         f"{second} of {type(tree).__name__ if hasattr(tree, 'name_to_kind') else 'the arguments'}",
-        f"the same {type(one).__name__} stands at {first}; as a pytree they would be two, which go apart.",
-        "Keep it in one place, and pass it where it is used; or give each place a copy, `module.copy()`.",
+        f"it is the same {type(one).__name__} as {first}; in a pytree, they would become two independent modules.",
+        "Keep it in one place and pass it to where it is used, or give each place a copy, `module.copy()`.",
     )
 
 
 def changed_definition(where: str, before: Any, after: Any) -> LiftArgumentError:
-    """What is static of a module has changed inside a transformation."""
+    """Return the error for a module whose static part changed inside a transformation."""
     there = next((place for place in _differences(before, after)), "its children")
     return LiftArgumentError(
         where,
-        f"{there} of {type(after).__name__} changed inside. That is a part of the tree definition, which is static.",
-        "Change it before or after; what is to change inside is an array with a kind, such as a state.",
+        f"{there} of {type(after).__name__} changed inside, but it is a part of the tree definition, which is static.",
+        "Change it before or after. To change a value inside, make it an array with a kind, such as a state.",
     )
 
 
 def _differences(before: Any, after: Any) -> Iterator[str]:
-    """The places of what is static and differs."""
+    """Yield the places of the static values that differ."""
     for (place, old), (_, new) in zip(places([before]), places([after]), strict=False):
         above = place.removeprefix("[0]").lstrip(".")
         others = [{k: v for k, v in vars(one).items() if k not in one.pytree_attributes} for one in (old, new)]
@@ -145,7 +145,7 @@ def _key(value: Any) -> Any:
 
 
 def places(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """The modules in a pytree with their places, such as `layers[0].norm`."""
+    """Yield the modules in a pytree with their places, such as `layers[0].norm`."""
     found = jax.tree.leaves_with_path(tree, is_leaf=lambda one: hasattr(one, "name_to_kind"))
     for path, one in found:
         place = above + jax.tree_util.keystr(path)

@@ -1,4 +1,4 @@
-"""Pure functions of modules: they change copies, and return them."""
+"""Pure functions of modules, which change copies and return them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_first", "module_and_value", "pure"]
 
 
 def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that changes copies of the modules that it is given.
+    """Make a function pure: it gets copies of the modules among its arguments, and changes only these.
 
     Example:
         >>> import jax, pax_like as pax
@@ -32,11 +32,11 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
         ([0.0, 0.0, 0.0], [0.01, 0.01, 0.01])
 
     Args:
-        fn: called with copies of the modules among its arguments; one that is to come out changed it returns. A method
-            of a module, or a module, is called on a copy too.
+        fn: the function. To keep the changes of a module, it must return the module. A method of a module, or a module,
+            is called on a copy too.
 
     Raises:
-        SharedModuleError: when it is called with a module in two places.
+        SharedModuleError: when the pure function is called, if a module is in two places of its arguments.
     """
     module, method = _of_module("pure", fn)
     if module is None:
@@ -51,7 +51,7 @@ def pure(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """A function that returns the changed module beside its result, and leaves the one that it is given as it is.
+    """Make a function pure: it returns the changed module and its result, and does not change the module it is given.
 
     Example:
         >>> import jax, pax_like as pax
@@ -61,15 +61,15 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         ((4, 3), 0.01)
 
     Args:
-        fn: a function whose first argument is a module; or a method of a module, or a module that can be called, and
-            then the result has no such argument.
+        fn: a function whose first argument is a module; or a method of a module, or a callable module, for which the
+            pure function has no such argument.
 
     Returns:
         A function that returns the module after the call, and the result.
 
     Raises:
-        LiftArgumentError: when it is called, where the first argument is no module.
-        SharedModuleError: when it is called with a module in two places.
+        LiftArgumentError: when it is called, if the first argument is not a module.
+        SharedModuleError: when it is called, if a module is in two places of its arguments.
     """
     module, method = _of_module("module_and_value", fn)
 
@@ -91,10 +91,10 @@ def module_and_value(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
 
 
 def check_first(where: str, args: tuple[Any, ...]) -> None:
-    """Checks that the first argument is a module.
+    """Check that the first argument is a module.
 
     Args:
-        where: the function that was called, for the error.
+        where: the name of the function, for the error.
         args: its arguments.
     """
     if not args or not is_module(args[0]):
@@ -106,7 +106,7 @@ def check_first(where: str, args: tuple[Any, ...]) -> None:
 
 
 def _of_module(where: str, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
-    """The module that a function is called on, or None, and the function that takes it first."""
+    """Return the module that a function is bound to, or None, and the function that takes it as first argument."""
     check_function(where, fn)
     if isinstance(fn, types.MethodType) and is_module(fn.__self__):
         return fn.__self__, fn.__func__

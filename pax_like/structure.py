@@ -1,4 +1,4 @@
-"""What a module is as a pytree: the kinds of its attributes, its children, and what is static of it."""
+"""Modules as pytrees: the kinds of their attributes, their children, and their static part."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Structure:
     """The kinds of a module's attributes.
 
     Attributes:
-        kinds: the name and the kind of each attribute that is registered, in that order.
-        is_frozen: whether its parameters are frozen.
+        kinds: the name and the kind of each registered attribute, in the order of registration.
+        is_frozen: whether the parameters of the module are frozen.
     """
 
     kinds: tuple[tuple[str, PaxKind], ...] = ()
@@ -49,56 +49,56 @@ class Structure:
         return tuple([name for name, kind in self.kinds if kind is not PaxKind.OTHERS])
 
     def kind(self, name: str) -> PaxKind | None:
-        """The kind of an attribute, or None where it has none."""
+        """Return the kind of an attribute, or None if it has none."""
         return next((kind for other, kind in self.kinds if other == name), None)
 
     def shown(self, kind: PaxKind) -> PaxKind:
-        """A kind as users see it: a parameter that is frozen is a state."""
+        """Return a kind as users see it: a frozen parameter is a state."""
         return PaxKind.STATE if self.is_frozen and kind is PaxKind.PARAMETER else kind
 
     def registered(self, name: str, kind: PaxKind) -> Structure:
-        """The same with an attribute more, where it is new."""
+        """Return a structure with an attribute added, if it is new."""
         return self if self.kind(name) else dataclasses.replace(self, kinds=(*self.kinds, (name, kind)))
 
     def without(self, name: str) -> Structure:
-        """The same without an attribute."""
+        """Return a structure without an attribute."""
         return dataclasses.replace(self, kinds=tuple([each for each in self.kinds if each[0] != name]))
 
 
 class Structured:
-    """Base of modules: beside its attributes a module holds their kinds, and the trace in which it may be changed."""
+    """The base class of modules, which hold the kinds of their attributes and the trace in which they may change."""
 
     __slots__ = ("__dict__", "__weakref__", "_kept", "_structure", "_trace")
 
     _structure: Structure
     _trace: Any
     _kept: Kept | None
-    """The definition, where it was made of values that cannot change in place."""
+    """The definition, if its values cannot change in place."""
 
 
 Definition: TypeAlias = Rest
-"""What of a module is a part of the tree definition: its structure, and the attributes that are no children."""
+"""The static part of a module: its structure, and the attributes that are not children."""
 
 Kept: TypeAlias = tuple[Structure, dict[str, Any], Definition]
-"""A structure, the attributes that are no children, and the definition of both."""
+"""A structure, the attributes that are not children, and the definition of both."""
 
 _FIXED = frozenset({bool, int, float, complex, str, bytes, type(None), types.FunctionType, types.BuiltinFunctionType})
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is a module."""
+    """Return whether a value is a module."""
     return isinstance(value, Structured)
 
 
 def hold(module: Structured, structure: Structure, attributes: Mapping[str, Any]) -> None:
-    """Sets the structure of a module, and attributes."""
-    # In place of those of `Module`, which set one attribute, check it, and call this.
+    """Set the structure of a module, and some attributes."""
+    # Not through `Module.__setattr__`, which sets and checks a single attribute, and calls this function.
     object.__setattr__(module, "_structure", structure)
     module.__dict__.update(attributes)
 
 
 def flatten(module: Structured) -> tuple[list[Any], Definition]:
-    """The children of a module, and its definition."""
+    """Return the children of a module, and its definition."""
     structure, values = module._structure, module.__dict__
     names = structure.children
     children = [values[name] for name in names]
@@ -108,7 +108,7 @@ def flatten(module: Structured) -> tuple[list[Any], Definition]:
 
 
 def _kept(module: Structured, structure: Structure, others: Mapping[str, Any]) -> Definition | None:
-    """The definition that was made before of the very same values; comparing them costs less than making it."""
+    """Return the kept definition if all values are the same objects; to compare them is faster than to make it anew."""
     if module._kept is None:
         return None
     before, values, definition = module._kept
@@ -132,7 +132,7 @@ def _definition(module: Structured, structure: Structure, others: dict[str, Any]
 
 @functools.lru_cache(1024)
 def _parts(definition: Definition) -> tuple[Structure, dict[str, Any], bool]:
-    """The structure and the attributes of a definition, and whether these cannot change in place."""
+    """Return the structure and the attributes of a definition, and whether these cannot change in place."""
     structure, others = definition.value
     return structure, others, all(map(_is_fixed, others.values()))
 
@@ -144,9 +144,9 @@ def _is_fixed(value: Any) -> bool:
 
 
 def unflatten(module: Structured, definition: Definition, children: Iterable[Any]) -> None:
-    """Gives a new module its attributes. It may be changed in the trace that is running."""
+    """Set the attributes of a new module, which may then be changed in the current trace."""
     structure, others, is_fixed = _parts(definition)
-    if not is_fixed:  # each module gets values of its own
+    if not is_fixed:  # each module gets its own copies of the values
         structure, others = definition.value
     object.__setattr__(module, "_trace", trace_state())
     object.__setattr__(module, "_kept", (structure, others, definition) if is_fixed else None)
@@ -154,14 +154,14 @@ def unflatten(module: Structured, definition: Definition, children: Iterable[Any
 
 
 def leaves_and_modules(tree: Any) -> list[Any]:
-    """The leaves of a pytree, where modules are leaves."""
+    """Return the leaves of a pytree, with modules as leaves."""
     if is_module(tree):
         return [tree]
     return jax.tree.leaves(tree, is_leaf=is_module)
 
 
 def modules_in(tree: Any) -> Iterator[Any]:
-    """The modules in a pytree, from outside in; one that stands twice comes twice."""
+    """Yield the modules in a pytree, outer ones first. A module in two places is yielded twice."""
     for one in leaves_and_modules(tree):
         if is_module(one):
             yield one
@@ -170,7 +170,7 @@ def modules_in(tree: Any) -> Iterator[Any]:
 
 
 def check_shared(tree: Any) -> None:
-    """Checks that no module stands twice in a pytree: its copies would go apart, unseen."""
+    """Check that no module is in two places of a pytree: after a transformation, they would be two modules."""
     seen: set[int] = set()
     for one in modules_in(tree):
         if id(one) in seen:
@@ -179,7 +179,7 @@ def check_shared(tree: Any) -> None:
 
 
 def _check_others(module: Structured, others: Mapping[str, Any]) -> None:
-    """Checks that attributes which are no children hold no arrays and no modules."""
+    """Check that attributes that are not children hold no arrays and no modules."""
     for name, value in others.items():
         for one in leaves_and_modules(value):
             if is_module(one) or isinstance(one, jax.Array | np.ndarray):

@@ -21,42 +21,42 @@ __all__ = ["Places", "blueprint_of", "places_of", "write"]
 
 
 class Places(NamedTuple):
-    """Where the arrays of modules with one definition are kept.
+    """The variables for the arrays of all modules with the same definition.
 
     Attributes:
-        blueprint: the module without its leaves, and the variable of each.
-        trainable: the paths of parameters that are not frozen.
+        blueprint: the module without its leaves, and the variable of each leaf.
+        trainable: the paths of the parameters that are not frozen.
     """
 
     blueprint: Blueprint
     trainable: frozenset[Path]
 
     def variables(self, leaves: Iterable[Any]) -> dict[str, Any]:
-        """Leaves as variables, `{collection: {name: … array}}`."""
+        """Return leaves as variables, `{collection: {name: … array}}`."""
         return traverse_util.unflatten_dict(dict(zip(self.blueprint.paths, leaves, strict=True)))
 
 
 def blueprint_of(module: Any) -> Blueprint:
-    """The blueprint of a module: its leaves are kept by kind, and no two of them in one variable.
+    """Return the blueprint of a module, which maps each of its leaves to a variable in the collection of its kind.
 
     Args:
-        module: the module; types may stand for its arrays.
+        module: the module; types may take the place of its arrays.
 
     Raises:
-        LiftArgumentError: where two leaves have one path.
+        LiftArgumentError: if two leaves have the same path.
     """
     return places_of(jax.tree.structure(module)).blueprint
 
 
 @functools.lru_cache(256)
 def places_of(definition: Any) -> Places:
-    """The places of a module, by its tree definition.
+    """Return the variables of a module, by its tree definition.
 
     Args:
         definition: the tree definition.
 
     Raises:
-        LiftArgumentError: where two leaves have one path.
+        LiftArgumentError: if two leaves have the same path.
     """
     module = definition.unflatten(range(definition.num_leaves))
     leaves = leaves_of(module)
@@ -66,7 +66,7 @@ def places_of(definition: Any) -> Places:
         raise LiftArgumentError(
             f"{'.'.join(twice[0][1:])} of {type(module).__name__}",
             "two leaves have this path.",
-            "Give dicts keys whose texts differ.",
+            "Use dict keys that differ as text.",
         )
     _, rest = flatten_static(module, _is_leaf)
     trainable = [path for path, leaf in zip(paths, leaves, strict=True) if leaf.is_trainable]
@@ -74,17 +74,17 @@ def places_of(definition: Any) -> Places:
 
 
 def write(where: str, blueprint: Blueprint, scope: Scope, module: Any) -> None:
-    """Writes what changed in a module into the variables that it was read from.
+    """Write the changed arrays of a module to the variables that they were read from.
 
     Args:
-        where: the function that changed it, for the error.
-        blueprint: that of the module as it was.
-        scope: where the variables are.
-        module: the module now.
+        where: the name of the function that changed the module, for the error.
+        blueprint: the blueprint of the module before the change.
+        scope: the scope of the variables.
+        module: the changed module.
 
     Raises:
-        LiftArgumentError: where more than arrays changed.
-        ModifyScopeVariableError: where the collection of what changed is immutable.
+        LiftArgumentError: if more than arrays changed.
+        ModifyScopeVariableError: if the collection of a changed array is immutable.
     """
     _, rest = flatten_static(module, _is_leaf)
     if rest != blueprint.rest:
@@ -93,5 +93,5 @@ def write(where: str, blueprint: Blueprint, scope: Scope, module: Any) -> None:
 
 
 def _is_leaf(leaf: Any) -> bool:
-    """That every leaf of a module is kept in a variable, numbers of Python too."""
+    """Return True: every leaf of a module is kept in a variable, including Python numbers."""
     return True

@@ -1,4 +1,4 @@
-"""What a module shows of its leaves: some of them, others in their place, a summary."""
+"""The leaves of a module: select them, update them, and summarize them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Leaf(NamedTuple):
     """A leaf of a module.
 
     Attributes:
-        names: the way to it.
-        kind: that of the outermost attribute on it that is no module.
-        is_trainable: whether it is a parameter that is not frozen.
-        value: what it is.
+        names: the names on the path to the leaf.
+        kind: the kind of the outermost attribute on this path that is not a module.
+        is_trainable: whether the leaf is a parameter that is not frozen.
+        value: the value of the leaf.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(module: Any) -> list[Leaf]:
-    """All leaves of a module, in the order of the pytree."""
+    """Return all leaves of a module, in the order of the pytree."""
     found = jax.tree.leaves_with_path(module)
     kinds = list(_kinds(module))
     return [
@@ -44,7 +44,7 @@ def leaves_of(module: Any) -> list[Leaf]:
 
 
 def _kinds(module: Any) -> Iterator[tuple[PaxKind, bool]]:
-    """For each leaf its kind, and whether it is trained."""
+    """Yield for each leaf its kind, and whether it is trainable."""
     structure = module._structure
     for name in structure.children:
         value, kind = module.__dict__[name], structure.kind(name)
@@ -57,13 +57,13 @@ def _kinds(module: Any) -> Iterator[tuple[PaxKind, bool]]:
 
 
 def select(module: Any, wanted: Callable[[Leaf], bool]) -> Any:
-    """A copy with None in the place of all leaves but those that are wanted."""
+    """Return a copy in which only the wanted leaves keep their value; the others are None."""
     leaves = [leaf.value if wanted(leaf) else None for leaf in leaves_of(module)]
     return jax.tree.unflatten(jax.tree.structure(module), leaves)
 
 
 def updated(module: Any, other: Any) -> Any:
-    """A copy that takes the leaves of another module where that has them."""
+    """Return a copy with the leaves of another module, except for those that are None there."""
     structure: Any
     mine, structure = jax.tree.flatten(module)
     try:
@@ -71,15 +71,15 @@ def updated(module: Any, other: Any) -> Any:
     except (ValueError, TypeError) as error:
         raise LiftArgumentError(
             f"{type(module).__name__}.update",
-            f"expected a module of the same structure, given one that differs from it: {error}",
-            "Pass what `parameters` gave, with other arrays; `train`, `eval` and `freeze` change the structure.",
+            f"expected a module of the same structure, given one that differs: {error}",
+            "Pass the result of `parameters` with other arrays; `train`, `eval` and `freeze` change the structure.",
         ) from error
     leaves = [old if new is None else new for old, new in zip(mine, theirs, strict=True)]
     return jax.tree.unflatten(structure, leaves)
 
 
 def summary(module: Any) -> str:
-    """A text with each attribute on a line."""
+    """Return a text with one line for each attribute."""
     leaves = leaves_of(module)
     lines = list(_lines(module, ""))
     widths = [max((len(line[place]) for line in lines), default=0) for place in range(2)]
@@ -90,7 +90,7 @@ def summary(module: Any) -> str:
 
 
 def _lines(module: Any, above: str) -> Iterator[tuple[str, str, str]]:
-    """The place, the kind and the value of each attribute, and of those in modules below it."""
+    """Yield the place, the kind and the value of each attribute, including those of modules below."""
     for name, kind in module.name_to_kind.items():
         if kind is PaxKind.OTHERS:
             continue
@@ -108,7 +108,7 @@ def _type(leaf: Any) -> str:
 
 
 def text(module: Any) -> str:
-    """The module in one line, without attributes that are private."""
+    """Return the module as text in one line, without private attributes."""
     names = [name for name in {**dict.fromkeys(module.pytree_attributes), **module.__dict__} if name[0] != "_"]
     parts = [f"{name}={_texts(module.__dict__[name])!r}" for name in names]
     return f"{type(module).__name__}({', '.join(parts)})"
@@ -119,7 +119,7 @@ def _texts(value: Any) -> Any:
 
 
 class _Text(str):
-    """A text that shows without quotes."""
+    """A text whose `repr` has no quotes."""
 
     __slots__ = ()
 

@@ -83,14 +83,14 @@ def test_what_cannot_be_traced_is_an_error_of_jax() -> None:
 @pytest.mark.parametrize(
     ("run", "what"),
     [
-        (lambda: eqx.filter_jit(lambda x: x, default=False)(X), "is to be static and is an array"),
-        (lambda: eqx.filter_jit(lambda x: x, out=False)(X), "is to be static and depends on what is traced"),
+        (lambda: eqx.filter_jit(lambda x: x, default=False)(X), "is marked as static, but is an array"),
+        (lambda: eqx.filter_jit(lambda x: x, out=False)(X), "is marked as static, but depends on traced values"),
         (lambda: eqx.filter_jit(lambda x: x, args=({"y": True},))({"x": X}), "expected a pytree prefix"),
-        (lambda: eqx.filter_jit(lambda x: x, args=(True, True))(X), "it has 2 entries, and 1 arguments"),
+        (lambda: eqx.filter_jit(lambda x: x, args=(True, True))(X), "it has 2 entries, but 1 arguments"),
         (lambda: eqx.filter_jit(lambda x: x, args=[True]), "expected a tuple"),
         (lambda: eqx.filter_jit(lambda x: x, kwargs=(True,)), "expected a dict"),
-        (lambda: eqx.filter_vmap(lambda x: x, in_axes=0, default=0), "in_axes and default are two ways"),
-        (lambda: eqx.filter_pmap(lambda x: x, out_axes=0, out=0), "out_axes and out are two ways"),
+        (lambda: eqx.filter_vmap(lambda x: x, in_axes=0, default=0), "in_axes and default are two forms"),
+        (lambda: eqx.filter_pmap(lambda x: x, out_axes=0, out=0), "out_axes and out are two forms"),
         (lambda: eqx.filter_grad(lambda x: x, arg={"y": True})({"x": X}), "expected a pytree prefix"),
     ],
 )

@@ -467,7 +467,7 @@ def test_two_variables_of_a_layer_have_two_paths() -> None:
         scope.param("w", lambda key: 1.0)
         scope.variable("cache", "w", lambda: 1.0)
 
-    with pytest.raises(LiftError, match=r'w of Layer: a variable of "(cache|params)" has the name of another one'):
+    with pytest.raises(LiftError, match=r'w of Layer: a variable of "(cache|params)" has the same name as another one'):
         pax.Layer(fn, KEY)
 
 
@@ -509,11 +509,11 @@ def test_misuse_of_lifts() -> None:
         pax.lift(liftcore.jit, call)(X)
     with pytest.raises(LiftError, match=r"lift\(jit\): expected a function whose first argument is the module"):
         pax.lift(liftcore.jit, model)
-    with pytest.raises(LiftError, match=r"lift\(jit\): .* of a certain Inner. Write `lift\(…, Inner.__call__\)"):
+    with pytest.raises(LiftError, match=r"lift\(jit\): .* bound to a Inner. Write `lift\(…, Inner.__call__\)"):
         pax.lift(liftcore.jit, model.layers[0].__call__)
     with pytest.raises(LiftError, match=r"lift\(jit\): no function was given"):
         pax.lift(liftcore.jit)
-    with pytest.raises(SharedModuleError, match=r"\[0\]\[1\] of the arguments: the same Model stands at \[0\]\[0\]"):
+    with pytest.raises(SharedModuleError, match=r"\[0\]\[1\] of the arguments: it is the same Model as \[0\]\[0\]"):
         pax.pure(lambda a, b: a)(model, model)
     with pytest.raises(LiftError, match=r"module_and_value\(<lambda>\): expected a module"):
         pax.module_and_value(lambda x: x)(X)

@@ -270,8 +270,8 @@ def no_kind(module: Any) -> None:
 @pytest.mark.parametrize(
     ("misuse", "said"),
     [
-        (changed_kind, r"count of Counter: it was registered as STATE, now as PARAMETER; a kind never changes."),
-        (changed_by_freezing, r"bias of Counter: it was registered as PARAMETER, now as STATE"),
+        (changed_kind, r"count of Counter: it was registered as STATE, and cannot become PARAMETER: a kind never changes."),
+        (changed_by_freezing, r"bias of Counter: it was registered as PARAMETER, and cannot become STATE"),
         (no_module, r"below of Counter: expected modules in an attribute of kind MODULE, given a float32\[\] array"),
         (no_modules, r"layers of Counter: expected modules .* given the function tanh"),
         (no_array, r"mode of Counter: expected arrays in an attribute of kind STATE, given 'train'"),
@@ -280,7 +280,7 @@ def no_kind(module: Any) -> None:
             r"count of Counter: expected arrays in an attribute of kind STATE, given the function tanh",
         ),
         (array_in_others, r"w of Counter: expected no arrays in an attribute of kind OTHERS, given a float32\[2\]"),
-        (name_of_a_method, r"parameters of Counter: every module has something of this name"),
+        (name_of_a_method, r"parameters of Counter: every module uses this name itself"),
         (no_kind, r"w of Counter: expected a kind, given 'params'\. Write one of"),
     ],
 )
@@ -316,14 +316,14 @@ def test_an_attribute_without_key_is_an_error() -> None:
 
     module = Counter()
     module.opaque = [Opaque()]
-    with pytest.raises(LiftArgumentError, match=r"opaque of Counter: .* no key stands for .* Make Opaque a frozen"):
+    with pytest.raises(LiftArgumentError, match=r"opaque of Counter: .* may change in place and cannot be compared.* Make Opaque a frozen"):
         jax.tree.leaves(module)
 
 
 def test_a_module_that_stands_twice_is_an_error() -> None:
     module = Pair()
     module.named["a"] = module.several[1]
-    with pytest.raises(SharedModuleError, match=r"named\['a'\] of Pair: the same Counter stands at several\[1\]"):
+    with pytest.raises(SharedModuleError, match=r"named\['a'\] of Pair: it is the same Counter as several\[1\]"):
         jax.tree.leaves(module)
     module.named["a"] = module.several[1].copy()
     assert len(jax.tree.leaves(module)) == 12
@@ -366,7 +366,7 @@ def test_a_change_inside_a_transformation_that_did_not_make_the_module_is_an_err
 
     for misuse in (change, register, delete):
         with pytest.raises(
-            JaxTransformError, match=r"inside a JAX transformation, and the module was made outside.*pax"
+            JaxTransformError, match=r"inside a JAX transformation, but the module was created outside.*pax"
         ):
             TRANSFORMATIONS[name](misuse)
     assert leaves(module) == before
