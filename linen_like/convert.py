@@ -1,4 +1,4 @@
-"""Converts variables between `flax.linen` models and models of this library.
+"""Converts variables between `flax.linen` and this library, and between stacked and separate layers.
 
 Both libraries give submodules the same names, except those that `nn.remat` and `nn.jit` make: flax calls them
 `CheckpointDense_0` and `JitDense_0`; here they are `Dense_0`, so that adding one of these transformations changes no

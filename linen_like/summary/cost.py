@@ -23,7 +23,7 @@ def chosen(tree: PyTree, choose: Callable[[Any], bool]) -> PyTree:
 
 
 def joined(tree: PyTree, part: PyTree) -> PyTree:
-    """Returns a pytree with its `chosen` leaves, or what is now in their place, instead of its own."""
+    """Replaces the leaves of a pytree with those of `part` that are not None: the inverse of `chosen`."""
     return jax.tree.map(lambda leaf, other: leaf if other is None else other, tree, part)
 
 

@@ -35,7 +35,7 @@ class RecordedCall:
 
     Attributes:
         place: the path of the module, including the names of lifts.
-        bare: whether running `module` repeats the call as it is: the lifts of its own class were removed.
+        bare: whether `module` has no lifts of its own class: they were removed, or there were none.
         run: the `method=` that runs it.
     """
 
