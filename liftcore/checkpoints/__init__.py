@@ -3,6 +3,7 @@
     save_file, load_file       one file, replaced as a whole, with a checksum for each array
     Checkpoints                a folder of such files: save(step, tree), latest(), restore(target)
     OrbaxCheckpoints           a folder that orbax writes: in the background, from many hosts
+    load_orbax                 a folder that orbax wrote without this library
     match_state                compares a saved state with a target, and restores it; strict by default
     each_holding               turns a function of modules into one of whole states, optimiser states included
     load_safetensors, load_weights, …      files and weights of other frameworks

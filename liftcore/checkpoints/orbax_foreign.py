@@ -186,7 +186,7 @@ class _Saved:
         return {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, Stored)}
 
     def key(self, at: Path, path: Path) -> dict[Path, Any]:
-        """Return the state of a random key with its leaves below `path`; the array itself if it is no typed key."""
+        """Return the state of a random key with its leaves below `path`; the array itself if it is not a typed key."""
         args = require_orbax().ArrayRestoreArgs(sharding=SingleDeviceSharding(jax.local_devices()[0]))
         state = to_state_dict(self.read({at: args})[at])
         parts = {(*path, *below): leaf for below, leaf in _flat(state)}
@@ -255,7 +255,7 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", text)
     if not folder.is_dir():
         fix = "If `flax.serialization.to_bytes` wrote it, use `load_file(path, target, checksums=False)`."
-        raise SerializationError(where, "this is a file, and orbax writes folders.", fix)
+        raise SerializationError(where, "this is a file, but orbax writes folders.", fix)
     if (structure := _structure(where, folder)) is not None:
         return _Saved(where, folder, structure)
     _check_foreign(where, folder)
@@ -264,7 +264,7 @@ def _found(where: str, path: str | os.PathLike[str]) -> _Saved:
     items = {name: structure for name, structure in found.items() if structure is not None}
     item = "default" if "default" in items else next(iter(items), None)
     if item is None:
-        what = f"it holds no tree that orbax wrote to the end (folders in it: {', '.join(found) or 'none'})."
+        what = f"it holds no complete tree of orbax (folders in it: {', '.join(found) or 'none'})."
         raise SerializationError(where, what, "Pass the folder of a checkpoint, which holds a file `_METADATA`.")
     if item != "default" and len(items) > 1:
         what = f"this step holds several trees: {', '.join(items)}."
