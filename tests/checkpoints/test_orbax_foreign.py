@@ -265,7 +265,7 @@ def test_what_is_no_checkpoint_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(SerializationError, match=r"this is a file, .*checksums=False"):
         load_orbax(tmp_path / "file")
     (tmp_path / "other/inside").mkdir(parents=True)
-    with pytest.raises(SerializationError, match=r"no tree that orbax wrote .*folders in it: inside"):
+    with pytest.raises(SerializationError, match=r"no complete tree of orbax .*folders in it: inside"):
         load_orbax(tmp_path / "other")
 
 
