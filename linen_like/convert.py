@@ -16,7 +16,8 @@ import numpy as np
 
 from liftcore.errors import LiftArgumentError
 from liftcore.filters import leaves_of
-from liftcore.serialization import msgpack_restore
+from liftcore.meta import replace_boxed, unbox
+from liftcore.serialization import from_state_dict, msgpack_restore, to_state_dict
 from liftcore.typing import Path, Variables
 
 from .lifecycle.fields import Base
@@ -31,7 +32,7 @@ Names = dict[Path, dict[str, str]]
 
 def from_flax(
     module: Any,
-    variables: Variables | bytes,
+    variables: Variables | bytes | bytearray | memoryview,
     *args: Any,
     method: Callable[..., Any] | str | None = None,
     **kwargs: Any,
@@ -49,23 +50,25 @@ def from_flax(
 
     Args:
         module: the model, written with this library.
-        variables: the result of flax's `init`, or a checkpoint: a tree, or the bytes of `flax.serialization.to_bytes`.
+        variables: the result of flax's `init`, or a checkpoint: a tree, the bytes of `flax.serialization.to_bytes`, or
+            what `liftcore.checkpoints.load_orbax` returns.
         *args: the arguments of `init`; arrays may be `jax.ShapeDtypeStruct`.
         method: the method to run: a name, a function of the module or a bound method; by default `__call__`.
         **kwargs: keyword arguments of `init`.
 
     Returns:
-        The variables.
+        The variables. In the collections that the model makes, the boxes are those of the model, whether the variables
+        had boxes or not.
 
     Raises:
         LiftArgumentError: if the names or shapes in a collection differ from those that the model makes.
         SerializationError: if the bytes are not a checkpoint.
     """
-    tree = msgpack_restore(variables) if isinstance(variables, bytes) else variables
+    tree = msgpack_restore(variables) if isinstance(variables, bytes | bytearray | memoryview) else variables
     names, made = _names(module, method, args, kwargs)
+    _check_collections(module, tree, made)
     found = {name: _renamed(below, (), _backwards(names)) for name, below in tree.items()}
-    _check(module, found, made)
-    return found
+    return {name: _as_made(module, name, below, made[name]) if name in made else below for name, below in found.items()}
 
 
 def to_flax(
@@ -99,7 +102,9 @@ def to_flax(
         LiftArgumentError: as for `from_flax`.
     """
     names, made = _names(module, method, args, kwargs)
-    _check(module, variables, made)
+    _check_collections(module, variables, made)
+    for name in made.keys() & variables.keys():
+        _as_made(module, name, variables[name], made[name])
     return {name: _renamed(below, (), names) for name, below in variables.items()}
 
 
@@ -158,28 +163,50 @@ def _renamed(tree: Any, path: Path, names: Names) -> Any:
     return {below.get(name, name): _renamed(value, (*path, name), names) for name, value in tree.items()}
 
 
-def _check(module: Any, variables: Variables, made: Variables) -> None:
-    """Checks that these are collections, and that they have the names and shapes that the model makes."""
+def _check_collections(module: Any, variables: Any, made: Variables) -> None:
+    """Checks that these are variables, with a collection that the model makes."""
+    where = f"variables of {type(module).__name__}"
+    if not isinstance(variables, Mapping):
+        what = f"expected nested dicts or bytes, given a {type(variables).__name__}."
+        fix = 'Read the bytes of a file: `from_flax(model, open(path, "rb").read(), x)`.'
+        if hasattr(variables, "params"):
+            fix = 'Pass the parameters of a training state: `{"params": state.params}`, with the other collections.'
+        raise LiftArgumentError(where, what, fix)
     if variables.keys().isdisjoint(made) or not all(isinstance(below, Mapping) for below in variables.values()):
-        raise LiftArgumentError(
-            f"variables of {type(module).__name__}",
-            f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}.",
-            'Pass `{"params": params}`, with the other collections, and leave out everything else.',
-        )
-    for collection in made.keys() & variables.keys():
-        given, expected = (
-            {path: np.shape(value) for path, value in leaves_of(one[collection])} for one in (variables, made)
-        )
-        for path in sorted(given.keys() ^ expected.keys()):
-            raise LiftArgumentError(
-                f'"{"/".join((collection, *path))}" of {type(module).__name__}',
-                "the model makes it, but the variables lack it." if path in expected else "the model does not make it.",
-                "Check that the variables come from the same model, with the same options.",
-            )
-        for path, shape in given.items():
-            if shape != expected[path]:
-                raise LiftArgumentError(
-                    f'"{"/".join((collection, *path))}" of {type(module).__name__}',
-                    f"it has shape {shape} in the variables, but {expected[path]} in the model.",
-                    "Check that the variables come from the same model, with the same options.",
-                )
+        what = f"expected collections, as `init` makes them ({sorted(made)}), given {sorted(variables)}."
+        fix = 'Pass `{"params": params}`, with the other collections, and leave out everything else.'
+        raise LiftArgumentError(where, what, fix)
+
+
+def _as_made(module: Any, collection: str, given: Variables, made: Variables) -> Variables:
+    """Returns a collection with the containers and boxes that the model makes, after checking names and shapes."""
+    bare = unbox(made)
+    expected = to_state_dict(bare)
+    # In a state dict, boxes are dicts with `value`, be they those of this library or of flax.
+    state = _without_boxes(to_state_dict(given), expected)
+    _check(module, collection, dict(leaves_of(state)), dict(leaves_of(expected)))
+    restored: Variables = replace_boxed(made, from_state_dict(bare, state))
+    return restored
+
+
+def _without_boxes(state: Any, expected: Any) -> Any:
+    if not isinstance(state, Mapping):
+        return state
+    names = expected if isinstance(expected, Mapping) else {}
+    if set(state) == {"value"} and "value" not in names:
+        return _without_boxes(state["value"], expected)
+    return {name: _without_boxes(below, names.get(name)) for name, below in state.items()}
+
+
+def _check(module: Any, collection: str, given: Mapping[Path, Any], expected: Mapping[Path, Any]) -> None:
+    """Checks that a collection has the names and shapes that the model makes."""
+    fix = "Check that the variables come from the same model, with the same options."
+    where = {path: f'"{"/".join((collection, *path))}" of {type(module).__name__}' for path in (*given, *expected)}
+    for path in sorted(given.keys() ^ expected.keys()):
+        lacks = "the model makes it, but the variables lack it."
+        raise LiftArgumentError(where[path], lacks if path in expected else "the model does not make it.", fix)
+    for path, value in given.items():
+        found, shape = np.shape(value), getattr(expected[path], "shape", None)
+        if shape is not None and found != shape:
+            what = f"it has shape {found} in the variables, but {shape} in the model."
+            raise LiftArgumentError(where[path], what, fix)

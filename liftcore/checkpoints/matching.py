@@ -58,8 +58,8 @@ def match_state(
 
     Args:
         target: a tree with the structure to restore, of arrays or of their shapes, as from `jax.eval_shape`.
-        state: nested dicts with string keys, or another tree that `to_state_dict` accepts; a leaf may be `Stored`, which
-            is read only if the filter matches it.
+        state: nested dicts with string keys, or another tree that `to_state_dict` accepts; a leaf may be `Stored`, and
+            is then read only if the filter matches it.
         where: the name of what was read, for errors.
         filter: which leaves to restore; the others keep the value of the target. The paths are those of
             `to_state_dict`: for variables, such as `("params", "dense", "kernel")`; for a training state, they begin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import linen_like as nn
+from liftcore.serialization import to_bytes
 from linen_like.convert import from_flax, to_flax
 from linen_like.errors import LiftArgumentError
 
@@ -66,3 +68,46 @@ def test_variables_of_another_model_are_an_error_that_names_the_first_difference
 def test_what_is_no_collection_of_the_model_is_an_error(convert: Any, wrap: Any) -> None:
     with pytest.raises(LiftArgumentError, match=r"expected collections, as `init` makes them \(\['params'\]\), given"):
         convert(Model(), wrap(Model().init(KEY, X)), X)
+
+
+def boxed() -> Any:
+    return nn.remat(nn.Dense)(3, kernel_init=nn.with_partitioning(nn.initializers.ones, ("x", None)))
+
+
+def test_boxes_are_those_of_the_model_whatever_the_variables_have() -> None:
+    variables = boxed().init(KEY, X)
+    kernel = variables["params"]["kernel"].value
+    for given in (variables["params"]["kernel"], kernel, {"value": kernel}):
+        found = from_flax(boxed(), {"params": {**variables["params"], "kernel": given}}, X)
+        assert found["params"]["kernel"].names == ("x", None)
+        assert found["params"]["kernel"].value is kernel
+        bare = from_flax(nn.Dense(3), {"params": {**variables["params"], "kernel": given}}, X)
+        assert bare["params"]["kernel"] is kernel
+    assert to_flax(boxed(), nn.unbox(variables), X)["params"]["kernel"] is kernel
+
+
+def test_containers_and_keys_come_back_from_bytes() -> None:
+    class Stateful(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            pair = self.variable("state", "pair", lambda: (jnp.ones(2), [jnp.zeros(1)]))
+            key = self.variable("state", "key", jax.random.key, 3)
+            return x + pair.value[0].sum() + jax.random.normal(key.value)
+
+    variables = Stateful().init(KEY, X)
+    found = from_flax(Stateful(), bytearray(to_bytes(variables)), X)
+    assert jax.tree.structure(found) == jax.tree.structure(variables)
+    np.testing.assert_array_equal(Stateful().apply(found, X), Stateful().apply(variables, X))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (SimpleNamespace(params={}), r"given a SimpleNamespace\. Pass .*state\.params"),
+        ("model.msgpack", r'given a str\. Read the bytes .*open\(path, "rb"\)'),
+        ([], "given a list"),
+    ],
+)
+def test_what_is_no_tree_of_variables_is_an_error(given: Any, text: str) -> None:
+    with pytest.raises(LiftArgumentError, match=text):
+        from_flax(Model(), given, X)
