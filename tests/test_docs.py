@@ -1,11 +1,13 @@
 """The Python in the README and in the documents runs.
 
 Each block of the README stands for itself, as a reader pastes it; the blocks of a document in `docs/` go on from one
-another. A block that shows an error is marked `python no-run`.
+another. A block that shows an error is marked `python no-run`. A block marked `python needs-equinox` runs if that
+package is installed; later blocks without the mark do not use its names.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +26,19 @@ class Snippet(NamedTuple):
     code: str
 
 
+def runs(mark: str) -> bool:
+    """Return whether a block with this mark runs here."""
+    package = mark.removeprefix("needs-")
+    return mark != "no-run" and (package == mark or importlib.util.find_spec(package) is not None)
+
+
 def blocks(path: Path) -> list[Snippet]:
     """The Python blocks of a file, padded with empty lines so that errors show the line in the file."""
     text = path.read_text()
     found = []
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code"))
-        if match["mark"] != "no-run":
+        if runs(match["mark"]):
             found.append(Snippet(f"{path.name}:{line + 1}", "\n" * line + match["code"]))
     return found
 

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from docs.building.api_pages import api_pages, entries
+from docs.building.blocks import without_marks
 from docs.building.links import link_names, outside_code, repository_links
 
 
@@ -39,6 +40,12 @@ def test_names_in_the_reference_become_links() -> None:
 def test_fenced_blocks_stay_as_they_are() -> None:
     text = "a\n```python\na\n```\na\n````md\n```\na\n```\n````\n"
     assert outside_code(text, str.upper) == "A\n```python\na\n```\nA\n````md\n```\na\n```\n````\n"
+
+
+def test_marks_of_blocks_are_for_the_tests_only() -> None:
+    assert without_marks("```python no-run\na\n```\n```python\nb\n```\n```text c\n") == (
+        "```python\na\n```\n```python\nb\n```\n```text c\n"
+    )
 
 
 def test_every_page_of_the_reference_has_its_names_once() -> None:

@@ -47,6 +47,11 @@ def test_links_within_the_site_lead_somewhere(site: Path) -> None:
     assert broken == []
 
 
+def test_every_block_of_code_is_shown_as_code(site: Path) -> None:
+    broken = [name for name in pages(site) if "<p>```" in (site / name).read_text(encoding="utf-8")]
+    assert broken == []
+
+
 def test_every_public_name_has_an_entry(site: Path) -> None:
     ids = {anchor for name, page in pages(site).items() if name.startswith("api/") for anchor in page.ids}
     assert sorted(set(entries().values()) - ids) == []
