@@ -179,7 +179,7 @@ def load_safetensors(
         cast: whether to convert floating-point numbers and integers to the target's dtype.
 
     Raises:
-        SerializationError: if the file is not a safetensors file, has a dtype that NumPy lacks, or does not fit.
+        SerializationError: if it is not a safetensors file, has a dtype that NumPy lacks, or does not fit.
         FileNotFoundError: if there is no such file.
         ImportError: if safetensors is not installed.
     """
@@ -222,6 +222,11 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a file with the package, which checks its header against its size, and translate the package's errors."""
     package = _package()
+    if os.path.isdir(path):
+        names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+        what = f"this is a folder, not a safetensors file (such files in it: {', '.join(names) or 'none'})."
+        fix = "Pass the path of one file. To join several, load each with `separator=None`, and merge the dicts."
+        raise SerializationError(f'"{os.fspath(path)}"', what, fix)
     try:
         with package.safe_open(os.fspath(path), framework="numpy") as file:
             yield file

@@ -159,6 +159,16 @@ def test_cut_and_changed_files_are_our_errors_or_read(tmp_path: Path) -> None:
             load_safetensors(path)
 
 
+@pytest.mark.parametrize("read", [load_safetensors, safetensors_metadata])
+def test_a_folder_names_the_files_in_it(tmp_path: Path, read: Any) -> None:
+    with pytest.raises(SerializationError, match=r"is a folder, .* in it: none\)"):
+        read(tmp_path)
+    for number in (2, 1):
+        save_safetensors(tmp_path / f"model-{number}.safetensors", {str(number): np.ones(1)})
+    with pytest.raises(SerializationError, match=r"in it: model-1\.safetensors, model-2\.safetensors\)\. Pass .* one"):
+        read(tmp_path)
+
+
 def test_a_missing_file_and_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError):
         load_safetensors(tmp_path / "nothing")
