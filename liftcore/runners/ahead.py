@@ -1,4 +1,4 @@
-"""A lifted `jit` stage by stage, as `jax.stages` has them: called, lowered, compiled ahead of time."""
+"""A lifted `jit` in stages, like `jax.stages`: called, lowered, or compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .donation import Donated
 __all__ = ["CompiledJit", "Jitted", "LoweredJit", "Step"]
 
 Step: TypeAlias = Callable[[Compiled, Use, Donated, PyTree], tuple[Any, tuple[Any, ...]]]
-"""What is done with a compiled function: from its operands to the result and the output groups of the lift."""
+"""One use of a compiled function: from its operands to the result and the output groups of the lift."""
 
 
 def _never(scopes: PyTree) -> None:
-    """Nothing is known of any call."""
+    """The default of `Jitted.direct`: no call takes the direct way."""
 
 
 class Jitted:
-    """A function under a lifted `jit`: called as `jitted(scopes, *args, **kwargs)`.
+    """A function under a lifted `jit`, called as `jitted(scopes, *args, **kwargs)`.
 
     Args:
         fn: the function of scopes.
-        lift: from what is done with what was compiled to a lift of functions.
-        direct: from the scopes of a call to what was compiled, as a function of named arguments, where the stages of
-            the lift have nothing to do; else, and where nothing was compiled yet, to None.
+        lift: makes a lift of functions from a `Step`.
+        direct: returns the compiled function for the scopes of a call, as a function of named arguments, if the stages
+            of the lift have nothing to do; None otherwise, and if nothing was compiled yet.
     """
 
     __qualname__: str
@@ -51,24 +51,24 @@ class Jitted:
         self._fn, self._lift, self._lifted, self._direct = fn, lift, lifted, direct
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns.
+        """Call the function.
 
         Args:
-            scopes: one scope, or a pytree of them.
+            scopes: a scope or a pytree of scopes.
             *args: the arguments, static ones included.
             **kwargs: keyword arguments.
         """
         run = self._direct(scopes)
         if run is not None:
-            # Where there is no trace yet, or JAX cannot take an argument, the lift says more.
+            # Without a trace, or if JAX cannot take an argument, the lift gives the better error.
             with contextlib.suppress(NewTrace, TypeError):
                 return run(name_arguments(args, kwargs))
         return self._lifted(scopes, *args, **kwargs)
 
     def lower(self, scopes: PyTree, *args: Any, **kwargs: Any) -> LoweredJit:
-        """Traces and lowers the function for the types of these arguments, and runs nothing.
+        """Trace and lower the function for the types of these arguments, without running it.
 
-        No scope changes. The program includes the initial values of what the function creates.
+        No scope changes. The program includes the computation of initial values.
 
         Example:
             >>> import jax, liftcore
@@ -108,30 +108,30 @@ class Jitted:
 
 
 class LoweredJit:
-    """One call of a lifted `jit`, lowered.
+    """One lowered call of a lifted `jit`.
 
     Attributes:
-        stage: JAX's own, a `jax.stages.Lowered`.
+        stage: the corresponding object of JAX, a `jax.stages.Lowered`.
     """
 
     def __init__(self, stage: Any, finish: Callable[[Any], CompiledJit]) -> None:
         self.stage, self._finish = stage, finish
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The program as text; see `jax.stages.Lowered.as_text`.
+        """Return the program as text; see `jax.stages.Lowered.as_text`.
 
         Args:
-            dialect: such as "stablehlo" or "hlo"; by default the one of JAX.
+            dialect: a dialect such as "stablehlo" or "hlo"; by default, the default of JAX.
             debug_info: whether the text names the source of each operation.
         """
         return str(self.stage.as_text(dialect, debug_info=debug_info))
 
     def cost_analysis(self) -> Any:
-        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Lowered`."""
+        """Return the estimated cost of the program, if the backend provides it; see `jax.stages.Lowered`."""
         return self.stage.cost_analysis()
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> CompiledJit:
-        """Compiles the program.
+        """Compile the program.
 
         Args:
             compiler_options: options of XLA, by name.
@@ -140,54 +140,54 @@ class LoweredJit:
 
 
 class CompiledJit:
-    """One call of a lifted `jit`, compiled: called as `compiled(scopes, *args, **kwargs)`.
+    """One compiled call of a lifted `jit`, called as `compiled(scopes, *args, **kwargs)`.
 
-    It takes arguments of the types that it was lowered for, the same static ones included, and scopes with variables
-    of the same names and types, wherever these lie in a model. Keys, names and new values are those of the call.
+    It takes arguments of the types that it was lowered for, with equal static arguments. The scopes may be anywhere in
+    a model, but their variables must have the same names and types. Keys, names and new values are those of the call.
 
     Attributes:
-        stage: JAX's own, a `jax.stages.Compiled`.
+        stage: the corresponding object of JAX, a `jax.stages.Compiled`.
 
     Raises:
-        LiftArgumentError: where it was compiled for other types, static arguments or scopes.
+        LiftArgumentError: if it was compiled for other types, static arguments or scopes.
     """
 
     def __init__(self, stage: Any, lifted: Callable[..., Any]) -> None:
         self.stage, self._lifted = stage, lifted
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns.
+        """Call the function.
 
         Args:
-            scopes: one scope, or a pytree of them.
+            scopes: a scope or a pytree of scopes.
             *args: the arguments, static ones included.
             **kwargs: keyword arguments.
         """
         return self._lifted(scopes, *args, **kwargs)
 
     def as_text(self) -> str:
-        """The program as text, as the compiler left it."""
+        """Return the optimised program as text."""
         return str(self.stage.as_text())
 
     def cost_analysis(self) -> Any:
-        """What the program is estimated to cost, as far as the backend tells; see `jax.stages.Compiled`."""
+        """Return the estimated cost of the program, if the backend provides it; see `jax.stages.Compiled`."""
         return self.stage.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """How many bytes it takes, as far as the backend tells; see `jax.stages.Compiled`."""
+        """Return the memory use of the program, if the backend provides it; see `jax.stages.Compiled`."""
         return self.stage.memory_analysis()
 
 
 def _run(
     stage: Any, lowered: Compiled, kept: Kept, room: int, found: Compiled, use: Use, gone: Donated, operands: PyTree
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Runs what was compiled ahead of time; `found` is what this call would have compiled."""
-    fix = "Lower it again, for what it is called with: `jitted.lower(scope, …).compile()`."
+    """Run a program that was compiled ahead of time; `found` is the one that this call would compile."""
+    fix = "Lower it again for this call: `jitted.lower(scope, …).compile()`."
     if found.program != lowered.program:
-        raise LiftArgumentError(use.where, "it was compiled for other scopes, or for other static arguments.", fix)
+        raise LiftArgumentError(use.where, "it was compiled for other scopes or other static arguments.", fix)
     data = lowered.fold_in_data(kept, use, room)
     try:
         created, output = stage(data, gone, operands)
     except TypeError as error:
-        raise LiftArgumentError(use.where, "it was compiled for values of other types, or other names.", fix) from error
+        raise LiftArgumentError(use.where, "it was compiled for values of other types or names.", fix) from error
     return lowered.output(use, created, output)

@@ -1,4 +1,4 @@
-"""Arguments of a call, told apart by number and by name: the static ones, the donated ones."""
+"""Arguments of a call, by number and by name: which are static and which are donated."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 _ADJECTIVES = {"static": "static", "donate": "donated"}
 _NO_ARRAY = re.compile("not a valid JAX type|as an abstract array")
 _DECLARE = (
-    'One that Python has to see, a flag or a text, must be declared: `static_argnames="…"`, or `static_argnums`, where '
-    "the scope (or module) is number 0."
+    'An argument that Python code needs, such as a flag or a string, must be static: `static_argnames="…"`, or '
+    "`static_argnums`, where the scope (or module) is number 0."
 )
 
 
 def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> set[str]:
-    """The names of the arguments that `static_argnums` and `static_argnames` (or those of `donate`) choose.
+    """Return the names of the arguments that `static_argnums` and `static_argnames` (or `donate_…`) choose.
 
-    An argument may be given by position or by name, whichever way it was chosen; so the set holds both, a position as
-    the text of its number. Numbers count in the function's own signature, where the scopes are number 0.
+    A call may pass an argument by position or by name, whichever way it was chosen. So the set contains both its name
+    and its number, as a string. Numbers count in the signature of the function, where the scopes are number 0.
 
     Raises:
-        LiftArgumentError: where number 0 is chosen, or an argument that the function has not.
+        LiftArgumentError: if number 0 is chosen, or an argument that the function does not have.
     """
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
@@ -64,7 +64,7 @@ def choose(fn: Callable[..., Any], what: str, argnums: int | Iterable[int], argn
 
 
 def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names: tuple[str, ...]) -> None:
-    """Checks that a function has the arguments that were chosen, as far as its signature says."""
+    """Check that a function has the chosen arguments, as far as its signature tells."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -78,21 +78,21 @@ def _check_there(fn: Callable[..., Any], what: str, nums: tuple[int, ...], names
         raise LiftArgumentError(
             f"{what}_argnums={nums}, {what}_argnames={names}",
             f"{shown(fn)} has no argument {[*wrong_nums, *wrong_names]} (by number there are: {numbered or 'none'}).",
-            "Give the name, or the number, of one that it has.",
+            "Use the name or the number of an argument that it has.",
         )
 
 
 def name_arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments in one dict, the positional ones under the text of their numbers, from 1.
+    """Return all arguments in one dict; positional ones have their number, from 1, as a string key.
 
     Raises:
-        LiftArgumentError: where one given by name is named like a number.
+        LiftArgumentError: if the name of a keyword argument is a number.
     """
     if any(map(str.isdecimal, kwargs)):
         raise LiftArgumentError(
             "the arguments of a lifted function",
-            f"expected names that Python knows for arguments, given {[*filter(str.isdecimal, kwargs)]}.",
-            "Call that argument by a name that begins with a letter.",
+            f"expected valid Python names for arguments, given {[*filter(str.isdecimal, kwargs)]}.",
+            "Give that argument a name that begins with a letter.",
         )
     return {**dict(zip(map(str, itertools.count(1)), args, strict=False)), **kwargs}
 
@@ -107,10 +107,10 @@ def join_arguments(arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[
 def split_arguments(
     where: str, static: Iterable[str], args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The static arguments and the others, under the names that `name_arguments` gives.
+    """Return the static arguments and the others, under the keys of `name_arguments`.
 
     Raises:
-        LiftArgumentError: where a static one is not hashable.
+        LiftArgumentError: if a static argument is not hashable.
     """
     arguments = name_arguments(args, kwargs)
     fixed = {name: arguments[name] for name in sorted(static) if name in arguments}
@@ -121,18 +121,18 @@ def split_arguments(
             raise LiftArgumentError(
                 where,
                 f"static argument {name!r} must be hashable, given {type(value).__name__}.",
-                "Pass a tuple for a list, or do not declare an array static.",
+                "Pass a tuple instead of a list, and do not declare an array static.",
             ) from error
     return fixed, {name: value for name, value in arguments.items() if name not in fixed}
 
 
 @contextlib.contextmanager
 def advised(body: Body, dynamic: Mapping[str, Any]) -> Iterator[None]:
-    """Adds to an error of JAX about an argument that Python has to see how to declare it static.
+    """A context that adds to JAX's error about a value needed in Python how to declare the argument static.
 
     Args:
-        body: what is run.
-        dynamic: the arguments that are traced, as `name_arguments` calls them.
+        body: the body that runs.
+        dynamic: the traced arguments, under the keys of `name_arguments`.
     """
     try:
         yield
@@ -150,11 +150,11 @@ def _advise(error: TypeError, where: str, fn: Callable[..., Any], dynamic: Mappi
             for name, value in dynamic.items()
             if isinstance(value, bool | str)
         ]
-        error.add_note(f"{where} traces its arguments (flags and texts among them: {flags}). {_DECLARE}")
+        error.add_note(f"{where} traces its arguments (flags and strings among them: {flags}). {_DECLARE}")
 
 
 def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:
-    """Decorates a lifted function with the name and the text of a function whose arguments are others."""
+    """Return a decorator that gives a lifted function the name and docstring of `fn`, but not its signature."""
 
     def decorate(lifted: Called) -> Called:
         if hasattr(fn, "__name__"):
@@ -166,9 +166,9 @@ def named_like(fn: Callable[..., Any]) -> Callable[[Called], Called]:
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that may be given by position."""
+    """Return the names of the parameters that may be passed by position."""
     if type(fn) is FunctionType and not {"__wrapped__", "__signature__"} & fn.__dict__.keys():
-        return list(fn.__code__.co_varnames[: fn.__code__.co_argcount])  # the usual case, and `signature` is slow
+        return list(fn.__code__.co_varnames[: fn.__code__.co_argcount])  # the usual case; `signature` is slow
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

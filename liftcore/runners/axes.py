@@ -1,4 +1,4 @@
-"""Axes: which one of each argument, variable and stream a mapping or a loop runs along."""
+"""Axes: a mapping or a loop runs along one axis of each argument, variable and stream."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ NO_AXES: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True)
 class In:
-    """Variables that go in along an axis, and do not come out.
+    """Variables that are passed in along an axis, but not out.
 
     Args:
-        axis: the axis; None for one value that all share.
+        axis: the axis; None for one shared value.
     """
 
     axis: Axis
@@ -56,10 +56,10 @@ class In:
 
 @dataclasses.dataclass(frozen=True)
 class Out:
-    """Variables that come out along an axis, and do not go in.
+    """Variables that are passed out along an axis, but not in.
 
     Args:
-        axis: the axis; None for one value that all share.
+        axis: the axis; None for one shared value.
     """
 
     axis: Axis
@@ -67,11 +67,11 @@ class Out:
 
 @dataclasses.dataclass(frozen=True)
 class InOut:
-    """Variables that go in along one axis and come out along another.
+    """Variables that are passed in along one axis and out along another.
 
     Args:
-        in_axis: the axis on the way in; None for one value that all share.
-        out_axis: the axis on the way out; None for one value that all share.
+        in_axis: the axis on the way in; None for one shared value.
+        out_axis: the axis on the way out; None for one shared value.
     """
 
     in_axis: Axis
@@ -79,11 +79,11 @@ class InOut:
 
 
 Named: TypeAlias = tuple[str, PyTree, Sequence[Axis]]
-"""A value with its name, for the text of errors, and one axis for each of its leaves."""
+"""A value with its name, for error messages, and one axis for each of its leaves."""
 
 
 class _Broadcast:
-    """The axis of what is the same in all elements or iterations."""
+    """The axis of a value that is the same in all elements or iterations."""
 
     def __repr__(self) -> str:
         return "broadcast"
@@ -96,13 +96,13 @@ class _Broadcast:
 
 
 broadcast = _Broadcast()
-"""In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations."""
+"""For `in_axes` and `out_axes` of `scan`: the value is the same in all iterations."""
 
 
 class VariableAxes:
-    """The argument `variable_axes`, as filters and axes of what goes in and of what comes out.
+    """The argument `variable_axes`, as filters and axes of the input and output groups.
 
-    Perturbations that no filter takes are lifted by themselves: each element or iteration has one of its own.
+    Perturbations that no filter takes are lifted automatically: each element or iteration has its own.
     """
 
     def __init__(self, variable_axes: Mapping[Any, Any]) -> None:
@@ -110,7 +110,7 @@ class VariableAxes:
             raise LiftArgumentError(
                 "variable_axes",
                 f"expected a mapping from filters to axes, given {shown(variable_axes)}.",
-                'Write `variable_axes={"params": 0}`; what the function is called with goes to what the lift returns.',
+                'Write `variable_axes={"params": 0}`; pass the arguments of the function to the lifted function.',
             )
         pairs = [(key, *_in_out(key, axis)) for key, axis in variable_axes.items()]
         pairs.append((PERTURBATIONS, 0, 0))
@@ -143,7 +143,7 @@ def _in_out(key: Any, axis: Any) -> tuple[Any, Any]:
 
 
 def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], list[Axis]]:
-    """The argument `split_rngs`, as filters of RNG streams and the axis of their keys: 0 if split, else None."""
+    """Return the filters of `split_rngs`, and for each of them the axis of its keys: 0 if split, else None."""
     if isinstance(split_rngs, bool):
         split_rngs = {...: split_rngs}
     if not isinstance(split_rngs, Mapping) or not all(isinstance(flag, bool) for flag in split_rngs.values()):
@@ -156,7 +156,7 @@ def split_rules(split_rngs: Mapping[Any, bool] | bool) -> tuple[list[Filter], li
 
 
 def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) -> list[PyTree]:
-    """The groups of root keys, those of the split ones with a leading axis of other keys."""
+    """Return the groups of root keys; in split groups, the keys have a leading axis."""
     return [
         group if axis is None else jax.tree.map(lambda key: jax.random.split(key, size), group)
         for group, axis in zip(rng_groups, axes, strict=True)
@@ -164,8 +164,8 @@ def split_keys(rng_groups: Sequence[PyTree], axes: Sequence[Axis], size: int) ->
 
 
 def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
-    """One axis for each leaf of a tree, from a pytree prefix of axes; None and `broadcast` stand for no axis."""
-    if isinstance(axes, int) or _no_axis(axes):  # one for all of it
+    """Return one axis for each leaf of a tree, from a pytree prefix; None and `broadcast` mean no axis."""
+    if isinstance(axes, int) or _no_axis(axes):  # one axis for the whole tree
         return [None if _no_axis(axes) else axes] * len(jax.tree.leaves(tree))
     prefix, treedef = _flatten(axes)
     try:
@@ -173,8 +173,8 @@ def flatten_axes(where: str, axes: PyTree, tree: PyTree) -> list[Any]:
     except (ValueError, TypeError) as error:
         raise LiftArgumentError(
             where,
-            f"{axes!r} is no prefix of the value's structure, {jax.tree.structure(tree)}.",
-            "Give one axis for all of it, or one for each part; the scope (or module) itself is not counted.",
+            f"{axes!r} is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
+            "Give one axis for the whole value, or one for each part; the scope (or module) does not count.",
         ) from error
     flat: list[Any] = []
     for axis, part in zip(prefix, parts, strict=True):
@@ -191,17 +191,17 @@ def _no_axis(axis: Any) -> bool:
 
 
 class Arguments:
-    """The arguments of a lifted mapping or loop: those sliced along an axis, and those passed whole.
+    """The arguments of a lifted mapping or loop: some are sliced along an axis, the others are passed whole.
 
     Attributes:
         sliced: the leaves that are sliced.
-        axes: their axes.
+        axes: the axes of these leaves.
     """
 
     def __init__(
         self, body: Body, skip: int, args: Sequence[Any], kwargs: Mapping[str, Any], in_axes: PyTree, kw_axes: PyTree
     ) -> None:
-        """Of a call of a function whose first `skip` parameters are others."""
+        """Take the arguments of a call to a function whose first `skip` parameters are not among them."""
         self._body, self._skip, self._args, self._kwargs = body, skip, tuple(args), dict(kwargs)
         self._arg_axes = flatten_axes(f"{body.where}, in_axes", in_axes, self._args)
         self._kwarg_axes = _keyword_axes(kw_axes, kwargs)
@@ -211,20 +211,20 @@ class Arguments:
         self.sliced = select_mapped(self._leaves, self._axes)
 
     def size(self, given: int | None, groups: Sequence[PyTree], axes: Sequence[Axis], fix: str) -> int:
-        """The size of the axis that they share with groups of variables.
+        """Return the size of the axis that the arguments share with groups of variables.
 
         Args:
             given: the size that the user gave, if any.
             groups: the groups of variables.
             axes: the axis of each group.
-            fix: how to give the size, for the text of an error.
+            fix: the fix of the error message if the size is unknown.
 
         Raises:
-            AxisSizeError: where sizes disagree, where a value lacks the axis, and where there is no size at all.
+            AxisSizeError: if sizes disagree, a value lacks the axis, or there is no size at all.
         """
         mapped = [*zip(self.sliced, self.axes, strict=True), *zip(groups, axes, strict=True)]
         found = {given} if given is not None else set()
-        with contextlib.suppress(AttributeError, IndexError):  # told below
+        with contextlib.suppress(AttributeError, IndexError):  # the error is raised below
             found |= {leaf.shape[axis] for tree, axis in mapped if axis is not None for leaf in jax.tree.leaves(tree)}
             if len(found) == 1:
                 return int(found.pop())
@@ -237,7 +237,7 @@ class Arguments:
         raise AxisSizeError(where, f"the sizes of the mapped axes disagree ({table}).", "Make them equal.")
 
     def _named(self) -> Iterator[Named]:
-        """The arguments with their names in the signature of the function."""
+        """Yield the arguments with their names in the signature of the function."""
         names = parameter_names(self._body.fn)[self._skip :]
         names += [f"args[{index}]" for index in range(len(names), len(self._args))]
         left = iter(self._arg_axes)
@@ -246,19 +246,19 @@ class Arguments:
         yield "keyword arguments", self._kwargs, self._kwarg_axes
 
     def belong_to(self, numbers: Container[int]) -> list[bool]:
-        """For each sliced leaf whether it is of a positional argument with one of some numbers, from 1."""
+        """Return, for each sliced leaf, whether it belongs to a positional argument with one of the numbers, from 1."""
         each = [number for number, arg in enumerate(self._args, 1) for _ in jax.tree.leaves(arg)]
         owners = select_mapped([*each, *[0 for _ in self._kwarg_axes]], self._axes)
         return [number in numbers for number in owners]
 
     def join(self, slices: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments of one element or iteration, from its slices."""
+        """Return the arguments of one element or iteration, given its slices."""
         args, kwargs = jax.tree.unflatten(self._treedef, replace_mapped(self._leaves, self._axes, slices))
         return args, kwargs
 
 
 def _named_groups(groups: Sequence[PyTree], axes: Sequence[Axis]) -> Iterator[Named]:
-    """Groups of variables with their axes."""
+    """Yield the collections of groups of variables with their axes."""
     for group, axis in zip(groups, axes, strict=True):
         if axis is not None:
             for tree in group:
@@ -283,20 +283,20 @@ def _sizes(where: str, name: str, tree: PyTree, axes: Sequence[Axis]) -> Iterato
 
 
 def select_mapped(items: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
-    """The items that have an axis."""
+    """Return the items that have an axis."""
     return [item for item, axis in zip(items, axes, strict=True) if axis is not None]
 
 
 def replace_mapped(items: Sequence[Any], axes: Sequence[Axis], slices: Sequence[Any]) -> list[Any]:
-    """The items, with slices in the place of those that have an axis."""
+    """Return the items, with slices in place of those that have an axis."""
     now = iter(slices)
     return [item if axis is None else next(now) for item, axis in zip(items, axes, strict=True)]
 
 
 def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The arrays of a pytree, or what stands for their types; and how to put others in their places.
+    """Return the arrays of a pytree (or their types), and a function that puts other arrays in their places.
 
-    All other leaves are not traced, so that Python may see them.
+    All other leaves are not traced, so that Python code can use them.
     """
     leaves, treedef = jax.tree.flatten(tree)
     kinds: list[Axis] = [0 if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else None for leaf in leaves]
@@ -309,12 +309,12 @@ def split_arrays(tree: PyTree) -> tuple[list[Any], Callable[[Sequence[Any]], Any
 
 
 def slice_type(leaf: Any, axis: int) -> Any:
-    """The type of one slice along an axis, weak type and sharding included."""
+    """Return the type of one slice along an axis, weak type and sharding included."""
     return mapped_aval(np.shape(leaf)[axis], axis % np.ndim(leaf), jax.typeof(leaf))
 
 
 def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
-    """One axis for each leaf of keyword arguments: Python values that are no arrays have none."""
+    """Return one axis for each leaf of the keyword arguments; Python values that are not arrays have none."""
     if not kwargs and isinstance(kw_axes, int):
         return []
     flat = flatten_axes("kw_axes", kw_axes, dict(kwargs))
@@ -323,10 +323,10 @@ def _keyword_axes(kw_axes: PyTree, kwargs: Mapping[str, Any]) -> list[Any]:
 
 
 def to_front(tree: PyTree, axis: Axis) -> PyTree:
-    """Arrays with an axis moved to the front."""
+    """Return arrays with an axis moved to the front."""
     return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), tree)
 
 
 def to_axis(tree: PyTree, axis: Axis) -> PyTree:
-    """Arrays with their first axis moved elsewhere."""
+    """Return arrays with their first axis moved to another position."""
     return tree if axis in (0, None) else jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), tree)

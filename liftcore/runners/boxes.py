@@ -1,4 +1,4 @@
-"""Boxes at the boundary of a lift: inside they lack the name of the axis that lies outside."""
+"""Boxed metadata at the boundary of a lift: the boxes inside do not name the axis that exists only outside."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["boxes_inside", "boxes_outside", "check_params", "sized_inside"]
 
 
 def check_params(name: str, metadata_params: Any) -> None:
-    """Checks that what boxes are told of an axis is a mapping."""
+    """Check that the parameters for boxed metadata are a mapping."""
     if not isinstance(metadata_params, Mapping):
         raise LiftArgumentError(
             f"metadata_params of {name}",
-            f"expected a mapping that boxes read, given {metadata_params!r}.",
+            f"expected a mapping for boxed metadata, given {metadata_params!r}.",
             'Write `metadata_params={PARTITION_NAME: "layers"}`.',
         )
 
 
 def boxes_inside(where: str, groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> list[PyTree]:
-    """Groups of variables as a body sees them.
+    """Return groups of variables as a body sees them.
 
     Args:
-        where: the lift, for the text of an error.
-        groups: the groups that go in.
-        axes: for each of them the axis that their boxes lose, or None.
+        where: the lift, for error messages.
+        groups: the input groups.
+        axes: for each group, the axis that its boxes lose, or None.
         params: the `metadata_params` of the lift.
     """
     return [
@@ -48,21 +48,21 @@ def sized_inside(
     params: Mapping[Any, Any],
     size: Callable[[Sequence[PyTree]], int],
 ) -> tuple[int, list[PyTree]]:
-    """The size of the mapped axis, and groups as a body sees them.
+    """Return the size of the mapped axis, and groups as a body sees them.
 
-    Boxes come first: one of a user's own may give its value another shape when it loses the axis.
+    Boxes come first, because a user-defined box may give its value another shape when it loses the axis.
 
     Args:
-        where: the lift, for the text of an error.
-        groups: the groups that go in.
-        axes: for each of them the axis that their boxes lose, or None.
+        where: the lift, for error messages.
+        groups: the input groups.
+        axes: for each group, the axis that its boxes lose, or None.
         params: the `metadata_params` of the lift.
-        size: finds the size in the groups, and raises where there is none.
+        size: returns the size from the groups, or raises if there is none.
     """
     try:
         inside = boxes_inside(where, groups, axes, params)
     except LiftError:
-        size(groups)  # if it is that an axis is not there, this says so
+        size(groups)  # raises the better error if the axis is missing
         raise
     return size(inside), inside
 
@@ -79,14 +79,14 @@ def _without(where: str, group: PyTree, axis: int, params: Mapping[Any, Any]) ->
 
 
 def boxes_outside(groups: Sequence[PyTree], axes: Sequence[Axis], params: Mapping[Any, Any]) -> tuple[PyTree, ...]:
-    """The output groups of a body as the scopes outside take them.
+    """Return the output groups of a body in the form of the scopes outside.
 
     Args:
-        groups: the groups that come out.
-        axes: for each of them, from the first, the axis that their boxes gain, or None; those after are unchanged.
+        groups: the output groups.
+        axes: for each of the first groups, the axis that its boxes gain, or None; the other groups stay unchanged.
         params: the `metadata_params` of the lift.
     """
-    if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables at all
+    if not any(tree for group in groups[: len(axes)] for part in group for tree in part):  # no variables
         return tuple(groups)
     changed = [
         group if axis is None else Changes(*(add_axis(part, axis, params) if any(part) else part for part in group))

@@ -1,8 +1,8 @@
-"""Branches: bodies of which one runs, and which together own what any of them creates.
+"""Branches: several bodies, of which only one runs. The variables that any of them creates belong to all of them.
 
-Each body is traced once. Initial values are made outside, so that all of them exist whichever body runs; where several
-bodies create one variable, it begins as the first of them makes it. A body that does not write a variable that another
-one writes gives it back as it was.
+Each body is traced once. Initial values are computed outside, so all of them exist whichever body runs. If several
+bodies create a variable, its initial value comes from the first of them. A body that does not write a variable that
+another one writes returns it unchanged.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def run_one(
     rng_groups: Any,
     operands: Sequence[Any],
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Runs one of some functions of scopes.
+    """Run one of several functions of scopes.
 
     Args:
-        body: any of them, made pure; it has one output group and captures all that is sown.
+        body: the pure body of any of them; it has one output group and captures all sown values.
         branches: the functions.
-        choose: such as `jax.lax.switch`, less its index and its operands.
+        choose: a function such as `jax.lax.switch`, but without an index and operands.
         variable_groups: one group.
-        rng_groups: as they were given.
-        operands: what the functions are called with.
+        rng_groups: the groups of RNG streams.
+        operands: the arguments of the functions.
     """
 
     def run(body: Body) -> tuple[Any, tuple[Any, ...]]:
@@ -77,7 +77,7 @@ def run_one(
 
 
 def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[[], Any]]) -> Any:
-    """Runs one of some functions; JAX says that they return different types, this says where."""
+    """Run one of several functions; add the place to JAX's error about different result types."""
     seen: dict[int, str] = {}
 
     def watched(number: int) -> Any:
@@ -95,20 +95,20 @@ def _choose(where: str, choose: Callable[..., Any], branches: Sequence[Callable[
             f"its branches return {', '.join(seen.values())}.",
             "Return the same structure, shapes and dtypes from all.",
         ) from error
-    # Under `jax.disable_jit` JAX runs the chosen branch alone; the draws of the others count all the same.
+    # Under `jax.disable_jit`, JAX runs only the chosen branch, but the draws of the others count too.
     for number in set(range(len(branches))) - seen.keys():
         jax.eval_shape(branches[number])
     return output
 
 
 class Slots:
-    """Captured values of several bodies, each with a place that is filled with zeros where its body does not run.
+    """Captured values of several bodies: each has a place that is filled with zeros if its body does not run.
 
-    Values that two bodies sow under one name, as the first there or both as the second, share a place if they are of
-    one type.
+    Values that two bodies sow share a place if they have the same name and type and the same position among the values
+    of that name.
 
     Attributes:
-        sown: for each outermost scope, what the places are for.
+        sown: for each outermost scope, the sown values that the places belong to.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Slots:
         self.sown: list[tuple[Sown, ...]] = []
 
     def add(self, sown: Sequence[Sequence[Sown]], types: Sequence[Sequence[PyTree]]) -> None:
-        """Finds places for what one body sows, for each outermost scope."""
+        """Find places for the sown values of one body, for each outermost scope."""
         if not self._places:
             self._types, self._keys = [[] for _ in sown], [[] for _ in sown]
             self.sown = [() for _ in sown]
@@ -140,7 +140,7 @@ class Slots:
         return places
 
     def fill(self, body: int, captured: Sequence[Sequence[PyTree]]) -> tuple[list[PyTree], ...]:
-        """All places, with what one body captured where it has one, and zeros elsewhere."""
+        """Return the values of all places: those that one body captured, and zeros elsewhere."""
         full = [[jax.tree.map(zeros, value) for value in types] for types in self._types]
         for index, values in enumerate(captured):
             for place, value in zip(self._places[body][index], values, strict=True):
@@ -149,7 +149,7 @@ class Slots:
 
 
 def _made(body: Body, traced: Sequence[Split]) -> PyTree:
-    """The initial values of all bodies, each as the first that creates it makes it."""
+    """Return the initial values of all bodies, each computed by the first body that creates it."""
     made: Any = tuple({} for _ in traced[0].created[0])
     types: Any = made
     for number, one in enumerate(traced):
@@ -157,7 +157,7 @@ def _made(body: Body, traced: Sequence[Split]) -> PyTree:
         _check_same(body.where, "creates", number, created, types)
         missing = jax.tree.leaves(tuple(map(_missing, created, types)))
         prologue = Prologue(one, [])
-        # What this body derives from a variable that an earlier one makes too, it derives from the value that stays.
+        # If an earlier body creates a variable too, values that depend on it must use the initial value that is kept.
         for place, value in enumerate(jax.tree.leaves(overlay(created, select(made, created)))):
             if not missing[place]:
                 prologue.know(place, value)
@@ -168,16 +168,16 @@ def _made(body: Body, traced: Sequence[Split]) -> PyTree:
 
 
 def _missing(tree: Any, known: Any) -> Any:
-    """Like a tree of variables, with True for those that another one lacks."""
+    """Return a tree of bools like a tree of variables: True for the variables that `known` lacks."""
     if isinstance(tree, Mapping):
         return {name: _missing(below, known.get(name, {})) for name, below in tree.items()}
     return jax.tree.map(lambda _: isinstance(known, Mapping), tree)
 
 
 def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
-    """The values that variables have which any body writes, before it does."""
+    """Return the values, before the branch runs, of the variables that any body writes."""
     begin: Any = tuple({} for _ in before)
-    # What all bodies write may become of another type, the same in all of them: no one sees what it was before.
+    # If all bodies write a variable, they may change its type, all in the same way: its old value is not seen again.
     expected = tuple(map(merge, before, functools.reduce(select, written)))
     for number, group in enumerate(written):
         for tree, known in zip(group, before, strict=True):
@@ -186,7 +186,7 @@ def _begin(where: str, before: PyTree, written: Sequence[PyTree]) -> PyTree:
                 if path not in held:
                     raise LiftArgumentError(
                         f'"{path_text(path)}" in {where}',
-                        f"branch {number} writes it, and where another branch runs there is no such variable.",
+                        f"branch {number} writes it, but there is no such variable if another branch runs.",
                         "Create it first, `scope.variable(collection, name, init_fn)`, in the branch or before it.",
                     )
         _check_same(where, "writes", number, group, expected)
@@ -201,6 +201,6 @@ def _check_same(where: str, does: str, number: int, given: PyTree, expected: PyT
             if path in held and types_text(value) != types_text(held[path]):
                 raise LiftArgumentError(
                     f'"{path_text(path)}" in {where}',
-                    f"branch {number} {does} it as {types_text(value)}, elsewhere it is {types_text(held[path])}.",
-                    "Give it one type in all branches, or a name of its own in each.",
+                    f"branch {number} {does} it as {types_text(value)}, but elsewhere it is {types_text(held[path])}.",
+                    "Give it one type in all branches, or a different name in each.",
                 )

@@ -1,4 +1,4 @@
-"""What a loop carries: variables that are found by their place in a tree, and types that must not change."""
+"""The carry of a loop: variables, identified by their paths in a tree, and values whose types must not change."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ __all__ = ["LoopState", "check_carry", "check_separate", "fix_for", "merged", "o
 
 
 class LoopState(NamedTuple):
-    """What goes from one iteration to the next.
+    """The values that pass from one iteration to the next.
 
     Attributes:
         carried: the group of carried variables.
-        carry: what the user's function carries.
+        carry: the carry of the user's function.
     """
 
     carried: PyTree
     carry: PyTree
 
     def with_created(self, created: PyTree) -> LoopState:
-        """The same with more variables, those that a body creates."""
+        """Return the state with the variables that a body creates added."""
         return self._replace(carried=merged(self.carried, created))
 
     def updated(self, newer: LoopState) -> LoopState:
-        """The same, with what is newer in place of what it has."""
+        """Return the state with the values of a newer one where it has them."""
         return LoopState(overlay(self.carried, newer.carried), newer.carry)
 
     def begin(self, body: Body, after: LoopState) -> LoopState:
-        """What a loop begins with, checked: the variables that come out of the body, and the carry.
+        """Return the initial state of a loop, checked: the variables that come out of the body, and the carry.
 
         Args:
             body: the body.
-            after: what comes out of it.
+            after: the state that comes out of the body.
 
         Raises:
-            CarryTypeError: where a type does not stay the same.
-            LiftArgumentError: where a variable was created in a lift that does not tell what it begins with.
+            CarryTypeError: if a type changes.
+            LiftArgumentError: if a variable was created in a lift that does not separate its initial value.
         """
         carried = select(self.carried, after.carried)
         _check_names(body.where, carried, after.carried)
@@ -58,13 +58,13 @@ class LoopState(NamedTuple):
     def cast(
         self, body: Body, created: PyTree, after: LoopState, casts: dict[Path, tuple[Any, ...]]
     ) -> LoopState | None:
-        """The same with its weakly typed numbers as the body writes them; None where nothing is to cast.
+        """Cast weakly typed numbers to the types that the body returns; None if there is nothing to cast.
 
         Args:
             body: the body.
             created: the carried variables that it creates.
-            after: what comes out of it.
-            casts: takes the casts of those, see `Tree.casts`.
+            after: the state that comes out of the body.
+            casts: receives the casts of created variables; see `Tree.casts`.
         """
         found = _casts_of(body, created, after.carried)
         before = select(self.carried, after.carried), self.carry
@@ -76,12 +76,12 @@ class LoopState(NamedTuple):
 
 
 def merged(group: PyTree, other: PyTree) -> PyTree:
-    """The variables of two groups as one."""
+    """Return the variables of two groups in one."""
     return tuple(map(merge, group, other))
 
 
 def select(group: PyTree, like: PyTree) -> PyTree:
-    """The variables of a group that another group has too."""
+    """Return the variables of a group that another group has too."""
     return tuple(_select(tree, pattern) for tree, pattern in zip(group, like, strict=True))
 
 
@@ -95,7 +95,7 @@ def _select(tree: Any, pattern: Any) -> Any:
 
 
 def overlay(group: PyTree, newer: PyTree) -> PyTree:
-    """The variables of a group, each as it is in another group where that has it."""
+    """Return the variables of a group, with the values of a newer group where it has them."""
     return tuple(_overlay(tree, update) for tree, update in zip(group, newer, strict=True))
 
 
@@ -107,9 +107,9 @@ def _overlay(tree: Any, update: Any) -> Any:
 
 
 def _promoted(before: PyTree, after: PyTree) -> PyTree | None:
-    """The carry with its weakly typed leaves cast to what the body made of them, or None where nothing is to cast.
+    """Return the carry with its weakly typed leaves cast to the types that the body returns, or None if none changes.
 
-    JAX does so too: a Python number that goes into a loop as a weak `int32` may come out as a `float32`.
+    JAX does the same: a Python number that enters a loop as a weakly typed `int32` may come out as a `float32`.
     """
     leaves, treedef = _flatten(before)
     if treedef != _flatten(after)[1]:
@@ -132,9 +132,9 @@ def _promote(leaf: Any, new: Any) -> Any:
 
 
 def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[Any, ...]]:
-    """The casts of carried variables that a body creates as weakly typed numbers, and writes as something else.
+    """Return the casts of carried variables that a body creates as weakly typed numbers and writes with another type.
 
-    They are what `_promoted` does to those that were given: see `Tree.casts`.
+    They correspond to `_promoted` for variables that existed before; see `Tree.casts`.
     """
     found = {}
     before, after = select(created, written), select(written, created)
@@ -152,36 +152,36 @@ def _casts_of(body: Body, created: PyTree, written: PyTree) -> dict[Path, tuple[
 def _promoted_dtype(old: Any, new: Any) -> Any:
     if not old.weak_type or old.dtype == new.dtype:
         return None
-    number = next(kind for kind in (int, float, complex) if old.dtype == jnp.result_type(kind))  # as what it began
+    number = next(kind for kind in (int, float, complex) if old.dtype == jnp.result_type(kind))  # its Python type
     return jnp.result_type(number, new.dtype)
 
 
 def _check_names(where: str, before: PyTree, after: PyTree) -> None:
-    """Checks that a loop makes no new variable of those that it carries, as a module that sows does."""
+    """Check that a loop creates no variables in the collections that it carries, as a module that sows does."""
     new = sorted(set(names_of(after)) - set(names_of(before)))
     if not new:
         return
     collection = new[0].split("/")[0]
     raise CarryTypeError(
         where,
-        f"carried variables are made that did not go in: {', '.join(new)}.",
-        "Create them before the loop. What a scan makes in each iteration it can stack: "
+        f"the body creates carried variables that did not go in: {', '.join(new)}.",
+        "Create them before the loop. To stack a value of each iteration of a scan: "
         f'`variable_axes={{"{collection}": Out(0)}}`.',
     )
 
 
 def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
-    """Checks that a loop gives back what it takes.
+    """Check that the carry that a loop returns has the type of the one that it receives.
 
     Raises:
-        CarryTypeError: where structure, shape, dtype or sharding differ.
+        CarryTypeError: if the structure, a shape, a dtype or a sharding differs.
     """
     (olds, treedef), (news, treedef_after) = _flatten(before), _flatten(after)
     if treedef != treedef_after:
         raise CarryTypeError(
             where,
             f"{what} goes in with structure {treedef} and comes out with {treedef_after}.",
-            "Return a carry of the structure that the function was given.",
+            "Return a carry with the structure that the function received.",
         )
     paths = [path for path, _ in jax.tree.leaves_with_path(before)]
     types = zip(paths, map(ArrayType.of, olds), map(ArrayType.of, news), strict=True)
@@ -194,34 +194,34 @@ def check_carry(where: str, what: str, before: PyTree, after: PyTree) -> None:
 
 
 def _advice(pairs: Sequence[tuple[ArrayType, ArrayType]]) -> str:
-    """How to make types the same."""
+    """Return the fix for types that change."""
     if any(old.shape != new.shape for old, new in pairs):
-        return "Return a carry of the shape that the function was given; what grows is stacked as an output."
+        return "Return a carry with the shape that the function received; to collect values, return them to be stacked."
     if any(old.dtype != new.dtype for old, new in pairs):
         return "Cast one of them, such as `carry.astype(jnp.float32)`."
     spec = ", ".join(map(repr, pairs[0][0].spec))
-    return f"It lies on devices in another way: `jax.sharding.reshard(carry, P({spec}))` brings it back."
+    return f"Its sharding differs: `jax.sharding.reshard(carry, P({spec}))` restores it."
 
 
 def check_separate(body: Body, group: PyTree) -> None:
-    """Checks that what each variable of a group begins with can be told from what a body makes of it."""
+    """Check that the initial value of each variable of a group is separate from later computation."""
     for index, path in sorted(body.use.record.unsplit):
         if path in dict(leaves_of(group[index])):
             raise LiftArgumentError(
                 f'"{path_text(path)}" in {body.where}',
-                "it was created in a lift of your own inside the body, so that what it begins with cannot be told from "
-                "what is computed from it, as is needed here.",
+                "it was created in a custom lift inside the body that does not separate the initial value from "
+                "later computation, which is needed here.",
                 _HOIST,
             )
 
 
 def fix_for(body: Body, names: Collection[str], otherwise: str) -> str:
-    """How to mend that initial values depend on something: where a lift of the user's own made one, that is why."""
+    """Return the fix for a dependent initial value: if a custom lift created the variable, the fix is about that."""
     unsplit = {path_text(path) for record in body.use.records for _, path in record.unsplit}
     return otherwise if unsplit.isdisjoint(names) else _HOIST
 
 
 _HOIST = (
     "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, or "
-    "`body.split`), which make initial values outside of it, or create it before that lift."
+    "`body.split`), which compute initial values outside, or create it before that lift."
 )

@@ -1,11 +1,12 @@
-"""What a lifted `jit` compiles, and how one compiled function serves calls from anywhere in a model.
+"""The compiled functions of a lifted `jit`: one of them serves calls from anywhere in a model.
 
-What a body draws depends on the path and the counts of its caller, which are no part of what is compiled. A key is
-`fold_in(root, data)`, where the data is a hash of path and count: so the data is an argument of the compiled
-function, taken from one vector in the order of the draws. Which draws a body makes, the names it takes and what it sows
-is static. It rides home in the pytree structure of the compiled function's output, on cached calls as well.
+The draws of a body depend on the path and the counts of the caller, which must not be a part of the compiled function.
+A key is `fold_in(root, data)`, where the data is a hash of path and count. So the data is an argument of the compiled
+function, a vector in the order of the draws. The list of draws, the names that the body takes and the values that it
+sows are static. They are returned in the pytree structure of the output, on cached calls too.
 
-A compiled function knows nothing of the call that traces it but through `_calls`: what it keeps, it keeps for all.
+A compiled function must keep no reference to the call that traces it: it would keep it for all calls. So it reaches
+the call only through `_calls`.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from .shardings import Shardings
 __all__ = ["Cache", "Compiled", "Kept", "NewTrace", "Options", "Program", "Signature", "is_shareable"]
 
 Options: TypeAlias = tuple[tuple[str, Any], ...]
-"""Arguments of `jax.jit` by name."""
+"""Arguments of `jax.jit`, by name."""
 
 _CACHED = 256
-"""How many compiled functions of different configurations are kept."""
+"""The number of compiled functions with different configurations that are kept."""
 
 _FEW = 256
-"""How many draws a body is traced with room for at first."""
+"""The number of draws that a body has room for when it is first traced."""
 
 _TRACES = 256
-"""How many traces that create variables a compiled function keeps."""
+"""The number of traces that create variables that a compiled function keeps."""
 
 
 class CompiledCall:
-    """A call of a compiled function.
+    """One call of a compiled function.
 
     Attributes:
-        use: the use of a lift that it belongs to; None where there is none, and the body is taken to have been traced.
+        use: the use of a lift that it belongs to; None for a call without one, which expects an existing trace.
         traced: whether the body ran.
-        steady: whether the body is taken to have been traced.
+        steady: whether an existing trace is expected.
     """
 
     __slots__ = ("steady", "traced", "use")
@@ -68,14 +69,14 @@ class CompiledCall:
 
 
 _calls: contextvars.ContextVar[CompiledCall] = contextvars.ContextVar("calls of compiled functions")
-"""The innermost call that runs now."""
+"""The innermost running call."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """One draw of a body, by its place in what was lifted and by how many draws came before it there.
+    """One draw of a body: its place below the lifted scopes, and its number among the draws there.
 
-    Once the body has rewound the place (`rewound` is how often), draws outside no longer come before it.
+    After the body has rewound the place (`rewound` times), draws outside no longer count for it.
     """
 
     index: int
@@ -85,7 +86,7 @@ class Draw:
     rewound: int
 
     def fold_in_data(self, use: Use) -> Any:
-        """The fold-in data of this draw in another call; an array where that call is traced itself."""
+        """Return the fold-in data of this draw in another call; an array if that call is itself traced."""
         scope = use.outers[self.index].below(self.path)
         count = self.count if self.rewound else scope.node.counts.get(self.name, 0) + self.count
         return scope.tree.fold_in_data(scope.path, self.name, count, scope.node.times_rewound(self.name) + self.rewound)
@@ -93,7 +94,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What a body did that is no array, as a pytree without leaves."""
+    """The effects of a body that are not arrays, as a pytree without leaves."""
 
     record: Record
     draws: tuple[Draw, ...]
@@ -104,11 +105,11 @@ jax.tree_util.register_static(Kept)
 
 
 class Steady:
-    """What all traces of equal programs do, as far as they do the same.
+    """The effects that all traces of equal programs have in common.
 
     Attributes:
-        kept: that; None where there is no trace yet, and where they differ or create variables.
-        room: for how many draws they have room.
+        kept: the common effects; None if there is no trace yet, or if the traces differ or create variables.
+        room: the number of draws that they have room for.
     """
 
     def __init__(self) -> None:
@@ -117,29 +118,29 @@ class Steady:
         self._seen = False
 
     def note(self, kept: Kept | None) -> None:
-        """Notes what a trace does; None for one that creates variables."""
+        """Record the effects of a trace; None for a trace that creates variables."""
         if kept != self.kept:
             self.kept = None if self._seen else kept
         self._seen = True
 
 
 class TooManyDraws(BaseException):
-    """A body drew more keys than there was room for: a signal, which no `except Exception` of the body takes."""
+    """A body drew more keys than there was room for: a signal that no `except Exception` in the body can catch."""
 
 
 class NewTrace(BaseException):
-    """A body would be traced where it was taken to have been: a signal, like `TooManyDraws`."""
+    """A body would be traced although a trace was expected: a signal, like `TooManyDraws`."""
 
 
 class FoldInData:
-    """Deals out fold-in data to a body while it is traced, and notes what each of them is for."""
+    """Hands out fold-in data to a body while it is traced, and records the draw that each number is for."""
 
     def __init__(self, fold_in_data: Any, use: Use) -> None:
         self._fold_in_data, self._outers = fold_in_data, use.outers
         self.draws: list[Draw] = []
 
     def to(self, index: int) -> Callable[[Path, str, int, int], Any]:
-        """What the scopes below one of the outermost scopes ask for fold-in data."""
+        """Return the function that makes fold-in data for the scopes below one of the outermost scopes."""
         outer = self._outers[index]
 
         def deal(path: Path, name: str, count: int, rewound: int) -> Any:
@@ -156,15 +157,15 @@ class FoldInData:
 
 
 class Program:
-    """The function that is compiled. Equal ones share a trace.
+    """The function that is compiled. Equal programs share a trace.
 
     Args:
         fn: the function of scopes.
-        key: its key; an object that equals no other where there is none.
-        layout: what is static about the use of the lift.
+        key: the key of the function; if there is none, an object that equals no other.
+        layout: the static data of the use of the lift.
         fixed: the static arguments: name, key and value of each.
-        paths: the paths of what is lifted, where a filter may ask for them.
-        shardings: how arguments, result and variables lie on devices, where that was told.
+        paths: the paths of the lifted scopes, if a filter may depend on them.
+        shardings: the shardings of arguments, result and variables, if any were given.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class Program:
         self.fn, self.layout, self.fixed, self.paths, self.shardings = fn, layout, fixed, paths, shardings
         self._key = key, layout, tuple([(name, key) for name, key, _ in fixed]), paths, shardings
         self._hash = hash(self._key)
-        self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # what `jax.jit` asks for, and what its errors show
+        self.__signature__, self.__wrapped__ = _SIGNATURE, fn  # needed by `jax.jit`, and shown in its errors
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._key == other._key
@@ -192,10 +193,10 @@ class Program:
         return name_of(self.fn)
 
     def __repr__(self) -> str:
-        return self.__name__  # JAX's errors show it
+        return self.__name__  # JAX shows it in errors
 
     def __call__(self, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
-        """Runs while it is traced, and never again."""
+        """Run the body; this happens only during tracing."""
         call = _calls.get()
         use = call.use
         if call.steady or use is None:
@@ -205,7 +206,7 @@ class Program:
         args, kwargs = join_arguments({**fixed, **gone.arguments, **kept})
         source = FoldInData(fold_in_data, use)
         variable_groups = gone.joined(variable_groups)
-        # Always marked: one trace serves calls inside other lifts, which split it, and calls outside of all.
+        # Always marked: one trace serves calls inside other lifts, which split it, and calls outside any lift.
         scopes = use.scope_fn(variable_groups, rng_groups, marked=True, fold_in_data=source.to)
         gone.write(use, scopes)
         result = use.run(self.fn, scopes, args, kwargs)
@@ -221,15 +222,15 @@ class Program:
 
 
 _SIGNATURE = inspect.signature(functools.partial(Program.__call__, None))  # type: ignore[arg-type]
-"""That of every body: working it out takes a third of the time that making a compiled function does."""
+"""The signature of every body: to compute it takes a third of the time of making a compiled function."""
 
 
 _STEADY: weakref.WeakKeyDictionary[Program, Steady] = weakref.WeakKeyDictionary()
-"""By program: JAX finds what it traced for one for those that are equal to it."""
+"""By program: JAX uses the trace of one program for all programs that are equal to it."""
 
 
 class Cache:
-    """A bounded number of compiled functions, which can be found again by an equal body.
+    """A bounded number of compiled functions, which are found again for an equal body.
 
     Attributes:
         find: called as `find(program, options)`.
@@ -241,11 +242,11 @@ class Cache:
 
 
 class Signature(NamedTuple):
-    """What the arguments of one trace were.
+    """The types of the arguments of one trace.
 
     Attributes:
-        path: the place of the call, with the name of the lift.
-        treedef: the structure of what is donated, the groups of variables and of streams, and the arguments.
+        path: the path of the call, with the name of the lift.
+        treedef: the structure of the donated values, the groups of variables and of streams, and the arguments.
         types: the types of their leaves.
     """
 
@@ -255,7 +256,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, use: Use, gone: Donated, operands: PyTree) -> Signature:
-        """That of a call."""
+        """Return the signature of a call."""
         leaves, treedef = jax.tree.flatten((gone, operands))
         path = f"{use.place.rstrip('/')}/{use.layout.lift.name}"
         return cls(path, treedef, tuple(map(jax.typeof, leaves)))
@@ -265,17 +266,17 @@ class Compiled:
     """A body under `jax.jit`.
 
     Args:
-        known: all that are in its cache; it puts itself there.
-        program: what it compiles.
+        known: all compiled functions in its cache; it adds itself.
+        program: the function that it compiles.
         options: arguments of `jax.jit`.
 
     Attributes:
-        known: all that are in its cache, the oldest first.
-        traces: what the last traces were made for.
+        known: all compiled functions in its cache, the oldest first.
+        traces: the signatures of the latest traces.
     """
 
     def __init__(self, known: Found, program: Program, options: Options) -> None:
-        # It may be traced again when what the user holds is no longer as the key says.
+        # Copies, because it may be traced again after the user has changed objects that the key describes.
         program.fn, program.fixed = (
             snapshot(program.fn),
             tuple([(name, key, snapshot(one)) for name, key, one in program.fixed]),
@@ -292,20 +293,20 @@ class Compiled:
         known[id(self)] = self
 
     def __call__(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The result of the body and its output groups; `gone` is what is donated."""
+        """Return the result of the body and its output groups; `gone` holds the donated values."""
         output: tuple[Any, tuple[Any, ...]] = self._in_call(self._call, use, gone, operands)
         return output
 
     def directly(self, operands: Any) -> tuple[Any, Record]:
-        """The result without the stages of a lift, and what the body did; for operands that nothing is drawn from.
+        """Run without the stages of a lift; return the result and the record. No stream may be given.
 
         Args:
-            operands: the groups of variables, which the body only reads, those of streams, and the arguments by name.
+            operands: the groups of variables, which the body only reads, the groups of streams, and arguments by name.
 
         Raises:
-            NewTrace: where there is no trace for them yet.
+            NewTrace: if there is no trace for these operands yet.
         """
-        # With room for draws that are not made, where a call by `_call` has it, so that both find the same trace.
+        # If `_call` leaves room for draws, so must this call, although it draws nothing: both use the same trace.
         fold_in_data = None if self._steady.kept is None else np.zeros(self._steady.room, np.uint32)
         before = _calls.set(CompiledCall(None))
         try:
@@ -318,7 +319,7 @@ class Compiled:
         return result, kept.record
 
     def lower(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Itself, what the body does, for how many draws it has room, and a stage of JAX; nothing changes outside."""
+        """Return itself, the effects of the body, the room for draws, and a stage of JAX; nothing changes outside."""
         return self._in_call(self._lower, use, gone, operands), use.unchanged
 
     def _in_call(self, run: Callable[..., Any], use: Use, gone: Donated, operands: Any) -> Any:
@@ -333,7 +334,7 @@ class Compiled:
                 self._remember(Signature.of(use, gone, operands))
 
     def _remember(self, now: Signature) -> None:
-        """Keeps what a trace was made for, and tells those who look on."""
+        """Record the signature of a trace, and notify observers."""
         for observer in observers():
             observer.compiled(self, now)
         self.traces.append(now)
@@ -346,23 +347,23 @@ class Compiled:
 
     def _call(self, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
         steady = self._steady.kept
-        # Asking for a trace takes longer than a call of few operations. What is donated cannot be given twice, so if
-        # there are keys to draw, it has to be known for certain which.
+        # Looking up a trace takes longer than a call with few operations. Donated values cannot be passed twice, so if
+        # there are keys to draw, the list of draws must be certain.
         if steady is not None and not (steady.draws and any(gone)):
             try:
                 return self._steadily(steady, use, gone, operands)
             except NewTrace:
                 forget_calls(self._whole)
-        fold_in_data: Any = None  # where there is nothing to draw from
+        fold_in_data: Any = None  # if there is nothing to draw from
         creates = False
-        # A body that neither writes nor draws is called as it is: nothing has to be known of it before it runs.
+        # A body that neither writes nor draws is called directly: its effects need not be known before it runs.
         if use.writes or any(map(any, operands[1])):
             traced = self._trace(gone, operands)
             created, (_, _, kept) = traced.out_info
             fold_in_data = self.fold_in_data(kept, use)
             creates = bool(jax.tree.leaves(created))
             self._steady.note(None if creates else kept)
-        elif steady is not None:  # what was lowered has room for draws, and is to be found again
+        elif steady is not None:  # the lowered program has room for draws, and must be found again
             fold_in_data = self.fold_in_data(steady, use)
         if creates:
             held = closed_over(traced)
@@ -377,7 +378,7 @@ class Compiled:
         return self.output(use, created, (result, values, kept))
 
     def output(self, use: Use, created: list[Any], output: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The result and the output groups of a call, whose record counts outside from now on."""
+        """Return the result and the output groups of a call, and apply its record outside."""
         result, values, kept = output
         use.replay(kept.record)
         if not kept.changed:
@@ -385,11 +386,11 @@ class Compiled:
         return with_created(created[: len(values)], result, values)
 
     def _steadily(self, kept: Kept, use: Use, gone: Donated, operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Calls what was compiled, without asking what it does: what all its traces do.
+        """Call the compiled function and expect the effects that all its traces have in common.
 
         Raises:
-            NewTrace: where there is no trace for these operands yet.
-            ThreadError: where another thread has just traced it, and it draws keys there.
+            NewTrace: if there is no trace for these operands yet.
+            ThreadError: if another thread has just traced it, and that trace draws keys.
         """
         call = _calls.get()
         call.steady = True
@@ -397,20 +398,20 @@ class Compiled:
             created, output = self._whole(self.fold_in_data(kept, use), gone, operands)
         finally:
             call.steady = False
-        if output[2] != kept:  # an equal program traced it since
+        if output[2] != kept:  # an equal program was traced in the meantime
             if not any(gone):
                 raise NewTrace
             if output[2].draws:
                 raise ThreadError(
                     use.where,
-                    "while it ran, another thread traced it for other types, for which it draws keys; what was donated "
-                    "is gone.",
-                    "Call it once for these types before there are threads, or donate nothing.",
+                    "while it ran, another thread traced it for other types, and that trace draws keys; the donated "
+                    "arrays are lost.",
+                    "Call it once for these types before you start threads, or donate nothing.",
                 )
         return self.output(use, created, output)
 
     def fold_in_data(self, kept: Kept, use: Use, room: int | None = None) -> Any:
-        """The fold-in data of the draws of a body, in this call: a vector of as many numbers as there is room for."""
+        """Return the fold-in data of the draws of a body in this call: a vector that fills the room."""
         data = [draw.fold_in_data(use) for draw in kept.draws]
         rest = np.zeros((room or self._steady.room) - len(data), np.uint32)
         if any(isinstance(one, jax.Array) for one in data):
@@ -418,7 +419,7 @@ class Compiled:
         return np.concatenate([np.array(data, np.uint32), rest])
 
     def _trace(self, gone: Donated, operands: Any) -> Any:
-        """What is known of the body without running it; it is traced if no equal call was before."""
+        """Return the trace of the body; the body is traced only if no equal call was traced before."""
         while True:
             try:
                 return self._whole.trace(np.zeros(self._steady.room, np.uint32), gone, operands)
@@ -426,7 +427,7 @@ class Compiled:
                 self._steady.room *= 4
 
     def _split_off(self, closed: Any, sizes: tuple[int, ...], out_tree: Any) -> tuple[Split, Callable[..., Any]]:
-        """The body as traced, and the compiled function of it without what makes its initial values."""
+        """Return the split of a traced body, and the compiled function that runs it on given initial values."""
         split = Split(closed, sizes, jax.tree.unflatten(out_tree, closed.jaxpr.outvars)).with_effects()
 
         def rest(created: Any, held: Any, fold_in_data: Any, gone: Donated, operands: Any) -> Any:
@@ -437,12 +438,12 @@ class Compiled:
 
 
 Found: TypeAlias = weakref.WeakValueDictionary[int, Compiled]
-"""What is in a cache, the oldest first."""
+"""The contents of a cache, the oldest first."""
 
 
 def is_shareable(fn: Callable[..., Any]) -> bool:
     """Whether a function can be kept without keeping arrays alive: it holds none, or it compares by value."""
-    fn = getattr(fn, "shared_as", fn)  # a wrapper that is shared as what it wraps says so
+    fn = getattr(fn, "shared_as", fn)  # set on a wrapper that is shared like the function that it wraps
     if isinstance(fn, types.FunctionType):
         defaults = jax.tree.leaves((fn.__defaults__, fn.__kwdefaults__))
         return fn.__closure__ is None and not any(isinstance(leaf, jax.Array) for leaf in defaults)

@@ -1,10 +1,10 @@
-"""What `custom_vjp` and `custom_jvp` share: functions of scopes that JAX may run long after the lift has ended.
+"""The common part of `custom_vjp` and `custom_jvp`: JAX may run their functions long after the lift has ended.
 
-So nothing of the user's runs late: the function and its rule are traced when the lifted function is called, each once,
-and JAX is given what was traced. Variables that the function creates are made outside; its rule finds them there.
+So no user code runs late: the function and its rule are traced once each when the lifted function is called, and JAX
+receives the traces. Variables that the function creates are created outside, and the rule finds them there.
 
-A rule may call the lifted function itself, as JAX's own examples do. The derivative of that call, which is needed for
-derivatives of a higher order only, is the very rule that is being traced.
+A rule may call the lifted function itself, as the examples in JAX's documentation do. The derivative of that call,
+which only derivatives of higher order need, is the rule that is being traced.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["Operands", "RuleArguments", "Ruled", "WithRule", "bind", "by_number"
 
 
 class WithRule:
-    """A function of scopes with a rule for its derivative, lifted; a subclass says how JAX is given the rule.
+    """A lifted function of scopes with a rule for its derivative; a subclass passes the rule to JAX.
 
     Attributes:
-        identity: what is the same for all copies of it.
+        identity: identifies all copies of it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WithRule:
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        """The function, as it is or as its rule has it where it is differentiated."""
+        """Call the function; if it is differentiated, its rule runs instead."""
         return self._lifted(scopes, *with_defaults(self._where, self._fn, self._nondiff, args, kwargs))
 
     @property
@@ -69,11 +69,11 @@ class WithRule:
 
 
 class RuleArguments:
-    """The arguments of a call: those that JAX sees, and those that only Python does (`nondiff_argnums`).
+    """The arguments of a call: those that JAX sees, and those that only Python code sees (`nondiff_argnums`).
 
     Attributes:
-        held: the latter, in order.
-        seen: the former.
+        held: the arguments that only Python code sees, in order.
+        seen: the arguments that JAX sees.
     """
 
     def __init__(self, where: str, args: Sequence[Any], nondiff_argnums: Sequence[int]) -> None:
@@ -89,15 +89,15 @@ class RuleArguments:
         self.seen = [arg for num, arg in enumerate(args, 1) if num not in numbers]
 
     def join(self, seen: Sequence[Any]) -> list[Any]:
-        """All arguments, in order."""
+        """Return all arguments in order."""
         held, rest = iter(self.held), iter(seen)
         return [next(held if num in self._numbers else rest) for num in range(1, self._count + 1)]
 
 
 class Operands(NamedTuple):
-    """What JAX sees: variables to differentiate with respect to, the other ones, keys, arguments, and closures.
+    """The values that JAX sees: variables to differentiate, other variables, keys, arguments, and closed-over arrays.
 
-    `effects` are what effects gave to initial values, and to the function too.
+    `effects` are the results of effects that initial values use.
     """
 
     wrt: PyTree
@@ -112,8 +112,8 @@ class Ruled:
     """A function of scopes and its rule, both traced.
 
     Attributes:
-        operands: what both are called with, created variables included.
-        function: `operands -> (result, output values)`, which like the rule keeps no arrays.
+        operands: the operands of both, created variables included.
+        function: `operands -> (result, output values)`; like the rule, it keeps no arrays.
     """
 
     def __init__(self, body: Body, variable_groups: Any, rng_groups: Any, arguments: RuleArguments) -> None:
@@ -138,12 +138,12 @@ class Ruled:
     def rule(
         self, identity: object, rule: Callable[..., Any], arguments: Callable[..., Sequence[Any]], *more: PyTree
     ) -> Callable[..., Any]:
-        """Another function of the same scopes, traced, that takes the place of the first where that is differentiated.
+        """Trace another function of the same scopes, which replaces the first one if it is differentiated.
 
         Args:
-            identity: that of the lifted function: equal calls of it inside the rule are the same to their derivatives.
+            identity: the identity of the lifted function: equal calls of it inside the rule use the rule, too.
             rule: called as `rule(scopes, *arguments(args, *more))`.
-            arguments: from the arguments, and what else there is, to what the rule is called with.
+            arguments: maps the arguments and `more` to the arguments of the rule.
             *more: pytrees of types.
 
         Returns:
@@ -172,7 +172,7 @@ class Ruled:
         return self._rule
 
     def _is_same(self, outer: Ruled) -> bool:
-        """Whether this is the call that a rule of an outer one is traced for: of all that it may depend on."""
+        """Whether this is the very call, with equal arguments, for which the rule of an outer one is being traced."""
         here, there = self._function.use.outers, outer._function.use.outers
         if [one.path for one in here] != [one.path for one in there]:
             return False
@@ -181,7 +181,7 @@ class Ruled:
         return _types(mine) == _types(theirs) and all(one is other or _equal(one, other) for one, other in held)
 
     def _counts_of_draws(self) -> list[int]:
-        """What the counts are from which the draws of the function go on."""
+        """Return the counts from which the draws of the function continue."""
         outers, draws = self._function.use.outers, self._function.use.record.draws
         return [outers[index].below(path).node.counts.get(name, 0) for (index, path, name), _ in draws]
 
@@ -189,22 +189,22 @@ class Ruled:
         if self._begins != outer._begins:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {outer._function.where}",
-                "it draws keys before it calls the function itself, which then draws others than without the rule.",
-                "Call the function first, and draw after.",
+                "it draws keys before it calls the function itself, which then draws other keys than without the rule.",
+                "Call the function first, and draw afterwards.",
             )
 
     def _ruled_as(self, outer: Ruled, operands: Operands, *more: Any) -> tuple[Any, Any]:
-        """What the rule of an outer call, which is traced by now, makes of the operands of this one."""
+        """Return the result of the rule of an outer call, which is traced by now, for the operands of this call."""
         assert outer._rule is not None, "JAX differentiates no call while the rule around it is traced"
         consts = operands.consts[:1]
         output, values = outer._rule(operands._replace(consts=outer.operands.consts), *more)
-        if any(self._slots.sown):  # of these a rule has others than its function: they are as they were without it
+        if any(self._slots.sown):  # a rule sows other values than its function: use those of the function
             captured = self.function(operands._replace(consts=consts))[1][-1]
             return output, [*values[:-1], captured]
         return output, [*values[:-1], self._slots.fill(0, [[] for _ in self._slots.sown])]
 
     def groups(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The output groups, from the values that came out."""
+        """Return the output groups, from the values that came out."""
         self._function.capture(self._slots.sown)
         return self._parts.join(self._created, None, values)[1]
 
@@ -219,14 +219,14 @@ class Ruled:
         if given != expected:
             raise LiftArgumentError(
                 f"{name_of(rule)}, the rule of {self._function.where}",
-                f"it {does} {sorted(given)}, and {sorted(expected)} was expected: what the function does, so does its "
-                "rule.",
-                "Create variables in the function, and write in the rule what the function writes.",
+                f"it {does} {sorted(given)}, but {sorted(expected)} was expected: a rule must have the same effects as "
+                "its function.",
+                "Create variables in the function, and write in the rule the variables that the function writes.",
             )
 
 
 _ruling: contextvars.ContextVar[tuple[tuple[object, Ruled], ...]] = contextvars.ContextVar("rules traced", default=())
-"""The calls whose rules are being traced, the innermost first, each with the identity of the lifted function."""
+"""The calls whose rules are being traced, the innermost first, each with the identity of its lifted function."""
 
 
 def _types(operands: Operands) -> Any:
@@ -235,12 +235,12 @@ def _types(operands: Operands) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two arguments that only Python sees are equal, as far as they can tell."""
+    """Whether two arguments that only Python code sees are equal; False if they cannot tell."""
     return type(one) is type(other) and (one == other) is True
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether what a function closed over has no derivative; what may have one is left for JAX to refuse."""
+    """Whether a closed-over value has no derivative; JAX raises for the others."""
     return not (isinstance(value, jax.core.Tracer) and jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
 
 
@@ -272,17 +272,17 @@ def _rule(traced: Split, slots: Slots, operands: Operands, *more: Any) -> tuple[
 
 
 def by_number(fn: Callable[..., Any], argnums: Sequence[int], argnames: Sequence[str]) -> tuple[int, ...]:
-    """`nondiff_argnums` and `nondiff_argnames` as numbers in the signature of a function.
+    """Return `nondiff_argnums` and `nondiff_argnames` as numbers in the signature of a function.
 
     Raises:
-        LiftArgumentError: where the function has no such argument.
+        LiftArgumentError: if the function has no such argument.
     """
     known = parameter_names(fn) if argnames else []
     for name in argnames:
         if name not in known:
             raise LiftArgumentError(
                 f"{name_of(fn)}, nondiff_argnames={tuple(argnames)}",
-                f'it has no argument "{name}" that may be given by position (available: {known[1:]}).',
+                f'it has no argument "{name}" that may be passed by position (available: {known[1:]}).',
                 "Choose one of these.",
             )
     return (*argnums, *map(known.index, argnames))
@@ -291,12 +291,12 @@ def by_number(fn: Callable[..., Any], argnums: Sequence[int], argnames: Sequence
 def with_defaults(
     where: str, fn: Callable[..., Any], nondiff_argnums: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments after the scopes by position, with their defaults, as the rule is given them.
+    """Return the arguments after the scopes by position, with their defaults, as the rule receives them.
 
-    Defaults that are no numbers, and those after, are left to the function.
+    Defaults that are not numbers, and all later ones, are left to the function.
 
     Raises:
-        LiftArgumentError: where an argument can be given by name only.
+        LiftArgumentError: if an argument can be passed only by name.
     """
     bound = bind(where, fn, args, kwargs)
     given = len(bound.args) - 1
@@ -304,7 +304,7 @@ def with_defaults(
     if bound.kwargs:
         raise LiftArgumentError(
             where,
-            f"arguments {sorted(bound.kwargs)} can be given by name only, and a rule is given all by position.",
+            f"arguments {sorted(bound.kwargs)} can be passed only by name, but a rule receives all by position.",
             "Make them positional in the signature of the function.",
         )
     full = bound.args[1:]
@@ -317,10 +317,10 @@ def with_defaults(
 
 
 def bind(where: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a function of scopes, after the scopes, by the names of its parameters.
+    """Bind the arguments of a function of scopes, without the scopes, to its parameters.
 
     Raises:
-        LiftArgumentError: where it cannot be called with them.
+        LiftArgumentError: if the function cannot be called with them.
     """
     try:
         return inspect.signature(fn).bind(None, *args, **kwargs)
@@ -336,12 +336,12 @@ def _is_number(value: Any) -> bool:
 
 
 def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., Any]:
-    """A rule that is checked to return a pair.
+    """Return a rule that raises if the given rule does not return a pair.
 
     Args:
         where: the lift.
         rule: the rule.
-        expected: what it returns, in the words of a `return` statement.
+        expected: the expected result, written as in a `return` statement.
     """
 
     @functools.wraps(rule)
@@ -359,7 +359,7 @@ def pair(where: str, rule: Callable[..., Any], expected: str) -> Callable[..., A
 
 
 def _opaque(tree: PyTree) -> PyTree:
-    """Arrays that no gradient flows through, of whatever order."""
+    """Return arrays through which no gradient of any order flows."""
     return jax.tree.map(jax.lax.stop_gradient, tree)
 
 

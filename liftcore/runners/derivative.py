@@ -1,8 +1,8 @@
-"""What all derivatives share: a function of scopes as one of variables and arguments, for JAX to differentiate.
+"""The common part of all derivatives: a function of scopes becomes one of variables and arguments, for JAX.
 
-Argument number 0 stands for the scopes: for those variables below them that the filter `wrt` takes. Variables that the
-body creates are made outside, so that `init` differentiates what `apply` will: with respect to them, and not through
-what made them. What the body writes, draws and sows is that of the undifferentiated body.
+Argument number 0 stands for the scopes: for the variables below them that the filter `wrt` takes. Variables that the
+body creates are created outside, so `init` differentiates the same function as `apply`: with respect to these
+variables, not through their initializers. The body writes, draws and sows as without differentiation.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _ADVICE = Advice('"{}" to `variables`', '"{}" to `rngs`', _GROUPS, _GROUPS, ("pa
 
 
 def derivative(transform: Transform, name: str, wrt: Filter, variables: Filter, rngs: Filter) -> Lifter:
-    """A lift with two groups of variables: those to differentiate with respect to, and the others.
+    """Make a lift with two groups of variables: those to differentiate with respect to, and the others.
 
     Args:
         transform: see `transformation`.
-        name: that of the lift.
+        name: the name of the lift.
         wrt: a filter of the variables of the first group.
-        variables: a filter of the others that are lifted.
+        variables: a filter of the other variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
     """
     filters = [wrt, variables]
@@ -59,10 +59,10 @@ def derivative(transform: Transform, name: str, wrt: Filter, variables: Filter, 
 
 
 class TreesByScope(NamedTuple):
-    """Trees of the outermost scopes, and what they are of each scope that was given: the values a user sees.
+    """Converts between trees of the outermost scopes and the trees of the given scopes, which the user sees.
 
     Attributes:
-        routes: for each given scope, the index of its outermost scope and the way from there.
+        routes: for each given scope, the index of its outermost scope and the path from there.
         scopes: the pytree structure of the given scopes.
     """
 
@@ -71,19 +71,19 @@ class TreesByScope(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> TreesByScope:
-        """That of one use of a lift."""
+        """Return the converter for one use of a lift."""
         return cls(layout.routes, layout.scopes)
 
     def out(self, trees: Sequence[Any]) -> PyTree:
-        """The tree below each given scope."""
+        """Return the tree below each given scope."""
         below = [copied(_below(trees[index], route)) for index, route in self.routes]
         return jax.tree.unflatten(self.scopes, below)
 
     def into(self, where: str, given: PyTree, like: Sequence[Any]) -> tuple[Any, ...]:
-        """The inverse of `out`: of what is given for one variable through several scopes, the first counts.
+        """The inverse of `out`. If several scopes give a value for one variable, the first one counts.
 
         Raises:
-            LiftArgumentError: where something is given for a variable that is not in `like`.
+            LiftArgumentError: if a value is given for a variable that is not in `like`.
         """
         trees: list[Any] = [{} for _ in like]
         places = [{path for path, _ in leaves_of(tree)} for tree in like]
@@ -95,8 +95,8 @@ class TreesByScope(NamedTuple):
                     known = sorted(path_text(path) for path, _ in leaves_of(_below(like[index], route)))
                     raise LiftArgumentError(
                         where,
-                        f'there is something for "{path_text(path)}", with respect to which nothing is '
-                        f"differentiated (available: {known}).",
+                        f'there is a value for "{path_text(path)}", but this variable is not differentiated '
+                        f"(available: {known}).",
                         'Choose the variables with `wrt`, such as `wrt="params"`.',
                     )
                 _add(trees[index], place, value)
@@ -111,19 +111,19 @@ def differentiable(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[Callable[..., Any], PyTree, Callable[[Any], tuple[Any, ...]]]:
-    """A function of the variables of the first group, and of arguments, for JAX to differentiate.
+    """Return a function of the variables of the first group and of arguments, for JAX to differentiate.
 
     Args:
         body: the function of scopes.
-        variable_groups: those to differentiate with respect to, and the others.
-        rng_groups: as they were given.
-        argnums: the numbers of the arguments to differentiate with respect to; the others may be anything.
+        variable_groups: the variables to differentiate with respect to, and the others.
+        rng_groups: the groups of RNG streams.
+        argnums: the numbers of the arguments to differentiate with respect to; the others may be any values.
         args: the arguments.
         kwargs: the keyword arguments.
 
     Returns:
-        `call(trees, *args) -> (result, output groups)`, to be run once; the trees to call it with; and what to do with
-        the output groups when they have come out of the derivative.
+        `call(trees, *args) -> (result, output groups)`, to be run once; the trees to call it with; and a function that
+        finishes the output groups after they came out of the derivative.
     """
     trees, others = variable_groups
     if not body.creates:
@@ -154,27 +154,27 @@ def differentiable(
 
 
 def positive(where: str, argnums: int | Sequence[int], count: int, what: str = "argnums") -> tuple[int, ...]:
-    """The numbers of arguments, from 0.
+    """Return the numbers of arguments, counted from 0.
 
     Args:
-        where: the lift, for the text of an error.
-        argnums: as the user gave them; negative ones count from the end.
-        count: how many arguments there are, the scope included.
-        what: what the user calls the numbers.
+        where: the lift, for error messages.
+        argnums: the numbers that the user gave; negative ones count from the end.
+        count: the number of arguments, the scope included.
+        what: the name of the option.
     """
     given = argnums if isinstance(argnums, Sequence) else (argnums,)
     numbers = tuple(map(operator.index, given))
     if any(not -count <= number < count for number in numbers):
         raise LiftArgumentError(
             f"{where}, {what}={argnums}",
-            f"there are {count} arguments that are given by position, the scope included.",
-            "Count from 0, which is the scope; arguments given by name cannot be chosen.",
+            f"there are {count} positional arguments, the scope included.",
+            "Count from 0, which is the scope; arguments passed by name cannot be chosen.",
         )
     return tuple(number % count for number in numbers)
 
 
 def with_aux(call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any, Any]]:
-    """What `differentiable` gives as JAX takes it with `has_aux`: what is not differentiated comes second."""
+    """Return a call of `differentiable` in the form for JAX's `has_aux`: the undifferentiated outputs come second."""
 
     def flat(*args: Any) -> tuple[Any, Any]:
         result, groups = call(*args)
@@ -185,13 +185,13 @@ def with_aux(call: Callable[..., Any], has_aux: bool) -> Callable[..., tuple[Any
 
 
 def by_argument(scoped: TreesByScope, argnums: int | Sequence[int], nums: Sequence[int], derivatives: PyTree) -> PyTree:
-    """What JAX gives for several arguments, that for number 0 as the user sees it; alone, where one was asked for."""
+    """Return JAX's derivatives in the user's form; a single one, without a tuple, if one argument was chosen."""
     seen = tuple(one if num else scoped.out(one) for num, one in zip(nums, derivatives, strict=True))
     return seen if isinstance(argnums, Sequence) else seen[0]
 
 
 def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
-    """Checks that there are variables to differentiate with respect to, and that these can be."""
+    """Check that there are variables to differentiate with respect to, and that their dtypes allow it."""
     leaves = jax.tree.leaves(trees)
     if not leaves:
         known = sorted({name for outer in body.use.outers for name in outer.tree.variables})
@@ -200,7 +200,7 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
             f"argument number 0 is the scope, and `wrt` takes no variable below it (collections there: {known}).",
             'Choose others, such as `wrt="params"`, or count arguments from 1.',
         )
-    # A model has many leaves, and few dtypes: only where one is wrong is each asked, and named.
+    # A model has many leaves and few dtypes, so leaves are checked one by one only to name the wrong one.
     dtypes = {leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf) for leaf in leaves}
     if allow_int or all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
         return
@@ -209,18 +209,18 @@ def check_wrt(body: Body, trees: PyTree, allow_int: bool = False) -> None:
         if wrong:
             raise LiftArgumentError(
                 f'"{path_text(path)}" in {body.where}',
-                f"it is differentiated with respect to, and has dtype {jnp.result_type(wrong[0])}.",
+                f"it is to be differentiated, but has dtype {jnp.result_type(wrong[0])}.",
                 "Leave it out of `wrt`, or pass `allow_int=True`.",
             )
 
 
 def zero_tangents(values: PyTree) -> PyTree:
-    """The tangents of values that do not change."""
+    """Return the tangents of values that do not change."""
     return jax.tree.map(lambda leaf: zero_tangent(jax.typeof(leaf)), values)
 
 
 def zero_tangent(kind: Any) -> Any:
-    """The tangent of something of a type, where it does not change."""
+    """Return the zero tangent of a value of a type."""
     aval = kind.to_tangent_aval()
     return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else zeros(aval)
 

@@ -1,4 +1,4 @@
-"""Calls of a compiled function for which the stages of a lift have nothing to do: they only read one scope, or none."""
+"""Direct calls of a compiled function, without the stages of a lift: they read at most one scope and change nothing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .compiled import Compiled
 __all__ = ["Direct"]
 
 _NOTHING: PyTree = ((),)
-"""One group of no scopes."""
+"""One group without scopes."""
 
 _NO_STREAMS: PyTree = (({},),)
-"""One group of the streams of one scope, which has none."""
+"""One group of streams of one scope without streams."""
 
 
 class Direct:
-    """What a lifted `jit` compiled for such calls, so that they are made without the stages.
+    """The compiled functions for such calls.
 
-    What can differ from call to call, and is part of what is compiled, is the key: what a body can see of the tree
-    outside, the names taken there, and what surrounds the call.
+    The key contains all that may differ between calls and affects the compiled function: the parts of the outer tree
+    that a body can see, the names that are taken there, and the settings around the call.
 
     Args:
-        around: tells what surrounds a call; an object of no class of its own where nothing stands for it.
+        around: returns a key of the settings around a call, or a plain `object()` if there is no key.
     """
 
     def __init__(self, around: Callable[[], Hashable]) -> None:
@@ -37,8 +37,8 @@ class Direct:
         self._found: dict[Any, Compiled] = {}
 
     def note(self, use: Use, around: Hashable, found: Compiled) -> None:
-        """Keeps what was compiled for a use of the lift of all variables, if it only reads one scope, or none."""
-        if type(around) is object:  # that equals no other
+        """Record the compiled function for a use of the lift of all variables, if it only reads at most one scope."""
+        if type(around) is object:  # it equals no other key
             return
         if not use.outers:
             self._found[use.layout.scopes, around] = found
@@ -46,7 +46,7 @@ class Direct:
             self._found[use.layout.trees[0], use.layout.names[0], around] = found
 
     def find(self, scopes: PyTree) -> Callable[[dict[str, Any]], Any] | None:
-        """What was compiled, as a function of named arguments; None where the stages have work, or nothing is known."""
+        """Return the compiled function for a call, as a function of named arguments; None if the stages are needed."""
         if not self._found:
             return None
         if type(scopes) is Scope:
@@ -67,7 +67,7 @@ class Direct:
 
         def run(arguments: dict[str, Any]) -> Any:
             result, record = found.directly((groups, _NO_STREAMS, arguments))
-            for names in record.names:  # it made, wrote and drew nothing: that is all that it can have done
+            for names in record.names:  # it created, wrote and drew nothing, so names are its only effect
                 scope.take_names(names)
             return result
 
@@ -79,7 +79,7 @@ _ONE = jax.tree.structure(0)
 
 
 def _only_reads(scope: Scope) -> bool:
-    """Whether nothing can be written, made or drawn in the tree of a scope, and nobody watches it."""
+    """Whether nothing can be written, created or drawn in the tree of a scope, and it has no observer."""
     tree = scope.tree
     return (
         not tree.writes

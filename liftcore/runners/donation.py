@@ -1,4 +1,4 @@
-"""What a call of a compiled function gives up, so that its results may take the memory: arguments, and variables."""
+"""Donation: the arguments and variables whose memory a compiled function may reuse for its results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..typing import Predicate, PyTree
 __all__ = ["DONATED", "NOTHING", "Donated", "donate"]
 
 DONATED = "gone"
-"""The argument of all compiled functions that holds what is donated."""
+"""The name of the argument of all compiled functions that contains the donated values."""
 
 
 class Donated(NamedTuple):
-    """What is given up; both are empty where nothing is.
+    """The donated values; both fields are empty if there are none.
 
     Attributes:
         variables: parts of the groups of variables.
@@ -29,14 +29,14 @@ class Donated(NamedTuple):
     arguments: dict[str, Any]
 
     def joined(self, variable_groups: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-        """The groups of variables with what is given up of them."""
+        """Return the groups of variables together with the donated ones."""
         if not self.variables:
             return variable_groups
         pairs = zip(variable_groups, self.variables, strict=True)
         return tuple(tuple(map(filters.merge, *pair)) for pair in pairs)
 
     def write(self, use: Use, scopes: PyTree) -> None:
-        """Writes each variable with the value that it has, so that it comes back also where the body writes none."""
+        """Write each donated variable with its own value, so that it comes back even if the body does not write it."""
         routes = zip(use.layout.routes, jax.tree.leaves(scopes), strict=True)
         outermost = {index: scope for (index, route), scope in routes if not route}
         for group in self.variables:
@@ -46,19 +46,19 @@ class Donated(NamedTuple):
 
 
 NOTHING = Donated((), {})
-"""What most calls give up."""
+"""The value for a call that donates nothing, which is the most common one."""
 
 
 def donate(
     matches: Predicate, variable_groups: tuple[PyTree, ...], use: Use
 ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
-    """Parts what is given up of the groups of variables.
+    """Separate the donated variables from the groups of variables.
 
-    Only what may be written is: the last value takes the place of the one that is gone. Under a transformation nothing
-    is, since the buffers belong to the call that is compiled around.
+    Only mutable variables are donated, because a new value must replace the deleted one. Under a transformation,
+    nothing is donated, because the buffers belong to the enclosing compiled call.
 
     Returns:
-        The groups of what is given up, none where it is nothing, and those of what is kept.
+        The groups of donated variables (no groups if there are none), and the groups of the others.
     """
     if matches == filters.Nothing() or not use.writes or not is_eager():
         return (), variable_groups

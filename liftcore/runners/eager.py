@@ -1,8 +1,9 @@
-"""Loops outside of all JAX transformations: what was compiled for a body is kept, as `jax.lax.scan` keeps it.
+"""Loops outside all JAX transformations: the compiled function of a body is kept, as `jax.lax.scan` keeps it.
 
-A lifted `jit` changes no name, no value and no draw. So a loop that runs eagerly is put under one that does not show,
-and the next loop over the same functions, with equal options and types, finds what it compiled. Where no key stands for
-the functions or the options, or the body asks for values that are known only outside of `jit`, the loop runs as it is.
+A lifted `jit` changes no names, values or draws. So a loop that runs eagerly is put under a `jit` that is not shown in
+paths, and the next loop over the same functions with equal options and types uses its compiled function again. If the
+functions or the options have no key, or the body needs values that are known only outside `jit`, the loop runs without
+it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ __all__ = ["cached_when_eager"]
 Lift = TypeVar("Lift", bound=Callable[..., Any])
 
 Arrays: TypeAlias = dict[str, list[Any]]
-"""The traced leaves of arguments, by the names of these."""
+"""The traced leaves of arguments, by the names of the arguments."""
 
 _NUMBERS = (bool, int, float, complex, np.generic)
-_NO_NUMBERS = "OSUMm"  # dtypes of NumPy: objects, texts, times
+_NO_NUMBERS = "OSUMm"  # dtypes of NumPy: objects, strings, times
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -43,11 +44,11 @@ _NEEDS_VALUES = (
 )
 
 _SHARED = Cache()
-"""What was compiled for functions that hold no arrays."""
+"""The compiled functions of functions that hold no arrays."""
 
 
 class AsItIs(BaseException):
-    """The loop is to run as it is: a signal, which no `except Exception` of code around a body takes."""
+    """The loop must run without `jit`: a signal that no `except Exception` of code around a body can catch."""
 
 
 def cached_when_eager(
@@ -55,14 +56,14 @@ def cached_when_eager(
     known: Collection[int] = (),
     donated: Callable[..., Collection[int]] | None = None,
 ) -> Callable[[Lift], Lift]:
-    """Decorates a lift, a function of functions and options: what eager calls of its lifted functions compile is kept.
+    """Return a decorator for a lift that keeps the compiled functions of eager calls.
 
     Args:
-        numbers: which arguments after the scopes, from 1, the lift makes arrays of. In others Python numbers are
-            static: the body sees them as they are.
-        known: which of them are static even where they are arrays.
-        donated: called as `donated(*args, **options)`, with the options of the lift; returns which arguments are
-            donated.
+        numbers: the numbers, from 1, of the arguments after the scopes that the lift converts to arrays. In other
+            arguments, Python numbers are static: the body sees them unchanged.
+        known: the numbers of the arguments that are static even if they are arrays.
+        donated: called as `donated(*args, **options)`, with the options of the lift; returns the numbers of the donated
+            arguments.
     """
     kinds = Treatment([*map(str, numbers)], [*map(str, known)], donated)
 
@@ -77,14 +78,14 @@ def cached_when_eager(
 
 
 class Treatment(NamedTuple):
-    """How arguments go in, by their names: of those that are given by position the texts of their numbers."""
+    """The treatment of arguments, by name; the names of positional arguments are their numbers as strings."""
 
     numbers: Sequence[str]
     known: Sequence[str]
     donated: Callable[..., Collection[int]] | None
 
     def traced(self, name: str, leaf: Any) -> int | None:
-        """0 for a leaf of an argument that is traced, None for one that is static."""
+        """Return 0 for a traced leaf of an argument, and None for a static one."""
         if isinstance(leaf, np.ndarray):
             return 0 if name not in self.known and leaf.dtype.kind not in _NO_NUMBERS else None
         array = isinstance(leaf, jax.Array) and name not in self.known
@@ -92,13 +93,13 @@ class Treatment(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a lift made.
+    """A lifted function and what it was made of.
 
     Attributes:
         lifted: the lifted function.
         lift: the lift.
-        args: what it was called with: functions, and options by position.
-        options: those by name.
+        args: the positional arguments of the lift: functions and options.
+        options: the options by name.
     """
 
     lifted: Callable[..., Any]
@@ -108,28 +109,28 @@ class Made(NamedTuple):
 
     @classmethod
     def by(cls, lift: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Made:
-        """What a lift makes of functions and options; of these it keeps copies, since dicts and lists may change."""
+        """Apply a lift. The record holds copies of dicts and lists, because these may change."""
         copies = [one.copy() if type(one) in (dict, list) else one for one in (*args, *options.values())]
         named = dict(zip(options, copies[len(args) :], strict=True))
         return cls(lift(*args, **options), lift, tuple(copies[: len(args)]), named)
 
     def cache(self) -> Cache:
-        """Where what is compiled for it is kept: with the lifted function itself, where that may hold arrays."""
+        """Return the cache for its compiled functions: a separate one if the functions may hold arrays."""
         return _SHARED if all(map(is_shareable, _functions((self.args, self.options)))) else Cache()
 
     def snapshot(self) -> Made:
-        """The same, made of what can no longer change."""
+        """Return a copy made from values that can no longer change."""
         return Made.by(self.lift, snapshot(self.args), snapshot(self.options))
 
 
 def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
-    """The lifted function, under a `jit` where it is called eagerly."""
+    """Return the lifted function, under a `jit` if it is called eagerly."""
     cache = functools.cache(made.cache)
 
     def transform(body: Body, variable_groups: Any, rng_groups: Any, gone: Arrays, arrays: Arrays) -> Any:
         if body.use.observer is not None:
             raise AsItIs
-        paths = tuple(outer.path for outer in body.use.outers)  # filters may ask for them
+        paths = tuple(outer.path for outer in body.use.outers)  # filters may depend on them
         program = Program(body.fn, body.fn.key, body.use.layout, (), paths, None)  # type: ignore[attr-defined]
         found = cache().find(program, (("donate_argnames", DONATED),) if gone else ())
         if found.program.fn.needs_values:  # type: ignore[attr-defined]
@@ -147,25 +148,25 @@ def _kept(made: Made, kinds: Treatment) -> Callable[..., Any]:
             return run(call[0])(scopes, *call[1:])
         except AsItIs:
             pass
-        return made.lifted(scopes, *args, **kwargs)  # an error that it raises knows nothing of what was tried before
+        return made.lifted(scopes, *args, **kwargs)  # outside `except`: its errors must not show the first attempt
 
     return keeping_lifter(lifted, made.lifted)
 
 
 class Argument(NamedTuple):
-    """What is static about an argument: its structure, for each leaf 0 or None (see `Treatment`), and static leaves."""
+    """The static part of an argument: its structure, 0 or None for each leaf (see `Treatment`), and static leaves."""
 
     treedef: Any
     traced: list[int | None]
     static: list[Any]
 
     def key(self) -> Any:
-        """What stands for it, for `static_key`."""
+        """Return its key, for `static_key`."""
         told = [(jax.typeof(leaf), np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf for leaf in self.static]
         return (self.treedef, self.traced, told)
 
     def snapshot(self) -> Argument:
-        """The same, of what can no longer change."""
+        """Return a copy of values that can no longer change."""
         return self._replace(static=snapshot(self.static))
 
 
@@ -173,8 +174,8 @@ class EagerCall:
     """One call of a lifted function, as a function of scopes and of lists of arrays, one for each argument.
 
     Attributes:
-        key: stands for all that is static about it.
-        needs_values: whether it was found to ask for values that are known only outside of `jit`.
+        key: the key of its static part.
+        needs_values: whether it turned out to need values that are known only outside `jit`.
     """
 
     def __init__(self, made: Made, arguments: Mapping[str, Argument], key: Hashable) -> None:
@@ -187,7 +188,7 @@ class EagerCall:
     def of(
         cls, made: Made, kinds: Treatment, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[EagerCall, Arrays, Arrays] | None:
-        """That of a call, and its arrays, those that are donated first; None where no key stands for what is static."""
+        """Return the call, its donated arrays and its other arrays; None if its static part has no key."""
         arguments: dict[str, Argument] = {}
         arrays: Arrays = {}
         gone: Arrays = {}
@@ -206,7 +207,7 @@ class EagerCall:
         return cls(made, arguments, key), gone, arrays
 
     def __call__(self, scopes: PyTree, *args: Any, **kwargs: Any) -> Any:
-        """Runs while it is traced."""
+        """Run the lifted function; this happens only during tracing."""
         arrays = name_arguments(args, kwargs)
         values = {
             name: jax.tree.unflatten(treedef, replace_mapped(static, traced, arrays[name]))
@@ -220,19 +221,19 @@ class EagerCall:
             raise AsItIs from error
 
     def trace_facts(self) -> dict[str, Any]:
-        """What it is, for who asks why it was traced again."""
+        """Return its parts by name, to explain a retrace."""
         functions = dict(zip(("function", "second function"), _functions(self._made.args), strict=False))
         static = {f"static argument {name}": one.static for name, one in self._arguments.items() if None in one.traced}
         return {**functions, "options": self._made.options, **static}
 
     def __snapshot__(self) -> EagerCall:
-        """The same, of what can no longer change."""
+        """Return a copy of values that can no longer change."""
         arguments = {name: argument.snapshot() for name, argument in self._arguments.items()}
         return EagerCall(self._made.snapshot(), arguments, self.key)
 
 
 def _functions(options: Any) -> Iterator[Callable[..., Any]]:
-    """The functions in arguments of a lift."""
+    """Yield the functions in the arguments of a lift."""
     if isinstance(options, Mapping):
         options = [*options.items()]
     if isinstance(options, list | tuple):

@@ -1,7 +1,7 @@
-"""Mapping: what `vmap` and its kin, `map` and `pmap`, have in common.
+"""Mappings: the common part of `vmap`, `map` and `pmap`.
 
-The body is traced for one element. What it creates is made by `jax.vmap`, one operation at a time, so that an enclosing
-loop sees what each initial value depends on. The rest runs under the mapping itself.
+The body is traced for one element. Its initial values are computed by `jax.vmap`, one operation at a time, so that an
+enclosing loop sees what each of them depends on. The rest runs under the mapping itself.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Mapper(NamedTuple):
 
     Attributes:
         name: its name.
-        advice: how it is told to take more, for the text of errors.
+        advice: tells users, in error messages, how to make it take more variables and streams.
         axis_name: the name of the axis, inside.
         spmd_axis_name: see `jax.vmap`.
-        donated: the numbers of the arguments that are donated, from 1.
-        spread: what runs the body, where that is not `jax.vmap`: called as `spread(elements, fn, in_axes, out_axes)`.
-        closed: whether arrays without an axis are operands too, and types tell nothing of the mesh that arrays lie on.
-        fix: how to give the size of the axis, for the text of an error.
-        same: how to write the same in all elements, for the same.
+        donated: the numbers of the donated arguments, from 1.
+        spread: runs the body instead of `jax.vmap`, if given: called as `spread(elements, fn, in_axes, out_axes)`.
+        closed: whether arrays without an axis are operands too, and types do not include the mesh of arrays.
+        fix: the fix of the error message if the size of the axis is unknown.
+        same: a suffix of error messages: how to write the same value in all elements.
     """
 
     name: str
@@ -74,7 +74,7 @@ def over_elements(
     split_rngs: Mapping[Any, bool] | bool,
     metadata_params: Mapping[Any, Any] = NO_AXES,
 ) -> Lifter:
-    """What lifts functions through a mapping; the other arguments are those of `vmap`."""
+    """Make a lift of functions for a mapping; the other arguments are those of `vmap`."""
     axes = VariableAxes(variable_axes)
     check_params(mapper.name, metadata_params)
     rules, key_axes = split_rules(split_rngs)
@@ -125,14 +125,14 @@ def over_elements(
 
 
 def _whole(join: Callable[..., Any], operands: PyTree) -> tuple[list[int], list[Any]]:
-    """The arrays that each element is given whole, and their places among all that it is given."""
+    """Return the arrays that each element receives whole, and their places among all its arguments."""
     leaves = jax.tree.leaves(join(jax.tree.map(lambda _: 0, operands)))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     return places, [leaves[place] for place in places]
 
 
 def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
-    """What an element is given, with other arrays in some places."""
+    """Return the arguments of an element with other arrays in some places."""
     if not places:
         return given
     leaves, treedef = jax.tree.flatten(given)
@@ -142,15 +142,15 @@ def _put(given: PyTree, places: Sequence[int], whole: Sequence[Any]) -> PyTree:
 
 
 class Elements(NamedTuple):
-    """How a body is mapped.
+    """The data of one mapping of a body.
 
     Attributes:
         mapper: the transformation.
-        size: how many elements there are.
+        size: the number of elements.
         in_axes: the axes of the operands.
-        group_axes: those of the output groups.
-        donated: for each of the last leaves of the operands whether it is donated; empty where none is.
-        gathered: if operands have to be gathered for `jax.vmap`, the axes of the mesh that they are sharded along.
+        group_axes: the axes of the output groups.
+        donated: for each of the last leaves of the operands, whether it is donated; empty if none is.
+        gathered: the mesh axes along which operands are sharded, if they must be gathered for `jax.vmap`.
     """
 
     mapper: Mapper
@@ -161,7 +161,7 @@ class Elements(NamedTuple):
     gathered: MeshAxis | None = None
 
     def batch(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        """`jax.vmap`."""
+        """Map a function with `jax.vmap`."""
         mapped = jax.vmap(
             fn,
             in_axes,
@@ -173,13 +173,13 @@ class Elements(NamedTuple):
         return mapped if self.gathered is None else self.gathered.gathered(mapped, in_axes, out_axes)
 
     def spread(self, fn: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
-        """The transformation itself."""
+        """Map a function with the transformation itself."""
         if self.mapper.spread is None:
             return self.batch(fn, in_axes, out_axes)
         return self.mapper.spread(self, fn, in_axes, out_axes)
 
     def sliced(self, operands: PyTree, in_axes: PyTree) -> PyTree:
-        """What stands for the types of one element's slices."""
+        """Return the types of the slices of one element."""
         leaves, treedef = jax.tree.flatten(operands)
         axes = flatten_axes("operands", in_axes, operands)
         slices = [leaf if axis is None else slice_type(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
@@ -189,13 +189,13 @@ class Elements(NamedTuple):
 
     @property
     def names(self) -> list[tuple[Any, int]]:
-        """The named axis, as `jax.make_jaxpr` takes it."""
+        """The named axis, in the form that `jax.make_jaxpr` takes."""
         return [] if self.mapper.axis_name is None else [(self.mapper.axis_name, self.size)]
 
     def run(
         self, body: Body, element: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Maps `element(body, slices, whole) -> (result, groups)`; the operands are what is sliced, and what is not."""
+        """Map `element(body, slices, whole) -> (result, groups)`; the operands are sliced and whole values."""
         if not body.writes:
             run = self.spread(lambda *given: element(body, *given)[0], self.in_axes, out_axes)
             return run(*operands), body.unchanged
@@ -212,7 +212,7 @@ class Elements(NamedTuple):
             if self.mapper.spread is None:
                 outputs = self.batch(parts.remainder, *whole)(created, *operands)
             elif any(axis is None and jax.tree.leaves(group) for group, axis in zip(parts.values, axes, strict=True)):
-                # Only `jax.vmap` tells whether a value differs between elements.
+                # Only `jax.vmap` detects whether a value differs between elements.
                 jax.eval_shape(self.batch(parts.remainder, *whole), created, *operands)
         except ValueError as error:
             _check_shared(body, parts, axes, self.mapper, error)
@@ -224,9 +224,9 @@ class Elements(NamedTuple):
     def _run_whole(
         self, body: Body, element: Callable[..., Any], operands: PyTree, out_axes: InOutAxes
     ) -> tuple[PyTree, tuple[PyTree, ...]] | None:
-        """The same for a body that creates nothing: there is nothing to split off.
+        """Map a body that creates nothing, so that there is nothing to split off.
 
-        None where a shared variable differs between elements: the split body tells which one.
+        Return None if a shared variable differs between elements: the split body then tells which one.
         """
         runs: list[None] = []
 
@@ -241,14 +241,14 @@ class Elements(NamedTuple):
             )
             return output
         except ValueError:
-            if not runs:  # it is an error of the body
+            if not runs:  # an error of the body
                 raise
         body.forget()
         return None
 
 
 _SLICES = 0
-"""The operand that differs between elements, as `Split.reads` numbers them."""
+"""The index of the operand that differs between elements, as in `Split.reads`."""
 
 
 def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -259,13 +259,13 @@ def _without_mesh(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _check_shared(body: Body, parts: Split, axes: Sequence[Axis], mapper: Mapper, error: ValueError) -> None:
-    """Raises where a shared variable, created or written, depends on the element."""
+    """Raise if a shared variable, created or written, depends on the element."""
     mapped = {number for number, part in enumerate(parts.parts) if part < len(axes) and axes[part] is not None}
     created = parts.reads(), parts.tree(None, parts.earlier)
     written = (one[1] for one in parts.output_reads())
     advices = (
         "do not split the stream that its initializer draws from",
-        f"write the same in all elements{mapper.same}",
+        f"write the same value in all elements{mapper.same}",
     )
     for both, advice in zip((created, written), advices, strict=True):
         reads, earlier = ([part if axis is None else () for part, axis in zip(one, axes, strict=False)] for one in both)

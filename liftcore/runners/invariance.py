@@ -1,4 +1,4 @@
-"""What a loop is told, checked; and that what all its iterations share depends on none of them."""
+"""Checks of the arguments of a loop, and that values shared by all iterations do not depend on one of them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
 ]
 
 STATE, SLICES = 0, 1
-"""The operands of a traced body, as `Split.reads` numbers them."""
+"""The indices of the operands of a traced body, as in `Split.reads`."""
 
 WRITTEN = 1
-"""Where in `Created.constant` the new values of shared variables are."""
+"""The index of the new values of shared variables in `Created.constant`."""
 
 
 class LoopAdvice(NamedTuple):
-    """How the user of a loop has it take variables, for the text of errors; `{}` is the name of a collection.
+    """Advice for the user of a loop, for error messages; `{}` is the name of a collection.
 
     Attributes:
         stack: how to stack variables.
-        carry: how to carry them.
-        shared: what the option is called by which all iterations share variables, in parentheses; it may be empty.
+        carry: how to carry variables.
+        shared: the name of the option for shared variables, in parentheses; it may be empty.
     """
 
     stack: str
@@ -52,43 +52,43 @@ GROUPS = LoopAdvice(
     'Stack it: put "{}" into one of the last groups of variables, those that have an axis in `group_axes`',
     'Carry it: put "{}" into the second group of variables',
 )
-"""The advice to who writes a transformation with a `Loop`."""
+"""The advice for the author of a transformation that uses `Loop`."""
 
 
 def check_loop(body: Body, size: int, axes: int, state: Any, xs: PyTree) -> None:
-    """Checks what `Loop.run` was given.
+    """Check the arguments of `Loop.run`.
 
     Raises:
-        LiftArgumentError: where the output groups, or the state, are not those of a loop.
-        AxisSizeError: where there are more or fewer slices than iterations.
+        LiftArgumentError: if the output groups or the state do not have the form that a loop needs.
+        AxisSizeError: if the number of slices differs from the number of iterations.
     """
     lift = body.use.layout.lift
     if len(lift.out) != 2 + axes or lift.captures is None:
         given = f"{len(lift.out)}{'' if lift.captures is None else ' and `Captured()`'}"
         raise LiftArgumentError(
             body.where,
-            f"a loop has as output filters one for shared variables, one for carried ones, {axes} for stacked ones (as "
-            f"many as `group_axes`), and `Captured()`; given {given}.",
+            f"a loop needs these output filters: one for shared variables, one for carried ones, {axes} for stacked "
+            f"ones (as many as `group_axes`), and `Captured()`; given {given}.",
             "List them in this order; `False` is a filter that takes nothing.",
         )
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise LiftArgumentError(
             body.where,
-            f"the state of a loop is a pair, the group of carried variables and the carry; given {shown(state)}.",
-            "Give `(variable_groups[1], carry)`; the carry may be None.",
+            f"the state of a loop is a pair of the group of carried variables and the carry; given {shown(state)}.",
+            "Pass `(variable_groups[1], carry)`; the carry may be None.",
         )
     if True in [np.shape(leaf)[:1] != (size,) for leaf in jax.tree.leaves(xs)]:
         shapes = {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree.leaves_with_path(xs)}
         path, shape = next((path, shape) for path, shape in shapes.items() if shape[:1] != (size,))
         raise AxisSizeError(
             body.where,
-            f"slices{path} of shape {shape} are given to a loop of size {size}.",
-            f"Give {size} slices along axis 0.",
+            f"slices{path} of shape {shape} were given, but the loop has size {size}.",
+            f"Pass {size} slices along axis 0.",
         )
 
 
 def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[..., Any]:
-    """The same `iteration`, that is checked to return what `Loop.run` takes."""
+    """Return an `iteration` that raises if the given one returns something else than `Loop.run` takes."""
 
     def checked(*args: Any) -> Any:
         found = iteration(*args)
@@ -97,7 +97,7 @@ def checked_iteration(body: Body, iteration: Callable[..., Any]) -> Callable[...
         given = f"{len(found)} values" if isinstance(found, tuple) else shown(found)
         raise LiftArgumentError(
             f"{name_of(iteration)} of {body.where}",
-            f"it returns the next carry, what is stacked, and the output groups; given {given}.",
+            f"it must return the next carry, the values to stack, and the output groups; given {given}.",
             "Write `y, groups = body((shared, state[0]), …)`, and `return carry, y, groups`.",
         )
 
@@ -113,9 +113,9 @@ def check_unread(
     slices: PyTree,
     advice: LoopAdvice,
 ) -> None:
-    """Checks that a body does not read the shared variables that it writes before that: it would read others next time.
+    """Check that a body does not read shared variables before it writes them: the next iteration would read new values.
 
-    For that it is traced once more, as a function of them too.
+    For this check, it is traced once more, as a function of these variables too.
     """
     there, treedef = jax.tree.flatten_with_path(select(shared, written))
     given, names = [leaf for _, leaf in there], [path_text(path[1:]) for path, _ in there]
@@ -125,7 +125,7 @@ def check_unread(
 
     traced = trace(run, state, slices, *given)
     made = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
-    again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # others once
+    again = [number for number, path in enumerate(made) if path[0].name in ("stacked", "constant")]  # the others: once
     (reads, others), (depends, earlier) = traced.output_reads(), (traced.depends, traced.earlier)
     read = frozenset().union(*jax.tree.leaves(reads), *[depends[number] for number in again])
     found = {name for number, name in enumerate(names, SLICES + 1) if number in read}
@@ -149,7 +149,7 @@ def _carry_it(where: str, names: Sequence[str], advice: LoopAdvice, what: str) -
 
 
 def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: LoopAdvice) -> LoopInvarianceError:
-    """What to say where what all iterations share depends on one of them."""
+    """Return the error for a value that all iterations share, but that depends on one of them."""
     paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
     pairs = [(paths[number], STATE in traced.depends[number]) for number in differing]
     carried = sorted({path_text(path[2:]) for path, state in pairs if path[0].name == "shared" and state})
@@ -168,9 +168,9 @@ def not_constant(body: Body, traced: Split, differing: Sequence[int], advice: Lo
         )
     written = sorted({path_text(path[3:]) for path, _ in pairs if path[1].idx == WRITTEN})
     if written:
-        return _carry_it(where, written, advice, "the body writes values that differ between them")
+        return _carry_it(where, written, advice, "the body writes values that differ between iterations")
     return LoopInvarianceError(
         where,
         "an output with `broadcast` in `out_axes` depends on the carry, on a slice or on a key that is split.",
-        "Give it an axis, and take one of the stacked values.",
+        "Give it an axis, and use one of the stacked values.",
     )

@@ -1,15 +1,15 @@
 """A loop over a body that may create variables of every kind.
 
-The body is traced once; and again where a weakly typed carry has to be cast, or a shared variable is written.
+The body is traced once, and again if a weakly typed carry must be cast or a shared variable is written.
 
-What makes their initial values is split off:
+Its initial values are split off and computed as follows:
 
-    shared     is made once, before the loop; it may depend on neither carry nor slices. One that is written gets its
-               new value there too: that must be the same in all iterations, and the old one may not be read
-    carried    is made once, as iteration 0 would make it, and is what the loop begins with
-    stacked    is made for all iterations at once, unless it depends on the carry: then it is made in the loop itself,
-               or, inside another lift that has to tell what is created from what is computed, by running the loop
-               twice; to that lift it depends on all that the loop carries
+    shared     once, before the loop. They may depend on neither the carry nor slices. If one is written, its new value
+               is computed before the loop too: it must be the same in all iterations, and the old one must not be read
+    carried    once, before the loop, as in iteration 0
+    stacked    for all iterations at once, unless they depend on the carry. Then they are computed in the loop itself
+               or, inside another lift that must separate initial values from later computation, by running the loop
+               twice; for that lift, they depend on everything that the loop carries
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["Loop", "lax_scan"]
 
 
 def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
-    """`jax.lax.scan` with its options; one of no iterations is traced under `jax.disable_jit`, where JAX refuses it."""
+    """Return `jax.lax.scan` with options. Under `jax.disable_jit`, where JAX refuses length 0, it is still traced."""
 
     def scan(step: Callable[..., Any], carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         with contextlib.nullcontext() if size else jax.disable_jit(False):
@@ -58,13 +58,13 @@ def lax_scan(size: int, **options: Any) -> Callable[..., tuple[PyTree, PyTree]]:
 
 
 class Created(NamedTuple):
-    """What a split parts from a body, by how the loop treats it: most of it is made before the loop.
+    """The values that a split separates from a body, by how the loop treats them; most are computed before the loop.
 
     Attributes:
         shared: the initial values of shared variables.
-        carried: those of carried ones.
-        stacked: those of stacked ones, by group.
-        constant: what is the same in all iterations, outputs as a list and new values of shared variables.
+        carried: the initial values of carried variables.
+        stacked: the initial values of stacked variables, by group.
+        constant: values that are the same in all iterations: outputs as a list, and new values of shared variables.
     """
 
     shared: PyTree
@@ -76,14 +76,14 @@ class Created(NamedTuple):
 class Loop(NamedTuple):
     """A loop of known length over a body that may create variables.
 
-    Its output groups are the shared, the carried and the stacked variables, and captured values.
+    The output groups are the shared, the carried and the stacked variables, and captured values.
 
     Attributes:
-        size: how many iterations there are.
-        scan: what runs them: called as `scan(step, carry, xs)`, like `jax.lax.scan`; see `lax_scan`.
+        size: the number of iterations.
+        scan: runs them: called as `scan(step, carry, xs)`, like `jax.lax.scan`; see `lax_scan`.
         group_axes: the axes of the groups of stacked variables.
-        reverse: whether it begins with the last slices.
-        advice: how its user has it take variables, for the text of errors.
+        reverse: whether the loop begins with the last slices.
+        advice: tells users, in error messages, how to make the loop take variables.
     """
 
     size: int
@@ -101,20 +101,20 @@ class Loop(NamedTuple):
         xs: PyTree,
         out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs the loop.
+        """Run the loop.
 
         Args:
             body: the body.
-            iteration: called as `iteration(body, shared, (carried, carry), slices)`, with the shared variables, what
-                is carried of variables and otherwise, and slices of `xs`; returns the next carry, what is stacked, and
-                the output groups.
+            iteration: called as `iteration(body, shared, (carried, carry), slices)`, with the shared variables, the
+                carried variables, the user's carry, and slices of `xs`; returns the next carry, the values to stack,
+                and the output groups.
             shared: the group of shared variables.
             state: the group of carried variables, and the carry.
-            xs: what is sliced along axis 0.
-            out_axes: the axes of what is stacked, as a pytree prefix; `broadcast` for what is the same each time.
+            xs: a pytree that is sliced along axis 0.
+            out_axes: the axes of the stacked values, as a pytree prefix; `broadcast` for a value that never changes.
 
         Returns:
-            The last carry, what was stacked, and the output groups.
+            The last carry, the stacked values, and the output groups.
         """
         check_loop(body, self.size, len(self.group_axes), state, xs)
         iteration = checked_iteration(body, iteration)
@@ -122,7 +122,7 @@ class Loop(NamedTuple):
         if body.writes or has_shared_output:
             return self._run_split(body, iteration, shared, LoopState(*state), xs, out_axes)
 
-        # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body itself.
+        # The usual `apply`: nothing can be written, so nothing is split, and `self.scan` traces the body directly.
         def step(carry: Any, slices: Any) -> Any:
             return iteration(body, shared, (state[0], carry), slices)[:2]
 
@@ -146,18 +146,18 @@ class Loop(NamedTuple):
         xs: PyTree,
         out_axes: InOutAxes,
     ) -> tuple[PyTree, PyTree, tuple[PyTree, ...]]:
-        """Runs the loop of a body that may make variables, or has an output that is the same each time.
+        """Run the loop of a body that may create or write variables, or that has a shared output.
 
-        The body is traced on types; what its initial values depend on says how they are made (`Kinds`); they are made
-        before the loop (`_create`); and the loop runs what remains of the jaxpr.
+        The body is traced on types. The dependences of its initial values determine how they are computed (`Kinds`).
+        They are computed before the loop (`_create`), and the loop runs the rest of the jaxpr.
         """
         outputs = Outputs(body.where, out_axes)
 
         def parted(body: Body, state: Any, slices: Any, given: Any = given) -> Any:
             carry, ys, (shared, carried, *stacked, captured) = iteration(body, given, state, slices)
             stackable, constant = outputs.split(ys)
-            # What is the same each time, outputs and new values of shared variables, is treated as initial values are:
-            # it may not depend on the iteration either, and is made before the loop.
+            # Shared outputs and new values of shared variables are treated like initial values: they must not depend on
+            # the iteration either, and are computed before the loop.
             constants = tag((constant, shared.values))
             created = Created(shared.created, carried.created, [one.created for one in stacked], constants)
             return created, (LoopState(carried.values, carry), ([one.values for one in stacked], captured, stackable))
@@ -174,7 +174,7 @@ class Loop(NamedTuple):
             leaves = [leaf if place in read else None for place, leaf in enumerate(leaves, len(first))]
 
             def step(now: LoopState, slices: Any) -> Any:
-                """One iteration: what remains, from the initial values and the leaves that it reads."""
+                """Run the rest of one iteration, from the initial values and the leaves that it reads."""
                 x_leaves, stacked_now = slices
                 initial = made._replace(carried=overlay(made.carried, now.carried), stacked=stacked_now)
                 operands = [*jax.tree.leaves(state.updated(now)), *x_leaves]
@@ -185,8 +185,8 @@ class Loop(NamedTuple):
             return self.scan(step, begin, (leaves, made.stacked))
 
         if body.nested and not all(made_before):
-            # The lift outside has to find these values as created, bound: so this run only makes them, and the one
-            # below is given them. A carried variable that reads one of them is not bound yet, and yet may be there.
+            # The outer lift must find these values as created and bound. So this run only computes them, and the run
+            # below receives them. A carried variable that reads one of them is not bound yet, but may already exist.
             previews = body.use.preview(once.tree(kinds.late).carried)
             _, (late, _) = loop(made._replace(carried=overlaid(made.carried, previews)), made_before)
             late = jax.tree.map(body.use.bind, self._moved(to_axis, late))
@@ -198,7 +198,7 @@ class Loop(NamedTuple):
         if not all(made_before):
             stacked = _either(stacked, self._moved(to_axis, late))
         groups = (
-            # A loop of no iterations wrote nothing.
+            # A loop without iterations wrote nothing.
             Changes(made.constant[WRITTEN] if self.size else tuple({} for _ in made.shared), made.shared),
             Changes(last.carried, made.carried),
             *map(Changes, self._moved(to_axis, values), stacked),
@@ -209,9 +209,9 @@ class Loop(NamedTuple):
     def _trace(
         self, body: Body, iteration: Callable[..., Any], shared: PyTree, state: LoopState, slices: Any
     ) -> tuple[Split, LoopState]:
-        """Traces a body, and again where a weakly typed carry must be cast, as `jax.lax.scan` does."""
+        """Trace a body, and trace it again if a weakly typed carry must be cast, as in `jax.lax.scan`."""
         casts: dict[Path, tuple[Any, ...]] = {}
-        while True:  # it ends, since a leaf that was cast is weakly typed no more
+        while True:  # it ends, since a leaf that was cast is no longer weakly typed
             traced = trace(functools.partial(iteration, body.marked(casts)), state, slices, use=body.use)
             cast = state.cast(body, traced.created.carried, traced.outputs[0], casts)
             if cast is None:
@@ -225,10 +225,10 @@ class Loop(NamedTuple):
     def _create(
         self, body: Body, traced: Split, kinds: Kinds, state: PyTree, xs: PyTree
     ) -> tuple[Prologue, Created, Sequence[PyTree]]:
-        """Makes the initial values, but those of stacked variables that depend on the carry.
+        """Compute the initial values, except those of stacked variables that depend on the carry.
 
         Returns:
-            What made those that are made once; the values; and the stacked ones as they lie outside, along their axes.
+            The prologue of the values that are computed once; the values; and the stacked values as they are outside.
         """
         if kinds.differing:
             raise not_constant(body, traced, kinds.differing, self.advice)
@@ -239,12 +239,12 @@ class Loop(NamedTuple):
         axes = [None if kind != "stacked" else self.group_axes[group] for kind, group in kinds.fields]
         for part in traced.levels(kinds.made_before):
             once.make(both(part, kinds.early))
-            once.evaluate(both(part, kinds.late))  # for the run of the loop that makes what these read
+            once.evaluate(both(part, kinds.late))  # for the first run of the loop, which computes what these read
             many.make(both(part, kinds.batched), axes)
             for number in itertools.compress(range(len(part)), part):
                 if kinds.batched[number]:
                     self._know_first(once, kinds, number, many.values[number])
-                elif kinds.fields[number][0] != "carried":  # what is made at once reads no carried variable
+                elif kinds.fields[number][0] != "carried":  # values that are computed at once read no carried variable
                     many.know(number, once.values[number])
         values = [one if one is not None else other for one, other in zip(once.values, many.values, strict=True)]
         made: Created = traced.tree(None, values)
@@ -252,9 +252,9 @@ class Loop(NamedTuple):
         return once, made._replace(stacked=self._moved(to_front, made.stacked)), made.stacked
 
     def _made_late(self, body: Body, once: Prologue, kinds: Kinds, stacked: Sequence[PyTree]) -> Created:
-        """All initial values, once the stacked ones are there: a carried one that reads one of these is made again.
+        """Return all initial values after the stacked ones exist: carried values that read these are computed again.
 
-        Inside another lift it has to read that as it is there, bound.
+        Inside another lift, they must read the bound values that are held there.
         """
         traced = once.split
         values = jax.tree.leaves(traced.created._replace(stacked=stacked))
@@ -268,17 +268,17 @@ class Loop(NamedTuple):
         return made._replace(stacked=self._moved(to_front, stacked))
 
     def _know_first(self, once: Prologue, kinds: Kinds, number: int, stacked: Any) -> None:
-        """Tells what is made once of the first slice of a stacked value, if it reads that."""
+        """Pass the first slice of a stacked value to the prologue of single values, if one of these reads it."""
         if self.size and number in kinds.read_once:
             axis, begin = self.group_axes[kinds.fields[number][1]], self.size - 1 if self.reverse else 0
             once.know(number, jax.lax.index_in_dim(stacked, begin, axis or 0, keepdims=False))
 
     def _batch(self, part: Part, in_axes: Sequence[Any], out_axes: Sequence[Any]) -> Callable[..., Any]:
-        """Equations for all iterations at once where that gives the same, else for one after the other."""
+        """Run equations for all iterations at once if this gives the same values, otherwise one after the other."""
 
         def run(*inputs: Any) -> Any:
             if self.size and part.can_be_batched:
-                with contextlib.suppress(NotImplementedError):  # what has no rule for `jax.vmap`, a callback for one
+                with contextlib.suppress(NotImplementedError):  # no rule for `jax.vmap`, as for some callbacks
                     return jax.vmap(part, tuple(in_axes), list(out_axes), axis_size=self.size)(*inputs)
             xs = [None if axis is None else to_front(one, axis) for one, axis in zip(inputs, in_axes, strict=True)]
 
@@ -294,15 +294,15 @@ class Loop(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """How the initial values of a body are made.
+    """The ways in which the initial values of a body are computed.
 
     Attributes:
-        fields: for each of them the field of `Created` that has it, and the number of the group there.
+        fields: for each of them, the field of `Created` that contains it, and the number of the group there.
         read_once: the numbers of those that a carried or shared one reads.
-        unbatched: for each whether it is made from the state, and from the slices of the iteration that runs first.
-        batched: for each whether it is made for all iterations, from the slices of each.
-        late: for each whether it is made once, and reads a stacked one that is made in the loop.
-        differing: the numbers of those that all iterations share and that depend on one of them.
+        unbatched: for each, whether it is computed from the state and the slices of the iteration that runs first.
+        batched: for each, whether it is computed for all iterations, from the slices of each.
+        late: for each, whether it is computed once, and reads a stacked one that is computed in the loop.
+        differing: the numbers of those that all iterations share and that depend on an iteration.
         carried_from_slices: whether a carried one reads slices.
     """
 
@@ -316,13 +316,13 @@ class Kinds(NamedTuple):
 
     @classmethod
     def of(cls, traced: Split) -> Kinds:
-        """Those of a body."""
+        """Return the kinds of the initial values of a body."""
         paths = [path for path, _ in jax.tree.leaves_with_path(traced.created)]
         fields = [(path[0].name, path[1].idx) for path in paths]
         kinds = [kind for kind, _ in fields]
         carried = {number for number, kind in enumerate(kinds) if kind == "carried"}
         reads = traced.depends
-        # A carried variable that was made in the body is another one in the next iteration, as the carry is.
+        # A carried variable that the body created has another value in the next iteration, like the carry.
         earlier = traced.earlier_if_given
         state = [STATE in read or bool(carried & one) for read, one in zip(reads, earlier, strict=True)]
         shared = [number for number, kind in enumerate(kinds) if kind in ("shared", "constant")]
@@ -339,37 +339,37 @@ class Kinds(NamedTuple):
 
     @property
     def early(self) -> list[bool]:
-        """Whether it is made once, and is not late."""
+        """For each value, whether it is computed once and is not late."""
         return [one and not late for one, late in zip(self.unbatched, self.late, strict=True)]
 
     @property
     def made_before(self) -> list[bool]:
-        """Whether it is made before the loop at all."""
+        """For each value, whether it is computed before the loop."""
         return [one or other for one, other in zip(self.unbatched, self.batched, strict=True)]
 
 
 def both(some: Sequence[bool], others: Sequence[bool]) -> list[bool]:
-    """What is chosen twice."""
+    """Return, for each item, whether it is chosen in both lists."""
     return [one and other for one, other in zip(some, others, strict=True)]
 
 
 class Outputs:
-    """What a body gives to be stacked, along the axes that `out_axes` says."""
+    """The outputs of a body that are stacked, along the axes in `out_axes`."""
 
     def __init__(self, where: str, out_axes: InOutAxes) -> None:
         self._where, self._out_axes = f"{where}, out_axes", out_axes
         self._treedef: Any = None
 
     def split(self, ys: PyTree) -> tuple[list[Any], list[Any]]:
-        """The leaves to stack, and those that are the same in all iterations."""
+        """Return the leaves to stack, and those that are the same in all iterations."""
         axes = flatten_axes(self._where, self._out_axes, ys)
         leaves, self._treedef = jax.tree.flatten(ys)
         pairs = list(zip(leaves, axes, strict=True))
         return [y for y, axis in pairs if axis is not None], [y for y, axis in pairs if axis is None]
 
     def join(self, stacked: PyTree, constant: PyTree) -> PyTree:
-        """The pytree again, from stacked and constant leaves; or from the stacked pytree, if that was never split."""
-        # `split` ran while the body was traced, which is before there is anything to join.
+        """Return the pytree from stacked and constant leaves, or from the stacked pytree, if it was never split."""
+        # `split` ran while the body was traced, so before there is anything to join.
         treedef = jax.tree.structure(stacked) if self._treedef is None else self._treedef
         axes = flatten_axes(self._where, self._out_axes, jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
         leaves, constants = iter(jax.tree.leaves(stacked)), iter(constant)
@@ -378,11 +378,11 @@ class Outputs:
 
 
 def _first(where: str, xs: PyTree, size: int, reverse: bool) -> PyTree:
-    """The slices of the iteration that runs first."""
+    """Return the slices of the iteration that runs first."""
     if size == 0:
         raise AxisSizeError(
             where,
-            "a carried variable is made from the slices of iteration 0, and there is none.",
+            "a carried variable is computed from the slices of iteration 0, but there are no iterations.",
             "Create it outside the loop, or loop at least once.",
         )
     return jax.tree.map(lambda leaf: leaf[size - 1 if reverse else 0], xs)

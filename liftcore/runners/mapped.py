@@ -1,8 +1,8 @@
-"""Initial values that are mapped: stored as one map makes them, and read as the other one makes them of that.
+"""Initial values of mapped variables: `map_out` gives the stored form, and `map_in` the form that the body reads.
 
-Where no mapped initial value reads another one, all are made at once. Where one does, the maps are traced, and cut as a
-body is: what some variables need of a map runs before the others are made. So a map is given the whole tree all the
-same, and may name the variables in it.
+If no mapped initial value reads another one, all are computed at once. If one does, the maps are traced and cut like a
+body: the parts of a map that some variables need run before the others are computed. So a map still receives the
+whole tree, and may refer to variables in it by name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .variable_maps import VariableMaps
 __all__ = ["make_mapped"]
 
 _Views = Callable[[Any], tuple[PyTree, PyTree]]
-"""From the stored form of what was made to what the body sees of that, and of what was there before."""
+"""From the stored form of new variables to the body's form of them, and of the variables that existed before."""
 
 
 def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
-    """Makes the mapped initial values of a body, and all others that these read.
+    """Compute the mapped initial values of a body, and all others that these read.
 
     Args:
         maps: the two maps.
-        prologue: that of the body. Mapped initial values are the first part of what it makes; it knows them afterwards
-            as the body sees them.
-        before: the mapped variables that were there before, as they are stored.
-        seen: the same as the body sees them.
+        prologue: the prologue of the body. Mapped initial values are its first part; afterwards, it holds them in the
+            form that the body sees.
+        before: the mapped variables that existed before, in stored form.
+        seen: the same in the form that the body sees.
 
     Returns:
-        The stored form of those that were made, and what the body sees now of those that were there before.
+        The stored form of the new variables, and the body's current form of those that existed before.
     """
     traced = prologue.split
     mapped = traced.numbers(0)
@@ -56,13 +56,13 @@ def make_mapped(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) 
     stored = maps.body.use.bind(maps.stored(prologue.tree(mapped)[0]))
     if jax.tree.leaves(stored):
         fitting, seen = views(stored)
-        for number, value in enumerate(jax.tree.leaves(fitting)):  # they are the first of all initial values
+        for number, value in enumerate(jax.tree.leaves(fitting)):  # they come first among all initial values
             prologue.replace(number, value)
     return stored, seen
 
 
 def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) -> tuple[Any, Any]:
-    """The same by maps that take the variables in parts: each part as it is made, and not traced."""
+    """Do the same for maps that take the variables in parts: each part when it is computed, without tracing."""
     traced = prologue.split
     mapped = traced.numbers(0)
     read = traced.read_by(mapped)
@@ -85,7 +85,7 @@ def _by_parts(maps: VariableMaps, prologue: Prologue, before: Any, seen: Any) ->
 
 
 def _without_none(tree: Any) -> Any:
-    """A group, without the variables that are None."""
+    """Return a group without the variables that are None."""
     if isinstance(tree, tuple):
         return tuple(map(_without_none, tree))
     if not isinstance(tree, Mapping):
@@ -95,7 +95,7 @@ def _without_none(tree: Any) -> Any:
 
 
 class _InOrder:
-    """The same where mapped initial values read others: each is made once the body sees what it reads."""
+    """Computes mapped initial values that read each other, each after the body's form of those that it reads."""
 
     def __init__(self, maps: VariableMaps, prologue: Prologue, views: _Views) -> None:
         self._variables, self._body = maps, prologue
@@ -109,11 +109,11 @@ class _InOrder:
         self._traced = trace(through, *types).with_effects()
         self._maps = Prologue(self._traced, [None] * len(types))
         self._made: list[Any] = [None] * len(types)
-        self._first = self._traced.parts.count(0)  # of what the body sees; what is stored comes before
+        self._first = self._traced.parts.count(0)  # the first value in the body's form; the stored form comes before
         self._reads, self._seen = self._traced.depends, set[int]()
 
     def run(self) -> tuple[Any, Any]:
-        """Makes all of them; returns what `make_mapped` returns."""
+        """Compute all of them; return what `make_mapped` returns."""
         traced = self._body.split
         mapped = traced.numbers(0)
         chosen = zip(mapped, traced.read_by(mapped), strict=True)
@@ -128,7 +128,7 @@ class _InOrder:
         return created[0], self._traced.rest(None, created, *self._made)[1]
 
     def _make(self, ready: set[int]) -> None:
-        """Makes some that read nothing which is not seen yet, and what the maps can make then."""
+        """Compute values that read only values seen so far, and the results of the maps that are then possible."""
         count, first = len(self._made), self._first
         others = {number for number in ready if number >= count}
         self._body.make(self._body.split.picks(others))
@@ -146,11 +146,11 @@ class _InOrder:
             self._seen.add(number - first)
 
     def _wants(self, number: int) -> set[int]:
-        """The initial values that the maps need for one of their results, and that are not made yet."""
+        """Return the initial values that the maps need for one of their results, and that are not computed yet."""
         return {one for one in self._reads[number] if self._made[one] is None}
 
     def _mixed(self, left: set[int]) -> LiftArgumentError:
-        """What to say where what is left reads variables that cannot be seen before it is made."""
+        """Return the error for values that read variables which can be seen only after them."""
         earlier = self._body.split.earlier
         unseen = {number: earlier[number] - self._seen for number in left}
         reader = next(number for number in sorted(left) if unseen[number].isdisjoint(left))
@@ -159,7 +159,7 @@ class _InOrder:
         wanted = sorted({names[number] for number in self._wants(self._first + read)})
         return LiftArgumentError(
             f'"{names[reader]}" in {self._variables.body.where}',
-            f'its initial value reads "{names[read]}", and what `map_out` and `map_in` make of that '
+            f'its initial value reads "{names[read]}", but the form of it that `map_out` and `map_in` return '
             f"depends on {wanted}.",
-            "Map them apart, each in a `map_variables` of its own, or create what is read before the lift.",
+            "Map them separately, each in its own `map_variables`, or create the one that is read before the lift.",
         )

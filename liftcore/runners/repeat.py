@@ -1,8 +1,8 @@
-"""A loop that ends on a condition, over bodies that are traced once and may create variables.
+"""A loop that ends on a condition. Its bodies are traced once and may create variables.
 
 Variables are *shared* by all iterations or *carried* from one to the next. Both the condition and the body may create
-them, the condition first. Initial values are made before the loop, split off from it: shared ones may depend on
-nothing of it, carried ones are made as iteration 0 would make them.
+them, the condition first. Initial values are split off and computed before the loop: shared ones must not depend on the
+loop, and carried ones are computed as in iteration 0.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _ADVICE = Advice(
 
 
 class Variables(NamedTuple):
-    """Variables by how the loop treats them; created ones come in this order too."""
+    """Variables, by how the loop treats them; the output groups come in this order too."""
 
     carried: PyTree
     shared: PyTree
 
 
 class Repeat(NamedTuple):
-    """A loop.
+    """A loop with a condition.
 
     Attributes:
-        body: the body made pure; its output groups are the carried, the shared and the captured variables.
+        body: the pure body; its output groups are the carried, the shared and the captured variables.
         condition: `(body, variables, index, value) -> (pred, groups)`.
-        body: `(body, variables, index, value) -> (value, groups)`.
-        counts: whether they need the index; it is 0 where they do not.
+        iteration: `(body, variables, index, value) -> (value, groups)`.
+        counts: whether they need the index; if not, it is an empty tuple.
     """
 
     body: Body
@@ -58,7 +58,7 @@ class Repeat(NamedTuple):
     counts: bool
 
     def run(self, variables: Variables, value: PyTree) -> tuple[PyTree, tuple[Any, ...]]:
-        """Runs the loop; returns the last value and the output groups."""
+        """Run the loop; return the last value and the output groups."""
         if self.body.writes:
             return self._run_split(variables, value)
 
@@ -74,7 +74,7 @@ class Repeat(NamedTuple):
         try:
             begin = self._first, value
             _, value = jax.lax.while_loop(condition, iteration, begin)
-            if not runs:  # under `jax.disable_jit` a body that never runs is not traced, but its draws count
+            if not runs:  # under `jax.disable_jit`, a body that never runs is not traced, but its draws count
                 jax.eval_shape(iteration, begin)
         except TypeError:
             traced = trace(lambda *now: ((), iteration(now)[1]), self._first, value)
@@ -112,7 +112,7 @@ class Repeat(NamedTuple):
         return last.carry, (Changes(last.carried, carried), unwritten._replace(created=shared), captured)
 
     def _made(self, traced: Split, *operands: Any) -> Variables:
-        """The initial values that the condition or the body makes."""
+        """Compute the initial values of the condition or of the body."""
         prologue = Prologue(traced, traced.leaves(operands))
         prologue.make()
         created = Variables(*prologue.tree()[:2])
@@ -120,7 +120,7 @@ class Repeat(NamedTuple):
         return created
 
     def _trace(self, state: LoopState, shared: PyTree) -> tuple[Split, Split, LoopState]:
-        """Traces condition and body; again where a weakly typed carry must be cast, as `jax.lax.while_loop` does."""
+        """Trace condition and body, and again if a weakly typed carry must be cast, as in `jax.lax.while_loop`."""
 
         def condition(body: Body, now: tuple[Any, LoopState], _: Any) -> Any:
             variables = Variables(now[1].carried, shared)
@@ -158,7 +158,7 @@ class Repeat(NamedTuple):
                 raise LiftArgumentError(
                     f'"{"/".join((one.collection, *one.path, one.name))}" in {self.body.where}',
                     "it was sown in a loop whose number of iterations is unknown, so that values cannot be stacked.",
-                    "Use `scan`, carry the values as variables of one shape, or do not ask for the collection.",
+                    "Use `scan`, carry the values as variables of fixed shape, or do not request the collection.",
                 )
 
     def _check_unwritten(self, group: PyTree, what: str, fix: str) -> None:
@@ -168,7 +168,7 @@ class Repeat(NamedTuple):
 
 
 def _check_constant(body: Body, condition: Split, iteration: Split) -> None:
-    """Checks that what all iterations share depends on none of them."""
+    """Check that values that all iterations share do not depend on one of them."""
     for traced in (condition, iteration):
         reads = traced.reads()[1]
         names = sorted(path_text(path) for tree in reads for path, read in leaves_of(tree) if _depends(read))
@@ -187,22 +187,22 @@ def _depends(read: PyTree) -> bool:
 
 
 _STATE = 0
-"""The operand of a traced body that is the state, as `Split.reads` numbers them."""
+"""The index of the state among the operands of a traced body, as in `Split.reads`."""
 
 
 def loop_advice(axes: Sequence[Any]) -> Advice:
-    """How a loop takes variables and streams, in words."""
-    same, folded = "the same keys in all iterations", "folded with the number of the iteration"
+    """Describe in words how a loop treats variables and streams."""
+    same, folded = "the same keys in all iterations", "folded with the iteration number"
     return _ADVICE._replace(rngs=tuple(same if axis is None else folded for axis in axes))
 
 
 def splits(rng_groups: Any, axes: list[Any]) -> bool:
-    """Whether there is any key that differs between iterations."""
+    """Whether there is a key that differs between iterations."""
     return any(axis is not None and jax.tree.leaves(group) for group, axis in zip(rng_groups, axes, strict=True))
 
 
 def loop_keys(rng_groups: Any, axes: list[Any], index: Any, offset: int) -> list[Any]:
-    """The root keys of one iteration: those of bodies have offset 0, those of conditions 1."""
+    """Return the root keys of one iteration, with offset 0 for the body and 1 for the condition."""
 
     def folded(group: Any, axis: Any) -> Any:
         if not jax.tree.leaves(group) or (axis is None and not offset):

@@ -1,4 +1,4 @@
-"""What says which branch runs, or whether a loop goes on: one number, checked before anything is traced with it."""
+"""Checks of scalars: the predicate or index that selects a branch, and the condition that continues a loop."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _REDUCE = "Reduce it, `pred.any()` or `pred.all()`"
 
 
 def check_pred(where: str, pred: Any) -> None:
-    """Checks the predicate of a branch: a scalar, of which 0 is false.
+    """Check the predicate of a branch: a scalar, for which 0 means false.
 
     Raises:
-        LiftArgumentError: where it is none.
+        LiftArgumentError: if it is not a scalar bool or number.
     """
     kinds = jnp.bool_, jnp.number
-    fix = f"{_REDUCE}; to choose for each element, `jnp.where`; for each element of a batch, `vmap` the function."
+    fix = f"{_REDUCE}; to choose for each element, use `jnp.where`; for each batch element, `vmap` the function."
     _check(where, "one bool as its predicate", pred, kinds, fix)
 
 
 def check_index(where: str, index: Any) -> None:
-    """Checks the index of a branch: a scalar integer.
+    """Check the index of a branch: a scalar integer.
 
     Raises:
-        LiftArgumentError: where it is none.
+        LiftArgumentError: if it is not a scalar integer.
     """
-    fix = "Give one, `index.astype(int)`; for an index for each element of a batch, `vmap` the function."
+    fix = "Pass one, `index.astype(int)`; for a different index in each batch element, `vmap` the function."
     _check(where, "one integer as its index", index, (jnp.integer,), fix)
 
 
 def check_condition(where: str, pred: Any) -> None:
-    """Checks what the condition of a loop returned: a scalar bool.
+    """Check that the condition of a loop returned a scalar bool.
 
     Raises:
-        LiftArgumentError: where it is none.
+        LiftArgumentError: if it did not.
     """
     _check(where, "its condition to return one bool", pred, (jnp.bool_,), f"{_REDUCE}, or compare: `value > 0`.")
 

@@ -1,7 +1,7 @@
-"""How the arguments, the result and the variables of a lifted `jit` lie on devices.
+"""The shardings of the arguments, the result and the variables of a lifted `jit`.
 
-What goes in, and the result, is told to `jax.jit` by its own arguments. Which variables come out is known only when the
-body has run, so these are constrained where they come out.
+The shardings of the inputs and of the result are arguments of `jax.jit`. Which variables come out is known only after
+the body has run, so these are constrained in the body.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["Placement", "Shardings"]
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """A pytree of shardings that can be hashed; None stands for what is left to JAX."""
+    """A hashable pytree of shardings; None leaves the choice to JAX."""
 
     leaves: tuple[Any, ...]
     treedef: Any
 
     @classmethod
     def of(cls, tree: PyTree) -> Frozen:
-        """The same of a pytree of shardings."""
+        """Return the frozen form of a pytree of shardings."""
         leaves, treedef = _flatten(tree)
         return cls(tuple(leaves), treedef)
 
     @property
     def tree(self) -> PyTree:
-        """The pytree again."""
+        """The pytree of shardings."""
         return jax.tree.unflatten(self.treedef, self.leaves)
 
 
@@ -45,9 +45,9 @@ class Shardings:
     """The shardings of one compiled function.
 
     Attributes:
-        gone: those of what is donated.
-        operands: those of the groups of variables, of the groups of streams and of the other arguments.
-        placement: what was told of the lifted function.
+        gone: the shardings of donated values.
+        operands: the shardings of the groups of variables, of the groups of streams, and of the other arguments.
+        placement: the shardings given for the lifted function.
     """
 
     gone: Frozen
@@ -55,7 +55,7 @@ class Shardings:
     placement: Placement
 
     def whole(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` for the body."""
+        """Return the arguments of `jax.jit` for the body."""
         result = self.placement.out_shardings.tree
         return {
             "in_shardings": (None, self.gone.tree, self.operands.tree),
@@ -63,7 +63,7 @@ class Shardings:
         }
 
     def rest(self) -> dict[str, Any]:
-        """Those for the body without what makes its initial values."""
+        """Return the arguments of `jax.jit` for the body without the computation of its initial values."""
         result = self.placement.out_shardings.tree
         return {
             "in_shardings": (None, None, None, self.gone.tree, self.operands.tree),
@@ -73,12 +73,12 @@ class Shardings:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """What was told of a lifted function.
+    """The shardings given for a lifted function.
 
     Attributes:
-        in_shardings: the argument of `jit`.
-        out_shardings: the same.
-        rules: its argument `variable_shardings`, as predicates and shardings.
+        in_shardings: the argument `in_shardings` of `jit`.
+        out_shardings: the argument `out_shardings` of `jit`.
+        rules: the argument `variable_shardings` of `jit`, as predicates and shardings.
     """
 
     in_shardings: Frozen
@@ -87,10 +87,10 @@ class Placement:
 
     @classmethod
     def of(cls, in_shardings: PyTree, out_shardings: PyTree, variables: Mapping[Any, Any]) -> Placement | None:
-        """None where nothing was told.
+        """Return the placement, or None if no shardings are given.
 
         Raises:
-            LiftArgumentError: where `variables` is no mapping.
+            LiftArgumentError: if `variables` is not a mapping.
         """
         if not isinstance(variables, Mapping):
             raise LiftArgumentError(
@@ -107,18 +107,18 @@ class Placement:
     def arrange(
         self, where: str, use: Use, gone: Donated, variable_groups: PyTree, kept: Mapping[str, Any]
     ) -> Shardings:
-        """The shardings of one call, from its arguments as `name_arguments` calls them and its variables.
+        """Return the shardings of one call, from its variables and its arguments by the keys of `name_arguments`.
 
         Raises:
-            LiftArgumentError: where `in_shardings` is no prefix of the arguments, or there are some by name.
+            LiftArgumentError: if `in_shardings` is not a prefix of the arguments, or some are passed by name.
         """
         arguments = {**gone.arguments, **kept}
         named = sorted(name for name in arguments if not name.isdecimal())
         if named and self.in_shardings.leaves != (None,):
             raise LiftArgumentError(
                 f"{where}, in_shardings",
-                f"it tells of arguments by their position, and {named} came by name.",
-                "Give them by position.",
+                f"it applies to positional arguments, but {named} were passed by name.",
+                "Pass them by position.",
             )
         positional = sorted((name for name in arguments if name.isdecimal()), key=int)
         values = tuple(arguments[name] for name in positional)
@@ -128,15 +128,15 @@ class Placement:
         return Shardings(Frozen.of(lost), Frozen.of((self._of_groups(variable_groups, use), None, rest)), self)
 
     def check_result(self, where: str, result: PyTree) -> None:
-        """Checks that `out_shardings` is a prefix of the result.
+        """Check that `out_shardings` is a prefix of the result.
 
         Raises:
-            LiftArgumentError: where it is not.
+            LiftArgumentError: if it is not.
         """
         _spread(f"{where}, out_shardings", self.out_shardings.tree, result)
 
     def constrain(self, groups: Sequence[PyTree], use: Use) -> list[PyTree]:
-        """Output groups with each variable where it has to lie; the last group holds captured values."""
+        """Return output groups with each variable constrained to its sharding; the last group has captured values."""
         if not self.rules:
             return list(groups)
         *groups, captured = groups
@@ -145,10 +145,10 @@ class Placement:
         return [*placed, captured]
 
     def form(self, created: Sequence[PyTree], use: Use) -> Callable[[int, Any], Any] | None:
-        """The same for initial values one by one, by their numbers: None where all stay as they are.
+        """Return a function that constrains initial values by their numbers, or None if there are no rules.
 
         Args:
-            created: their types: output groups, what is captured, and what effects gave.
+            created: the types of the initial values: output groups, captured values, and results of effects.
             use: the use of the lift.
         """
         if not self.rules:
@@ -166,7 +166,7 @@ class Placement:
         return tuple(self._of_group(group, use) for group in groups) if self.rules else None
 
     def _of_group(self, group: PyTree, use: Use) -> tuple[PyTree, ...]:
-        """The shardings of a group of variables, in its structure."""
+        """Return the shardings of a group of variables, in its structure."""
         return tuple(self._of_tree(tree, outer.path) for tree, outer in zip(group, use.outers, strict=True))
 
     def _of_tree(self, tree: PyTree, place: Path) -> PyTree:
@@ -180,16 +180,16 @@ class Placement:
 
 
 def _spread(where: str, shardings: PyTree, tree: PyTree) -> PyTree:
-    """One sharding for each leaf of a tree, from a pytree prefix."""
+    """Return one sharding for each leaf of a tree, from a pytree prefix."""
     leaves, treedef = _flatten(shardings)
     try:
         parts = treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
         raise LiftArgumentError(
             where,
-            f"it is no prefix of the value's structure, {jax.tree.structure(tree)}.",
-            "Give one sharding for all of it, or one for each part; the scope (or module) and static arguments are "
-            "not counted.",
+            f"it is not a prefix of the value's structure, {jax.tree.structure(tree)}.",
+            "Give one sharding for the whole value, or one for each part; the scope (or module) and static arguments "
+            "do not count.",
         ) from error
     spread = [jax.tree.map(lambda _, one=leaf: one, part) for leaf, part in zip(leaves, parts, strict=True)]
     return jax.tree.unflatten(treedef, spread)

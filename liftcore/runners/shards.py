@@ -1,8 +1,8 @@
 """A body that runs on the shards of a mesh, and may create variables.
 
-It is traced for one shard, inside of a `jax.shard_map`, so that its types tell along which axes of the mesh a value
-varies. The jaxpr is cut, and there are then two kinds of `jax.shard_map`: those that make initial values, and the one
-that runs the rest.
+It is traced for one shard, inside a `jax.shard_map`, so that its types show along which mesh axes a value varies. The
+jaxpr is cut into parts for two kinds of `jax.shard_map`: one kind computes initial values, and the other one runs the
+rest.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .varying import spec_axes
 __all__ = ["WHOLE", "Shards", "SplitOver"]
 
 WHOLE = PartitionSpec()  # type: ignore[no-untyped-call]
-"""The spec of what is the same on all shards."""
+"""The spec of a value that is the same on all shards."""
 
 SplitOver = bool | str | tuple[str, ...]
-"""Whether a stream is split over all axes, over none, or over which."""
+"""The axes over which a stream is split: True for all, False for none, or names."""
 
 
 class Shards(NamedTuple):
-    """How a body is run: `jax.shard_map` less its function and specs.
+    """The data to run a body: the arguments of `jax.shard_map`, except the function and the specs.
 
     Attributes:
-        where: the lift, for the text of errors.
-        axes: the names of the axes that it is manual over, in the order of the mesh, and their sizes.
-        options: what `jax.shard_map` takes beside the specs.
+        where: the lift, for error messages.
+        axes: the names of the manual axes, in the order of the mesh, and their sizes.
+        options: the arguments of `jax.shard_map` besides the specs.
     """
 
     where: str
@@ -49,33 +49,33 @@ class Shards(NamedTuple):
 
     @classmethod
     def of(cls, where: str, mesh: Any, axis_names: AbstractSet[Any], check_vma: bool) -> Shards:
-        """From the arguments of `shard_map`; where there is no mesh, it is that of the context."""
+        """Return the data for the arguments of `shard_map`; by default, the mesh is that of the context."""
         shape = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         axes = {name: size for name, size in shape.items() if not axis_names or name in axis_names}
         return cls(where, axes, {"mesh": mesh, "axis_names": frozenset(axis_names), "check_vma": check_vma})
 
     def chosen(self, split: SplitOver) -> tuple[Any, ...]:
-        """The axes that a stream is split over."""
+        """Return the axes that a stream is split over."""
         if isinstance(split, bool):
             return tuple(self.axes) if split else ()
         names = (split,) if isinstance(split, str) else split
         if not set(names) <= set(self.axes):
             raise LiftArgumentError(
                 f"split_rngs of {self.where}",
-                f"{split!r} is no axis that it maps over (these are {list(self.axes)}).",
+                f"{split!r} is not an axis that it maps over (these are {list(self.axes)}).",
                 "Name one or several of these, or write True for all.",
             )
         return names
 
     def split_keys(self, group: PyTree, axes: tuple[Any, ...]) -> PyTree:
-        """The root keys of one shard."""
+        """Return the root keys of one shard."""
         if not axes:
             return group
         size = math.prod(self.axes[name] for name in axes)
         return jax.tree.map(lambda key: jax.random.split(key, size)[jax.lax.axis_index(axes)], group)
 
     def map(self, fn: Callable[..., Any], in_specs: PyTree, out_specs: PyTree) -> Callable[..., Any]:
-        """`jax.shard_map`."""
+        """Apply `jax.shard_map` to a function."""
         return jax.shard_map(fn, in_specs=in_specs, out_specs=out_specs, **self.options)
 
     def run(
@@ -86,7 +86,7 @@ class Shards(NamedTuple):
         in_specs: tuple[PyTree, ...],
         out_specs: PyTree,
     ) -> tuple[PyTree, tuple[PyTree, ...]]:
-        """Runs `shard(body, *slices) -> (result, groups)`; the first operand, and its spec, is that of the groups."""
+        """Run `shard(body, *slices) -> (result, groups)`; the first operand and its spec belong to the groups."""
         self.check_parts(operands[0], in_specs[0])
         if not body.writes:
             run = self.map(lambda *slices: shard(body, *slices)[0], in_specs, out_specs)
@@ -97,7 +97,7 @@ class Shards(NamedTuple):
         )
         specs = [*in_specs[0], PartitionSpec(tuple(self.axes))]  # type: ignore[no-untyped-call]
         self.check_new(parts.created, specs, "do not split the stream that its initializer draws from")
-        self.check_new(parts.values[:-1], specs[:-1], "write the same on all shards, such as a `jax.lax.pmean`")
+        self.check_new(parts.values[:-1], specs[:-1], "write the same value on all shards, such as a `jax.lax.pmean`")
         created = parts.batched_prologue(self._part, operands, in_specs, specs)
 
         def rest(created: Any, *slices: Any) -> Any:
@@ -107,7 +107,7 @@ class Shards(NamedTuple):
         return parts.join(created, *self.map(rest, (specs, *in_specs), (out_specs, specs))(created, *operands))
 
     def split(self, shard: Callable[..., Any], in_specs: PyTree, operands: PyTree) -> Split:
-        """Runs a body once, on the types of one shard."""
+        """Trace a body once, on the types of one shard."""
         found: list[Split] = []
 
         def probe(*slices: Any) -> tuple[()]:
@@ -118,17 +118,17 @@ class Shards(NamedTuple):
         return found[0]
 
     def _part(self, part: Callable[..., Any], in_specs: Sequence[Any], out_specs: Sequence[Any]) -> Callable[..., Any]:
-        """Equations that make initial values; a constant has no spec, and is the same on all shards."""
+        """Map equations that compute initial values; a constant has no spec, and is the same on all shards."""
         return self.map(part, tuple(WHOLE if spec is None else spec for spec in in_specs), list(out_specs))
 
     def check_parts(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec]) -> None:
-        """Checks that the variables can be partitioned as their specs say."""
+        """Check that the variables can be partitioned according to their specs."""
         for group, spec in zip(groups, specs, strict=True):
             if not spec_axes(spec) <= set(self.axes):
                 raise LiftArgumentError(
                     f"variable_specs of {self.where}",
                     f"{spec} names an axis that it does not map over (these are {list(self.axes)}).",
-                    "Name some of these, or none.",
+                    "Name one or several of these, or none.",
                 )
             for path, value in jax.tree.leaves_with_path(group):
                 entries = (entry if isinstance(entry, tuple) else (entry,) for entry in spec)
@@ -138,11 +138,11 @@ class Shards(NamedTuple):
                     raise LiftArgumentError(
                         f'"{path_text(path[1:])}" in {self.where}',
                         f"its spec {spec} cannot partition shape {shape} (axes of the mesh: {self.axes}).",
-                        "Give it a filter and a spec of its own in `variable_specs`.",
+                        "Give it a separate filter and spec in `variable_specs`.",
                     )
 
     def check_new(self, groups: Sequence[PyTree], specs: Sequence[PartitionSpec], advice: str) -> None:
-        """Checks that the new values of variables can be put together as their specs say."""
+        """Check that the new values of variables can be joined according to their specs."""
         for group, spec in zip(groups, specs, strict=True):
             for path, value in jax.tree.leaves_with_path(group):
                 where = f'"{path_text(path[1:])}" in {self.where}'
@@ -150,7 +150,7 @@ class Shards(NamedTuple):
                     raise LiftArgumentError(
                         where,
                         f"its new value has shape {value.shape} on each shard, too few axes for its spec {spec}.",
-                        "Give it a filter and a spec of its own in `variable_specs`, or one more axis.",
+                        "Give it a separate filter and spec in `variable_specs`, or add an axis.",
                     )
                 extra = [axis for axis in self.axes if axis in varying_axes(value) - spec_axes(spec)]
                 if extra:
@@ -158,6 +158,6 @@ class Shards(NamedTuple):
                     fix = f'`variable_specs={{"{path_text(path[1:2])}": P({both if len(both) > 1 else both[0]!r})}}`'
                     raise LoopInvarianceError(
                         where,
-                        f"by its spec, {spec}, it is the same along {extra}, but its new value differs there.",
+                        f"its spec {spec} declares it the same along {extra}, but its new value differs there.",
                         f"Partition it there too, such as {fix}, or {advice}.",
                     )

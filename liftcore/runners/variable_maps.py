@@ -1,4 +1,4 @@
-"""What lies between variables as they are stored and as a function sees them."""
+"""The two maps between the stored form of variables and the form that a function sees."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["VariableMaps"]
 
 
 class VariableMaps(NamedTuple):
-    """Two functions of variables, in one use of a lift.
+    """The two maps, in one use of a lift.
 
     Attributes:
         body: the function of scopes.
         mapped: a filter of the variables that are mapped.
-        map_in: from what is stored to what the body sees.
-        map_out: from what the body made or wrote to what is stored.
+        map_in: maps stored variables to variables that the body sees.
+        map_out: maps variables that the body created or wrote to variables to store.
     """
 
     body: Body
@@ -35,11 +35,11 @@ class VariableMaps(NamedTuple):
     map_out: Callable[[Any], Variables]
 
     def view(self, stored: Sequence[Any]) -> tuple[Any, ...]:
-        """What the body sees."""
+        """Return the variables in the form that the body sees."""
         return tuple(self._mapped("map_in", self.map_in, tree) for tree in stored)
 
     def stored(self, changed: Sequence[Any]) -> tuple[Any, ...]:
-        """What is stored of variables that the body made or wrote."""
+        """Return variables that the body created or wrote, in the form to store."""
         trees = tuple(self._mapped("map_out", self.map_out, tree) for tree in changed)
         for tree, outer in zip(trees, self.body.use.outers, strict=True):
             astray = partition(tree, [self.mapped], outer.path)[1]
@@ -47,13 +47,13 @@ class VariableMaps(NamedTuple):
                 names = [path_text(path) for path, _ in leaves_of(astray)]
                 raise LiftArgumentError(
                     self.body.where,
-                    f"`map_out` returned {names}, which `mapped` does not take, so `map_in` would never see it.",
-                    "Let `mapped` take what is stored too.",
+                    f"`map_out` returned {names}, which `mapped` does not match, so `map_in` would never receive it.",
+                    "Make `mapped` match the stored variables too.",
                 )
         return trees
 
     def fitting(self, view: Sequence[Any], like: PyTree) -> PyTree:
-        """Of what a body sees now, the variables that it was traced with; they must have kept their types."""
+        """Return the variables that the body was traced with, in their present form; their types must be the same."""
         chosen = tuple(map(rewrapped, select(view, like), like))
         for tree, pattern in zip(chosen, like, strict=True):
             found = dict(leaves_of(tree))
@@ -62,33 +62,33 @@ class VariableMaps(NamedTuple):
                 if before != now:
                     raise LiftArgumentError(
                         f'"{path_text(path)}" in {self.body.where}',
-                        f"the body has it as {before}, and of what is stored with `map_out`, `map_in` makes {now}.",
-                        "Let `map_in` undo what `map_out` does to names, shapes and dtypes.",
+                        f"the body has it as {before}, but `map_in` returns {now} for the result of `map_out`.",
+                        "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
                     )
         return jax.tree.map(_as_traced, chosen, like)
 
     def _mapped(self, name: str, fn: Callable[[Any], Any], tree: Any) -> Any:
         if not tree:
             return tree
-        found = fn(_copied(tree))  # a user looks into values as into modules
+        found = fn(_copied(tree))  # for the user, dicts inside values are no different from modules
         if not isinstance(found, Mapping) or not all(isinstance(below, Mapping) for below in found.values()):
             raise LiftArgumentError(
                 f"`{name}` of {self.body.where}",
-                f"expected a dict of collections, as it was given, returned {jax.tree.structure(found)}.",
-                "Return `{collection: {…}}`; `jax.tree.map` over what is given does.",
+                f"expected a dict of collections, like its argument, but it returned {jax.tree.structure(found)}.",
+                "Return `{collection: {…}}`, for example by `jax.tree.map` over the argument.",
             )
         return rewrapped(found, tree)
 
 
 def _as_traced(leaf: Any, like: Any) -> Any:
-    """A leaf that is weakly typed only where that which the body was traced with, a value or a type, is."""
+    """Return a leaf, strongly typed unless the value or type that the body was traced with is weakly typed."""
     aval = like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)
     weak = jax.typeof(leaf).weak_type and not aval.weak_type
     return jax.lax.convert_element_type(jnp.asarray(leaf), aval.dtype) if weak else leaf
 
 
 def _copied(tree: Any) -> Any:
-    """Nested dicts as new ones, which a function may change as it likes."""
+    """Return a copy of nested dicts, which a function may modify."""
     if type(tree) is Whole:
         return jax.tree.map(lambda leaf: leaf, tree.value)
     return {name: _copied(below) for name, below in tree.items()} if isinstance(tree, Mapping) else tree

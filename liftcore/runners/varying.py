@@ -1,4 +1,4 @@
-"""Types inside of a `shard_map`: along which axes of the mesh the parts of a value differ."""
+"""Types inside a `shard_map`: the mesh axes along which the parts of a value differ."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..typing import Path, Predicate, PyTree
 __all__ = ["spec_axes", "typed"]
 
 Rules: TypeAlias = tuple[tuple[Predicate, PartitionSpec], ...]
-"""Filters of variables, each with how these are partitioned."""
+"""Filters of variables, each with a partition spec."""
 
 _CLASSES = 256
-"""How many classes of scopes are kept."""
+"""The number of classes of scopes that are kept."""
 
 
 def spec_axes(spec: PartitionSpec) -> frozenset[Any]:
-    """The axes of the mesh that a spec names."""
+    """Return the mesh axes that a spec names."""
     entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec if entry is not None]
     return frozenset().union(*entries)
 
 
 def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
-    """The function, with initial values of the types that variables of their specs have when they come in again."""
+    """Return the function with initial values of the types that variables of their specs have when passed in again."""
 
     def call(scopes: Any, *args: Any, **kwargs: Any) -> Any:
         flat: list[Scope]
@@ -55,9 +55,9 @@ def typed(fn: Callable[..., Any], rules: Rules) -> Callable[..., Any]:
 
 @functools.lru_cache(_CLASSES)
 def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
-    """Scopes whose initial values vary along the axes of their specs, even where they were made alike.
+    """Return a class of scopes whose initial values vary along the axes of their specs, even if they are all equal.
 
-    The scopes below, those inside of other lifts too, are of the same class. Equal rules give the same one.
+    Child scopes, and scopes inside other lifts, are of the same class. Equal rules give the same class.
     """
 
     class Typed(kind):  # type: ignore[misc, valid-type]
@@ -72,7 +72,7 @@ def _class(kind: type[Scope], rules: Rules) -> type[Scope]:
 
 
 def _vary(value: PyTree, axes: frozenset[Any]) -> PyTree:
-    """A value that varies along some axes, by its type."""
+    """Return a value whose type varies along the given axes."""
 
     def vary(leaf: Any) -> Any:
         leaf = jax.numpy.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Lifts that take variables and RNG streams whole: all that they lift goes in, and comes out, as one group."""
+"""Lifts of all variables and RNG streams in one group: everything that is lifted goes in and comes out together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AS_IT_IS", "whole"]
 AS_IT_IS = Advice(
     '"{}" to `variables`', '"{}" to `rngs`', ("passed through",), ("passed through",), ("passed through",)
 )
-"""Of a lift with the options `variables` and `rngs`, under which a body sees all as it is."""
+"""The advice for a lift with the options `variables` and `rngs` whose body sees everything unchanged."""
 
 
 def whole(
@@ -26,11 +26,11 @@ def whole(
     advice: Advice = AS_IT_IS,
     prepare: Callable[[Callable[..., Any]], Any] | None = None,
 ) -> Lifter:
-    """A lift with one group of variables and one of RNG streams, out of which all captured values come too.
+    """Make a lift with one group of variables and one group of RNG streams; all captured values come out too.
 
     Args:
         transform: see `transformation`.
-        name: that of the lift.
+        name: the name of the lift.
         variables: a filter of the variables that are lifted.
         rngs: a filter of the RNG streams that are lifted.
         advice: see `transformation`.

@@ -285,7 +285,7 @@ def test_static_arguments_of_a_jit_are_seen() -> None:
     assert list(rows(lift)) == ["params/w"]
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
         explain(liftcore.jit(fn))(bind(), X, True)
-    assert any("must be declared" in note for note in caught.value.__notes__)
+    assert any("must be static" in note for note in caught.value.__notes__)
 
 
 def test_a_body_that_jax_traces_twice_is_told_once() -> None:

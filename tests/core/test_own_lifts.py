@@ -127,7 +127,7 @@ def direct(act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], type[LiftError], str]] = {
-    "more iterations than slices": (lambda: looped(size=9), AxisSizeError, r"slices of shape \(8,\) .* size 9.*Give 9"),
+    "more iterations than slices": (lambda: looped(size=9), AxisSizeError, r"slices of shape \(8,\) .* size 9.*Pass 9"),
     "no group for captured values": (
         lambda: looped(out=GROUPS),
         LiftArgumentError,
@@ -141,12 +141,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[LiftError], str]] = {
     "an iteration of two results": (
         lambda: looped(lambda *args: right(*args)[1:]),
         LiftArgumentError,
-        r"step of mine\(layer\) at /: it returns the next carry, .* given 2 values.*`return carry, y, groups`",
+        r"step of mine\(layer\) at /: it must return the next carry, .* given 2 values.*`return carry, y, groups`",
     ),
     "a state without a carry": (
         lambda: looped(state=lambda variables: variables[1]),
         LiftArgumentError,
-        r"the state of a loop is a pair, .* Give `\(variable_groups\[1\], carry\)`",
+        r"the state of a loop is a pair of .* Pass `\(variable_groups\[1\], carry\)`",
     ),
     "one group for all": (
         direct(lambda body, variables, rngs, x: body(variables[0], rngs, x)),

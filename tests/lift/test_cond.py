@@ -647,8 +647,8 @@ def test_branches_must_agree_about_what_they_create() -> None:
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.init(placed(liftcore.cond(scaled, wide)))(KEY, True, 1.0)
     assert caught.value.where == '"params/w" in cond(scaled) at /m'
-    assert caught.value.what == "branch 1 creates it as float32[3], elsewhere it is float32[]."
-    assert "a name of its own" in caught.value.fix
+    assert caught.value.what == "branch 1 creates it as float32[3], but elsewhere it is float32[]."
+    assert "a different name in each" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_branches_must_agree_about_what_they_write(value: Any, text: str) -> Non
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.apply(model, mutable=["state"])({"state": {"m": {"n": jnp.float32(1)}}}, 0)
     assert caught.value.where == '"state/n" in switch(<lambda>) at /m'
-    assert caught.value.what == f"branch 1 writes it as {text}, elsewhere it is float32[]."
+    assert caught.value.what == f"branch 1 writes it as {text}, but elsewhere it is float32[]."
 
 
 def test_branches_that_all_write_a_variable_may_give_it_another_type() -> None:
@@ -679,7 +679,7 @@ def test_branches_that_all_write_a_variable_may_give_it_another_type() -> None:
     _, changed = liftcore.apply(model, mutable=["state"])({"state": {"m": {"n": jnp.int32(1)}}}, 1)
     assert changed["state"]["m"]["n"].tolist() == [2, 2, 2]
     model = placed(liftcore.switch([write(1.0), lambda scope: None, write(2.0)]))
-    with pytest.raises(LiftArgumentError, match=r"branch 0 writes it as float32\[3\], elsewhere it is int32\[\]"):
+    with pytest.raises(LiftArgumentError, match=r"branch 0 writes it as float32\[3\], but elsewhere it is int32\[\]"):
         liftcore.apply(model, mutable=["state"])({"state": {"m": {"n": jnp.int32(1)}}}, 1)
 
 
@@ -690,7 +690,7 @@ def test_a_branch_cannot_write_what_no_branch_creates() -> None:
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.apply(placed(liftcore.cond(write, lambda scope: None)), mutable=["state"])({}, True)
     assert caught.value.where == '"state/n" in cond(write) at /m'
-    assert "branch 0 writes it, and where another branch runs there is no such variable" in caught.value.what
+    assert "branch 0 writes it, but there is no such variable if another branch runs" in caught.value.what
     assert "Create it first" in caught.value.fix
 
 
@@ -706,7 +706,7 @@ def test_what_one_equation_of_ones_own_created_cannot_begin_as_another_branch_ma
     with pytest.raises(LiftArgumentError) as caught:
         liftcore.init(placed(liftcore.cond(starting(1), starting(10))))(KEY, False, 1.0)
     assert caught.value.where.startswith('"state/n" in cond(')
-    assert "a lift of your own" in caught.value.what
+    assert "in a custom lift" in caught.value.what
     assert liftcore.init(liftcore.cond(same, starting(10)))(KEY, False, 1.0) == (10.0, {"state": {"n": 10.0}})
 
 

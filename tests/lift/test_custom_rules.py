@@ -50,7 +50,7 @@ def test_values_do_not_depend_on_whether_init_is_differentiated(ruled: Any, sour
 def test_a_number_that_is_out_of_range_is_an_error(ruled: Any, number: int) -> None:
     error = fails(ruled(layer, nondiff_argnums=(number,)), X)
     assert f"nondiff_argnums=({number},)" in error.where
-    assert "there are 2 arguments" in error.what
+    assert "there are 2 positional arguments" in error.what
 
 
 # -- other lifts -------------------------------------------------------------------------------------------------------

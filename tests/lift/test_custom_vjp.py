@@ -107,7 +107,7 @@ def test_some_arguments_only_python_sees(numbers: Any, names: Any, run: str) -> 
 def test_a_name_that_no_argument_has_is_an_error() -> None:
     with pytest.raises(LiftArgumentError, match=r"layer, nondiff_argnames=\('y',\)") as caught:
         liftcore.custom_vjp(layer, nondiff_argnames=("y",))
-    assert caught.value.what == "it has no argument \"y\" that may be given by position (available: ['x'])."
+    assert caught.value.what == "it has no argument \"y\" that may be passed by position (available: ['x'])."
 
 
 def test_keyword_arguments_and_defaults_are_those_of_the_function() -> None:

@@ -107,7 +107,7 @@ def test_integers_are_an_error_unless_allowed() -> None:
         with pytest.raises(LiftArgumentError) as caught:
             run(liftcore.grad(fn, wrt="state"))
         assert caught.value.where == '"state/m/n" in grad(fn) at /'
-        assert caught.value.what == "it is differentiated with respect to, and has dtype int32."
+        assert caught.value.what == "it is to be differentiated, but has dtype int32."
         assert caught.value.fix == "Leave it out of `wrt`, or pass `allow_int=True`."
     expected = jax.grad(lambda n, x: n * x, (0, 1), allow_int=True)(jnp.int32(3), 2.0)
     (variables, x) = liftcore.apply(liftcore.grad(fn, (0, 1), allow_int=True, wrt="state"))(given, 2.0)
@@ -302,7 +302,7 @@ def test_what_one_equation_of_ones_own_created_cannot_be_differentiated() -> Non
         liftcore.init(lambda scope, x: liftcore.grad(one_equation(fn))(scope.push("m"), x))(KEY, 2.0)
     assert caught.value.where.startswith('"params/w" in grad(')
     assert caught.value.where.endswith(") at /m")
-    assert "a lift of your own" in caught.value.what
+    assert "in a custom lift" in caught.value.what
     assert liftcore.apply(liftcore.grad(one_equation(fn)))({"params": {"w": 3.0}}, 2.0) == {"params": {"w": 24.0}}
 
 

@@ -100,7 +100,7 @@ def test_errors_are_those_of_a_first_call() -> None:
     jitted(liftcore.bind(VARIABLES), 1.0)
     with pytest.raises(TypeError, match=r"not a valid JAX type|as an abstract array"):
         jitted(liftcore.bind(VARIABLES), "text")
-    with pytest.raises(LiftArgumentError, match="names that Python knows"):
+    with pytest.raises(LiftArgumentError, match="valid Python names"):
         jitted(liftcore.bind(VARIABLES), **{"1": 1.0})
     ended = liftcore.bind(VARIABLES)
     ended.invalidate()

@@ -215,11 +215,11 @@ def test_static_arguments_are_not_counted_and_donated_ones_are_gone() -> None:
 
 def test_misuse_says_so() -> None:
     apply = liftcore.apply
-    with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, in_shardings: it is no prefix of the value's"):
+    with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, in_shardings: it is not a prefix of the value's"):
         apply(liftcore.jit(lambda scope, x: x, in_shardings=(over(), over())))({}, X)
-    with pytest.raises(LiftArgumentError, match=r"in_shardings: it tells of arguments by their position, and \['x'\]"):
+    with pytest.raises(LiftArgumentError, match=r"in_shardings: it applies to positional arguments, but \['x'\]"):
         apply(liftcore.jit(lambda scope, x: x, in_shardings=over()))({}, x=X)
-    with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, out_shardings: it is no prefix"):
+    with pytest.raises(LiftArgumentError, match=r"jit\(<lambda>\) at /, out_shardings: it is not a prefix"):
         apply(liftcore.jit(lambda scope, x: x, out_shardings={"y": over()}))({}, X)
     with pytest.raises(LiftArgumentError, match=r"variable_shardings=.* of jit: expected a mapping"):
         liftcore.jit(layer, variable_shardings=over())  # type: ignore[arg-type]

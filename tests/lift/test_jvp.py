@@ -105,7 +105,7 @@ def test_a_tangent_of_something_else_is_an_error(direction: Any, name: str, wrt:
         result(model, mutable, given=given)
     available = ["params/layer/lora"] + (["params/layer/w", "params/scale"] if wrt == "params" else [])
     assert caught.value.where == f"{kind}(layer) at /m"
-    assert f'there is something for "{name}", with respect to which nothing' in caught.value.what
+    assert f'there is a value for "{name}", but this variable is not differentiated' in caught.value.what
     assert f"(available: {available})" in caught.value.what
     assert "`wrt" in caught.value.fix
 
@@ -178,7 +178,7 @@ def test_the_linear_function_says_what_is_wrong_later_too() -> None:
     def model(scope: Scope, x: Any) -> Any:
         return liftcore.linearize(layer)(scope, x)[1]
 
-    with pytest.raises(LiftArgumentError, match=r'linearize\(layer\) at /: there is something for "params/typo"'):
+    with pytest.raises(LiftArgumentError, match=r'linearize\(layer\) at /: there is a value for "params/typo"'):
         result(model, False, X)({"params": {"typo": 1.0}}, X)
 
 
@@ -284,7 +284,7 @@ def test_raw_ones_name_the_lifted_ones() -> None:
 
 @KINDS
 def test_what_one_equation_of_ones_own_created_has_no_tangent(kind: str) -> None:
-    with pytest.raises(LiftArgumentError, match=rf'"params/layer/\w+" in {kind}\(\w+\) at /: .* a lift of your own'):
+    with pytest.raises(LiftArgumentError, match=rf'"params/layer/\w+" in {kind}\(\w+\) at /: .* in a custom lift'):
         liftcore.init(along(kind, one_equation(layer)))(KEY, (X,), (X,))
     assert_same(*(result(along(kind, fn), False, (X,), (X,)) for fn in (one_equation(layer), layer)))
 

@@ -289,7 +289,7 @@ def test_a_shared_variable_that_differs_is_an_error() -> None:
 
     with pytest.raises(
         LoopInvarianceError,
-        match=r"map\(write\) at /: \['state/n'\] is shared by all elements.*write the same in all elements\.",
+        match=r"map\(write\) at /: \['state/n'\] is shared by all elements.*write the same value in all elements\.",
     ):
         liftcore.init(lifted_map(write, variable_axes={"state": None}))(KEY, jnp.arange(3.0))
     with pytest.raises(LoopInvarianceError, match=r"\['params/dense/w'\] is shared.*do not split the stream"):

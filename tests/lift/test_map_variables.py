@@ -238,8 +238,8 @@ def test_a_loop_around_sees_which_mapped_variable_another_one_reads() -> None:
 @pytest.mark.parametrize("maps", [(centred, lambda tree: tree), (lambda tree: tree, centred)])
 def test_what_a_map_makes_of_a_variable_may_not_depend_on_one_that_reads_it(maps: Any) -> None:
     message = (
-        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", and what '
-        r"`map_out` and `map_in` make of that depends on \['params/bias'\]. Map them apart"
+        r'"params/bias" in map_variables\(data_dependent\) at /a: its initial value reads "params/kernel", but the form of it that '
+        r"`map_out` and `map_in` return depends on \['params/bias'\]. Map them separately"
     )
     with pytest.raises(LiftArgumentError, match=message):
         liftcore.init(child(map_variables(data_dependent, "params", *maps, init=True)))(KEY, X)
@@ -339,7 +339,7 @@ def test_map_in_must_undo_what_map_out_does_to_types() -> None:
     def forgetful(variables: Any) -> Any:
         return {"params": {name: value for name, value in variables["params"].items() if name != "w"}}
 
-    with pytest.raises(LiftArgumentError, match=r"\"params/w\".*`map_in` makes None. Let `map_in` undo"):
+    with pytest.raises(LiftArgumentError, match=r"\"params/w\".*`map_in` returns None .*Make `map_in` undo"):
         liftcore.init(map_variables(linear, "params", forgetful, init=True))(KEY, X)
 
 

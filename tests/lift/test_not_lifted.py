@@ -144,6 +144,6 @@ def test_what_a_transformation_made_immutable_is_told_of_it_and_not_of_apply() -
         return x, repack_fn(scope)
 
     model = liftcore.remat(liftcore.pack(transform, [True], [True], [True], name="mine"))
-    with pytest.raises(ModifyScopeVariableError, match=r'mine made its scopes.*scope_fn\(.*mutable="cache"') as caught:
+    with pytest.raises(ModifyScopeVariableError, match=r'the scopes of mine.*scope_fn\(.*mutable="cache"') as caught:
         liftcore.apply(model, mutable=True)({}, X)
     assert "apply(" not in str(caught.value)

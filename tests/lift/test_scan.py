@@ -707,7 +707,7 @@ def test_length_zero_makes_carried_variables_but_not_from_slices() -> None:
     xs = jnp.zeros((0,))
     _, variables = liftcore.init(liftcore.scan(from_carry, variable_carry="state"))(KEY, jnp.float32(4), xs)
     assert variables == {"state": {"s": 4.0}}
-    with pytest.raises(AxisSizeError, match="from the slices of iteration 0, and there is none"):
+    with pytest.raises(AxisSizeError, match="from the slices of iteration 0, but there are no iterations"):
         liftcore.init(liftcore.scan(from_slice, variable_carry="state"))(KEY, jnp.float32(4), xs)
 
 

@@ -457,7 +457,7 @@ def test_a_new_value_that_differs_where_its_spec_says_it_is_the_same() -> None:
             lambda scope, x: over_x(create, variable_specs={"params": P("y")}, split_rngs="x")(scope.push("a"), x)
         )(keys(), X)
     assert caught.value.where == '"params/dense/w" in shard_map(create) at /a'
-    assert "it is the same along ['x'], but its new value differs there" in caught.value.what
+    assert "declares it the same along ['x'], but its new value differs there" in caught.value.what
     assert "`variable_specs={\"params\": P(('x', 'y'))}`, or do not split the stream" in caught.value.fix
     with pytest.raises(
         LoopInvarianceError, match=r"\"state/mean\" in shard_map\(write\) at /: .*P\('x'\).*`jax.lax.pmean`"
@@ -488,9 +488,9 @@ def test_specs_that_do_not_fit_name_the_variable() -> None:
         assert "{'x': 4, 'y': 2}" in caught.value.what
     with pytest.raises(LiftArgumentError, match=r"variable_specs of shard_map\(fn\) at /: .*'z'.*\['x', 'y'\]"):
         liftcore.init(over_x(fn, variable_specs={"state": P("z")}))(keys(), X)
-    with pytest.raises(LiftArgumentError, match=r"split_rngs of shard_map\(fn\) at /: 'z' is no axis.*\['x', 'y'\]"):
+    with pytest.raises(LiftArgumentError, match=r"split_rngs of shard_map\(fn\) at /: 'z' is not an axis.*\['x', 'y'\]"):
         liftcore.init(over_x(fn, split_rngs={"params": "z"}))(keys(), X)
-    with pytest.raises(LiftArgumentError, match=r"shard_map\(fn\) at /, in_specs: .*no prefix"):
+    with pytest.raises(LiftArgumentError, match=r"shard_map\(fn\) at /, in_specs: .*not a prefix"):
         liftcore.init(shard_map(fn, mesh=MESH, in_specs=(P(), P()), out_specs=P()))(keys(), X)
 
 

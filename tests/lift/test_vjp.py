@@ -248,7 +248,7 @@ def test_a_raw_vjp_names_the_lifted_one() -> None:
 
 
 def test_what_one_equation_of_ones_own_created_has_no_cotangent() -> None:
-    with pytest.raises(LiftArgumentError, match=r'"params/layer/\w+" in vjp\(\w+\) at /: .* a lift of your own'):
+    with pytest.raises(LiftArgumentError, match=r'"params/layer/\w+" in vjp\(\w+\) at /: .* in a custom lift'):
         liftcore.init(pulled_back(one_equation(layer)))(KEY, X)
     assert_same(result(pulled_back(one_equation(layer)), False, X), result(pulled_back(), False, X))
 

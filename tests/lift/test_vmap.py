@@ -84,10 +84,10 @@ def test_out_axes_are_those_of_jax(out_axes: Any) -> None:
 
 
 def test_axes_that_are_no_prefix_say_so() -> None:
-    with pytest.raises(LiftArgumentError, match="no prefix") as caught:
+    with pytest.raises(LiftArgumentError, match="not a prefix") as caught:
         pure(lambda x: x, in_axes=({"a": 0},))(jnp.ones(3))
     assert "in_axes" in caught.value.where
-    with pytest.raises(LiftArgumentError, match="no prefix"):
+    with pytest.raises(LiftArgumentError, match="not a prefix"):
         pure(lambda x, y: x, in_axes=(0, 0, 0))(jnp.ones(3), jnp.ones(3))
 
 

@@ -523,7 +523,7 @@ def test_a_carried_variable_that_changes_its_type_is_an_error() -> None:
 def test_a_carried_variable_created_in_one_equation_of_ones_own_is_an_error() -> None:
     error = fails(LiftArgumentError, below(5), one_equation(counting), 1.0, variable_carry="state")
     assert error.where.startswith('"state/n" in while_loop(')
-    assert "a lift of your own" in error.what
+    assert "in a custom lift" in error.what
 
 
 def test_a_raw_while_loop_names_the_lifted_one() -> None:

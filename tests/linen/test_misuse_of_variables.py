@@ -244,7 +244,7 @@ ENTRIES: Table = {
             jax.ShapeDtypeStruct((2,), jnp.float32),  # type: ignore[no-untyped-call]
         ),
         LazyInitError,
-        '"params/w" | its initial value depends on the numbers of an argument | Pass an array for that argument',
+        '"params/w" | its initial value depends on the values of an argument | Pass an array for that argument',
     ),
 }
 
@@ -365,7 +365,7 @@ LIFTS: Table = {
     "vmap with an axis too many": (
         lambda: nn.vmap(nn.Dense, **BY_LANE, in_axes=(0, 0))(3).init(KEY, X),
         LiftArgumentError,
-        "vmap(Dense) at /, in_axes | (0, 0) is no prefix | the scope (or module) itself is not counted.",
+        "vmap(Dense) at /, in_axes | (0, 0) is not a prefix | the scope (or module) does not count.",
     ),
     "variable_axes that is a name": (
         lambda: scanned(lambda net, carry, x: (carry, None), variable_axes="params"),
@@ -386,7 +386,7 @@ LIFTS: Table = {
         lambda: nn.jit(nn.Dense, static_argnames="trian"),
         LiftArgumentError,
         "static_argnums=(), static_argnames=('trian',) | has no argument ['trian'] (by number there are: 1 inputs) | "
-        "Give the name",
+        "Use the name",
     ),
     "a static argument that there is not, by number": (
         lambda: nn.remat(nn.Dense, static_argnums=5),
@@ -396,7 +396,7 @@ LIFTS: Table = {
     "a carry that grows": (
         lambda: nn.Stack(nn.Dense(5), 2).init(KEY, X),
         CarryTypeError,
-        "scan(layer) at /block | (carry: float32[2,3] in, float32[2,5] out) | Return a carry of the shape",
+        "scan(layer) at /block | (carry: float32[2,3] in, float32[2,5] out) | Return a carry with the shape",
     ),
     "a lift of scopes given a module": (
         lambda: liftcore.remat(lambda layer, x: layer(x))(nn.Dense(3), X),
@@ -412,12 +412,12 @@ LIFTS: Table = {
     "scan with JAX's arguments": (
         lambda: compact(lambda net, x: nn.scan(lambda carry, x: (carry, x), 0.0, x)),
         LiftArgumentError,
-        "variable_axes | expected a mapping from filters to axes, given 0.0. | goes to what the lift returns",
+        "variable_axes | expected a mapping from filters to axes, given 0.0. | to the lifted function",
     ),
     "vmap of a class with a function's argument": (
         lambda: nn.vmap(nn.Dense, X),
         LiftArgumentError,
-        "variable_axes | expected a mapping from filters to axes, given a float32[2,3] array. | what the lift returns",
+        "variable_axes | expected a mapping from filters to axes, given a float32[2,3] array. | to the lifted function",
     ),
     "a scan whose body returns one value": (
         lambda: scanned(lambda net, carry, x: carry),
@@ -437,7 +437,7 @@ LIFTS: Table = {
     "a scan whose carry changes its shape": (
         lambda: scanned(lambda net, carry, x: (nn.Dense(4)(carry), None)),
         CarryTypeError,
-        "scan(Loop) at / | (carry: float32[2,3] in, float32[2,4] out) | Return a carry of the shape",
+        "scan(Loop) at / | (carry: float32[2,3] in, float32[2,4] out) | Return a carry with the shape",
     ),
     "a scan that writes what it shares": (
         lambda: scanned(count, variable_broadcast="state"),

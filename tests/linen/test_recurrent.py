@@ -346,7 +346,7 @@ MISTAKES: list[tuple[Any, Any, dict[str, Any], type[LiftError], str]] = [
         {"initial_carry": [np.ones((2, 4), np.float32)] * 2},
         CarryTypeError,
         "scan(step) at /cell: carry goes in with structure PyTreeDef([*, *]) and comes out with PyTreeDef((*, *)). "
-        "Return a carry of the structure that the function was given.",
+        "Return a carry with the structure that the function received.",
     ),
     (
         nn.RNN(nn.SimpleCell(4, **WAVES, param_dtype=jnp.bfloat16)),

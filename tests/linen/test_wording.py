@@ -165,9 +165,9 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
             variable_carry="state",
         )(mdl, x, None),
         "Write the lift that creates it with `liftcore.transformation` and `liftcore.outline` (or `liftcore.Loop`, "
-        "or `body.split`), which make initial values outside of it, or create it before that lift.",
+        "or `body.split`), which compute initial values outside, or create it before that lift.",
         "Write the lift that creates it with `nn.transformation` and `liftcore.outline` (or `liftcore.Loop`, "
-        "or `body.split`), which make initial values outside of it, or create it before that lift.",
+        "or `body.split`), which compute initial values outside, or create it before that lift.",
     ),
     "a map of variables that is not undone": (
         lambda scope, x: liftcore.map_variables(
@@ -176,8 +176,8 @@ USES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
         lambda mdl, x: nn.map_variables(
             lambda m, x: m.param("w", lambda key: x), "params", lambda v: {"params": {"v": v}}, init=True
         )(mdl, x),
-        "Let `map_in` undo what `map_out` does to names, shapes and dtypes.",
-        "Let `trans_in_fn` undo what `trans_out_fn` does to names, shapes and dtypes.",
+        "Make `map_in` undo what `map_out` does to names, shapes and dtypes.",
+        "Make `trans_in_fn` undo what `trans_out_fn` does to names, shapes and dtypes.",
     ),
     "a tangent of a variable that is not there": (
         lambda scope, x: liftcore.jvp(count)(scope, (x,), (x,), {"params": {"w": x}}),

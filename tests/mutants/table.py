@@ -620,7 +620,7 @@ MUTANTS = (
     ),
     Mutant(
         "runners/elements.py",
-        "            if not runs:  # it is an error of the body\n                raise\n",
+        "            if not runs:  # an error of the body\n                raise\n",
         "",
         "a body that fails runs again",
         ("lift/test_vmap.py",),
@@ -785,8 +785,8 @@ MUTANTS = (
     ),
     Mutant(
         "runners/elements.py",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated)",
-        "elements = Elements(mapper, size, (operand_axes, None), (*axes.in_axes, 0), donated)",
+        "elements = Elements(mapper, size, (operand_axes, None), (*axes.out_axes, 0), donated, gathered)",
+        "elements = Elements(mapper, size, (operand_axes, None), (*axes.in_axes, 0), donated, gathered)",
         "variables come out along the axis that they went in",
         ("lift/test_vmap.py",),
     ),

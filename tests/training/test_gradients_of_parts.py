@@ -147,7 +147,7 @@ def test_what_microbatches_sow_is_stacked() -> None:
     assert mutated["losses"]["norm"].shape == (2,)
     plain, _ = liftcore.apply(accumulate_gradients(loss, 2), mutable=["batch_stats"])(VARIABLES, X, rngs=RNGS)
     assert close(grads, plain[1])
-    with pytest.raises(CarryTypeError, match="made that did not go in: losses/norm") as error:
+    with pytest.raises(CarryTypeError, match="carried variables that did not go in: losses/norm") as error:
         run()
     assert "stacked=" in "".join(error.value.__notes__)
 
