@@ -23,6 +23,7 @@ from .pmap import filter_pmap
 from .remat import filter_checkpoint
 from .serialisation import tree_deserialise_leaves, tree_serialise_leaves
 from .shapes import filter_eval_shape, filter_make_jaxpr
+from .shard import filter_shard
 from .trained import trainable
 from .update import apply_updates, tree_at, tree_equal
 from .vjp import filter_vjp
@@ -50,6 +51,7 @@ __all__ = [
     "filter_jvp",
     "filter_make_jaxpr",
     "filter_pmap",
+    "filter_shard",
     "filter_value_and_grad",
     "filter_vjp",
     "filter_vmap",

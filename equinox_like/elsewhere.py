@@ -24,7 +24,6 @@ INSTEAD = {
     "tree_pprint": _SUMMARY,
     "tree_pformat": _SUMMARY,
     "filter_pure_callback": "Use jax.pure_callback, with arrays",
-    "filter_shard": "Use jax.lax.with_sharding_constraint, on the arrays",
     "clear_caches": "Use jax.clear_caches",
     "filter_cond": "Use liftcore.filtered(liftcore.cond)",
     "filter_scan": "Use liftcore.filtered(liftcore.scan)",
