@@ -13,6 +13,7 @@ from .calls import UNSET
 from .differentiated import Differentiated
 from .filters import is_inexact_array
 from .functions import MISSING, filtered
+from .options import check_options
 from .parts import SplitResult
 from .prefixes import leafwise
 
@@ -47,10 +48,12 @@ def filter_value_and_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any
         argument, with None for leaves that have no gradient. With `has_aux`, the result is the pair.
 
     Raises:
-        LiftArgumentError: when it is called, if there is no positional argument, `arg` is not a prefix, or `fun`
-            returns a scope.
+        LiftArgumentError: if there is no such option; when it is called, if there is no positional argument, `arg` is
+            not a prefix, or `fun` returns a scope.
     """
-    return filtered(filter_value_and_grad, _value_and_grad, fun, _options(has_aux, arg, options))
+    return filtered(
+        filter_value_and_grad, _value_and_grad, fun, _options("filter_value_and_grad", has_aux, arg, options)
+    )
 
 
 def filter_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any = UNSET, **options: Any) -> Any:
@@ -74,13 +77,14 @@ def filter_grad(fun: Any = MISSING, *, has_aux: bool = False, arg: Any = UNSET, 
         for leaves that have no gradient. With `has_aux`, it returns the gradient and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called, if there is no positional argument, `arg` is not a prefix, or `fun`
-            returns a scope.
+        LiftArgumentError: if there is no such option; when it is called, if there is no positional argument, `arg` is
+            not a prefix, or `fun` returns a scope.
     """
-    return filtered(filter_grad, _grad, fun, _options(has_aux, arg, options))
+    return filtered(filter_grad, _grad, fun, _options("filter_grad", has_aux, arg, options))
 
 
-def _options(has_aux: bool, arg: Any, others: dict[str, Any]) -> dict[str, Any]:
+def _options(where: str, has_aux: bool, arg: Any, others: dict[str, Any]) -> dict[str, Any]:
+    check_options(where, others, ("holomorphic", "allow_int"))
     return {"has_aux": has_aux, **({} if arg is UNSET else {"arg": arg}), **others}
 
 

@@ -13,6 +13,7 @@ from liftcore.errors import LiftArgumentError, check_function, name_of
 from .differentiated import Differentiated
 from .filters import is_inexact_array_like
 from .functions import FilteredFunction
+from .options import check_options
 from .parts import SplitResult
 from .rules import as_arrays
 
@@ -40,9 +41,11 @@ def filter_jacfwd(fun: Callable[..., Any], has_aux: bool = False, **options: Any
         pytree and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
+        LiftArgumentError: if there is no such option; when it is called, if there is no positional argument, or `fun`
+            returns a scope.
     """
     check_function("filter_jacfwd", fun)
+    check_options("filter_jacfwd", options, ("holomorphic",))
     return FilteredFunction(_jacobian, fun, {"lift": liftcore.jacfwd, "has_aux": has_aux, **options})
 
 
@@ -65,9 +68,11 @@ def filter_jacrev(fun: Callable[..., Any], has_aux: bool = False, **options: Any
         pytree and the second of the pair.
 
     Raises:
-        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
+        LiftArgumentError: if there is no such option; when it is called, if there is no positional argument, or `fun`
+            returns a scope.
     """
     check_function("filter_jacrev", fun)
+    check_options("filter_jacrev", options, ("holomorphic", "allow_int"))
     return FilteredFunction(_jacobian, fun, {"lift": liftcore.jacrev, "has_aux": has_aux, **options})
 
 
@@ -88,8 +93,10 @@ def filter_hessian(fun: Callable[..., Any], has_aux: bool = False, **options: An
         A function with the arguments of `fun`. It returns the Jacobian of the Jacobian; see `filter_jacfwd`.
 
     Raises:
-        LiftArgumentError: when it is called, if there is no positional argument, or `fun` returns a scope.
+        LiftArgumentError: if there is no such option; when it is called, if there is no positional argument, or `fun`
+            returns a scope.
     """
+    check_options("filter_hessian", options, ("holomorphic",))
     return filter_jacfwd(filter_jacrev(fun, has_aux, **options), has_aux, **options)
 
 

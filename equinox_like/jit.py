@@ -19,11 +19,16 @@ from liftcore.statics import Undescribed, warn_not_shared
 from .calls import OLDER, UNSET, call_answers, given_options
 from .functions import MISSING, FilteredFunction, documented, filtered
 from .keyed import ScopedAt, join, split_keyed, split_result
+from .options import check_options
 from .parts import is_dynamic
 
 __all__ = ["filter_jit"]
 
 _DONATE = ("all", "all-except-first", "warn", "warn-except-first", "none")
+_OPTIONS = (
+    *("inline", "keep_unused", "compiler_options", "device", "backend"),
+    *("variables", "rngs", "variable_shardings", "donate_variables"),
+)
 _UNUSED = "Some donated buffers were not usable"
 
 
@@ -65,17 +70,20 @@ def filter_jit(
         args: the same for the first arguments, as a tuple with one prefix for each; for these it overrides `default`.
         kwargs: the same for keyword arguments, as a dict.
         out: the same for the result; leaves that are not traced are returned unchanged.
-        **options: other options of `jax.jit`, such as `inline`, `keep_unused` or `compiler_options`.
+        **options: `inline`, `keep_unused`, `compiler_options`, `device` and `backend` of `jax.jit`; and for scopes,
+            `variables`, `rngs`, `variable_shardings` and `donate_variables` of `liftcore.jit`.
 
     Returns:
         A function with the arguments of `fun`. Its `.lower(*args, **kwargs).compile()` compiles ahead of time.
 
     Raises:
-        LiftArgumentError: if `donate` has another value; when it is called, if a static leaf cannot be hashed, is an
-            array or depends on one, an option is not a prefix, or the function returns a scope.
+        LiftArgumentError: if `donate` has another value, or there is no such option; when it is called, if a static
+            leaf cannot be hashed, is an array or depends on one, an option is not a prefix, or the function returns a
+            scope.
     """
     if donate not in _DONATE:
         raise LiftArgumentError("filter_jit, donate", f"expected one of {_DONATE}, given {donate!r}.", 'Write "all".')
+    check_options("filter_jit", options, _OPTIONS)
     older = given_options("filter_jit", {}, default=default, fn=fn, args=args, kwargs=kwargs, out=out)
     made = filtered(filter_jit, _call, fun, {"donate": donate, **older, **options})
     return made if fun is MISSING else documented(JittedFunction(made.transformation, made.fun, made.options))

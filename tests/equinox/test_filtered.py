@@ -280,3 +280,31 @@ def test_an_ensemble_whose_members_hold_static_activations_learns_as_its_members
         ensemble = run(ensemble, X)
         members = [step(member, X) for member in members]
     np.testing.assert_allclose(ensemble["w"], jnp.stack([member["w"] for member in members]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "fix"),
+    [
+        ("filter_jit", "donate_argnums", 'donate="all-except-first"'),
+        ("filter_jit", "donate_argnames", 'donate="all"'),
+        ("filter_jit", "static_argnums", "not arrays are static"),
+        ("filter_jit", "static_argnames", "not arrays are static"),
+        ("filter_jit", "in_shardings", "filter_shard"),
+        ("filter_jit", "out_shardings", "filter_shard"),
+        ("filter_jit", "abstracted_axes", "inline, keep_unused"),
+        ("filter_grad", "argnums", "as the first argument"),
+        ("filter_value_and_grad", "argnums", "as the first argument"),
+        ("filter_jacfwd", "argnums", "as the first argument"),
+        ("filter_jacrev", "argnums", "as the first argument"),
+        ("filter_hessian", "argnums", "as the first argument"),
+    ],
+)
+def test_an_option_that_counts_arguments_is_refused(name: str, option: str, fix: str) -> None:
+    with pytest.raises(LiftArgumentError, match=f"^{name}: `{option}` is not an option") as caught:
+        getattr(eqx, name)(jnp.sum, **{option: 1})
+    assert fix in str(caught.value)
+
+
+def test_options_of_jax_that_count_nothing_are_passed_on() -> None:
+    assert eqx.filter_jit(jnp.sum, inline=True, keep_unused=True)(X) == 3
+    assert eqx.filter_grad(lambda x: x**2, holomorphic=True)(jnp.complex64(2)) == 4
