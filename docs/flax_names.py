@@ -65,13 +65,16 @@ INSTEAD = {
         "is_serializable": "not needed: `to_state_dict` accepts every pytree that JAX knows",
     },
     "flax.training": {
-        "checkpoints": "`liftcore.checkpoints`; for sharded arrays and background saves, its `OrbaxCheckpoints`",
+        "checkpoints": (
+            "`liftcore.checkpoints`; for sharded arrays and background saves, its `OrbaxCheckpoints`; for old folders, "
+            "its `load_orbax`"
+        ),
         "common_utils": (
             "`jax.device_put(batch, sharding)` for `shard`, `jax.random.split` for `shard_prng_key`, `jax.nn.one_hot`, "
             "`jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)` for `stack_forest`, `jax.device_get`"
         ),
         "lr_schedule": "`optax.warmup_cosine_decay_schedule` and `optax.join_schedules`",
-        "orbax_utils": "`liftcore.checkpoints.OrbaxCheckpoints`, or `orbax.checkpoint` with the variables",
+        "orbax_utils": "`OrbaxCheckpoints` and `load_orbax` of `liftcore.checkpoints`, or `orbax.checkpoint` itself",
         "prefetch_iterator": "`grain`, or any loader that prefetches",
     },
     "flax.metrics": {
