@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import linen_like
+import nnx_like
 from liftcore.checkpoints import each_holding, load_file, load_orbax
 from liftcore.training import TrainState
 from linen_like.convert import from_flax, to_flax
@@ -160,3 +161,21 @@ def test_a_training_state_of_flax_goes_on_here(tmp_path: Path, store: str) -> No
     assert_same_bits(to_flax(ours, {"params": linen_like.unbox(found.params)}, X)["params"], linen.unbox(old.params))
     moment = linen_like.unbox(found.opt_state[0].nu)
     assert_same_bits(to_flax(ours, {"params": moment}, X)["params"], linen.unbox(old.opt_state[0].nu))
+
+
+@pytest.mark.parametrize("form", ["state", "pure dict"])
+@pytest.mark.parametrize("checkpointer", ["StandardCheckpointer", "PyTreeCheckpointer"])
+def test_a_model_of_nnx_goes_on_here(tmp_path: Path, form: str, checkpointer: str) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+
+    def build(nnx: Any, seed: int) -> Any:
+        parts = nnx.Linear(3, 4, rngs=nnx.Rngs(seed)), nnx.BatchNorm(4, rngs=nnx.Rngs(seed))
+        return nnx.Sequential(*parts, nnx.Dropout(0.5, rngs=nnx.Rngs(seed)))
+
+    theirs, ours = build(flax_nnx, 0), build(nnx_like, 1)
+    theirs(X)
+    state = flax_nnx.state(theirs)
+    with getattr(ocp, checkpointer)() as saving:
+        saving.save(tmp_path / "model", state if form == "state" else flax_nnx.to_pure_dict(state))
+    nnx_like.update(ours, load_orbax(tmp_path / "model", nnx_like.state(ours)))
+    np.testing.assert_array_equal(ours(X), theirs(X))
