@@ -33,19 +33,26 @@ def filter_eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         **kwargs: the keyword arguments.
 
     Returns:
-        The result of the call, with a `jax.ShapeDtypeStruct` in place of each array.
+        The result of the call, with a `jax.ShapeDtypeStruct` in place of each array. If one array is in two places, so
+        is its `jax.ShapeDtypeStruct`.
 
     Raises:
         LiftArgumentError: if `fun` returns a scope.
     """
     check_function("filter_eval_shape", fun)
     given, result = SplitTree((fun, args, kwargs), _is_typed), SplitResult(f"filter_eval_shape({name_of(fun)})")
+    numbers: list[int] = []
 
     def body(scopes: Any, arrays: list[Any]) -> list[Any]:
         function, args, kwargs = given.join(arrays, scopes)
-        return result.arrays(function(*args, **kwargs))
+        found = result.arrays(function(*args, **kwargs))
+        distinct = {id(array): array for array in found}  # JAX would return another shape for each place of an array
+        order = {each: number for number, each in enumerate(distinct)}
+        numbers.extend([order[id(array)] for array in found])
+        return list(distinct.values())
 
-    return result.join(liftcore.eval_shape(body)(given.scopes, given.arrays))
+    shapes = liftcore.eval_shape(body)(given.scopes, given.arrays)
+    return result.join([shapes[number] for number in numbers])
 
 
 def filter_make_jaxpr(fun: Callable[..., Any]) -> Any:

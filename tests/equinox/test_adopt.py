@@ -142,6 +142,49 @@ def test_what_is_missing_and_may_not_be_made_is_an_error() -> None:
         liftcore.apply(layer)({"params": {}, "constants": {"mlp": {"order": jnp.arange(3)}}}, X)
 
 
+class Tied(eqx.Module):
+    """One array in two fields, and one layer in two fields."""
+
+    embed: Any
+    head: Any
+    layers: list[Any]
+
+    def __init__(self, key: Any) -> None:
+        self.embed = self.head = jax.random.normal(key, (3, 3))
+        self.layers = [Mlp(key, 3)] * 2
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head.T @ (self.embed @ x)
+
+
+@pytest.mark.parametrize("lift", [lambda fn: fn, liftcore.jit, liftcore.remat])
+def test_an_array_in_two_places_is_one_variable(lift: Any) -> None:
+    model = lift(lambda scope, x: eqx.adopt(scope.push("tied"), Tied)(x))
+    y, variables = liftcore.init(model)(KEY, X)
+    tied = variables["params"]["tied"]
+    assert (sorted(tied), list(tied["layers"])) == (["embed", "layers"], ["0"])
+    np.testing.assert_allclose(liftcore.apply(model)(variables, X), y, rtol=1e-6)
+
+    def by_hand_twice(tied: Any) -> Any:
+        hidden = by_hand(tied["layers"]["0"], by_hand(tied["layers"]["0"], X))
+        return (tied["embed"].T @ (tied["embed"] @ hidden)).sum()
+
+    gradient = jax.grad(lambda params: liftcore.apply(model)({**variables, "params": params}, X).sum())
+    expected = jax.grad(by_hand_twice)(tied)
+    found = gradient(variables["params"])["tied"]
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), found, expected)
+
+
+def test_shapes_are_shared_as_arrays_are() -> None:
+    shapes = eqx.filter_eval_shape(Tied, KEY)
+    assert shapes.embed is shapes.head
+    assert jax.tree.leaves(shapes.layers[0])[0] is jax.tree.leaves(shapes.layers[1])[0]
+    assert shapes.embed is not shapes.layers[0].layers[0]["w"]
+    assert liftcore.Blueprint.of(shapes).paths == liftcore.Blueprint.of(Tied(KEY)).paths
+
+
 def test_explain_shows_adopted_arrays() -> None:
     scope = liftcore.bind({}, KEY, mutable=True)
     shown = str(liftcore.explain(stacked(layer))(scope, X))
