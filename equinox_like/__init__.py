@@ -1,4 +1,4 @@
-"""Filtered transformations: those of JAX over functions of any Python objects, with the names of Equinox."""
+"""JAX transformations of functions of any Python objects, and modules that are pytrees, with the names of Equinox."""
 
 from liftcore.lazy import from_stub
 

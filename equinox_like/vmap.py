@@ -175,7 +175,7 @@ def mapped(
         return out_axes.parted(result.arrays(found, out_axes.traced))
 
     if not given.scopes and options["axis_size"] is None and all(axis is None for axis in in_axes.along):
-        stacked, shared = body((), given.arrays)  # no axis: what is static is the same for all elements
+        stacked, shared = body((), given.arrays)  # no axis: all arrays are the same for all elements
         if not stacked:
             return result.join(shared)
     others = {name: option for name, option in options.items() if name not in AXES}

@@ -1,4 +1,4 @@
-"""Modules that are pytrees and may be changed, whose attributes have kinds: parameters, states, modules, others."""
+"""Mutable modules that are pytrees, and whose attributes have kinds: parameters, states, modules, others."""
 
 from liftcore.lazy import from_stub
 
