@@ -6,6 +6,7 @@
     averages               ExponentialMovingAverage
     gradients              accumulate_gradients, per_example_gradients
     early stopping         EarlyStopping
+    your own states        apply_updates, update_average
 
 An optimiser is any pair of functions like optax's `init` and `update`. Importing this package does not need optax.
 
