@@ -363,3 +363,22 @@ def test_a_filter_chooses_among_the_variables() -> None:
         "[1]",
     ]
     assert not any(jax.tree.leaves(eqx.trainable(net, False)))
+
+
+def test_a_filter_sees_the_path_of_each_array_in_the_pytree() -> None:
+    net = {"in": {"w": X, "b": X}, "out": [X, 3, jnp.arange(2)], "act": jnp.tanh}
+    norm = eqx.Applied.init(nn.BatchNorm(use_running_average=False), KEY, X[None])
+    model = {"net": net, "norm": norm}
+    of_w = eqx.trainable(model, PathContains("w"))
+    assert of_w["net"] == {"in": {"w": True, "b": False}, "out": [False] * 3, "act": False}
+    assert not any(jax.tree.leaves(of_w["norm"]))
+    of_net = eqx.trainable(model, PathContains("net"))
+    assert of_net["net"] == {"in": {"w": True, "b": True}, "out": [True, False, False], "act": False}
+    assert not any(jax.tree.leaves(of_net["norm"]))
+    of_norm = eqx.trainable(model, All("params", PathContains("norm")))
+    assert of_norm["norm"].variables == {
+        "params": {"bias": True, "scale": True},
+        "batch_stats": {"mean": False, "var": False},
+    }
+    assert not any(jax.tree.leaves(of_norm["net"]))
+    assert not any(jax.tree.leaves(eqx.trainable(net, "batch_stats")))
