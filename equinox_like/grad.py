@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 import liftcore
 from liftcore import is_scoped
-from liftcore.errors import LiftArgumentError, name_of
+from liftcore.errors import LiftArgumentError, name_of, shown
 
 from .calls import UNSET
 from .differentiated import Differentiated
-from .filters import is_inexact_array
+from .filters import is_array_like, is_inexact_array
 from .functions import MISSING, filtered
 from .options import check_options
 from .parts import SplitResult
@@ -125,4 +127,11 @@ def _check_positional(where: str, args: tuple[Any, ...]) -> None:
             where,
             "it was called without a positional argument, but it differentiates the first one.",
             "Pass that one by position.",
+        )
+    if jax.tree_util.all_leaves(args[:1]) and not is_array_like(args[0]):
+        raise LiftArgumentError(
+            where,
+            f"the first argument, {shown(args[0])}, holds no arrays, so it has no gradient.",
+            "Pass what you differentiate first. For a module of linen_like, that is `eqx.Applied(module, variables)`; "
+            "for a scope or a bound module, use `liftcore.grad` or `linen_like.grad`.",
         )

@@ -19,7 +19,8 @@ def inference_mode(pytree: Any, value: bool = True) -> Any:
     """Return a copy of a pytree in which every field named `inference` has the given value.
 
     Use it to switch off operations for training, such as dropout. Any module may have such a field, at any depth. The
-    original pytree does not change.
+    original pytree does not change. Modules of linen_like have no such field: to one in an `Applied`, pass an argument,
+    such as `deterministic=True` or `use_running_average=True`.
 
     Example:
         >>> import equinox_like as eqx, liftcore

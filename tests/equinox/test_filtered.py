@@ -14,6 +14,7 @@ import pytest
 
 import equinox_like as eqx
 import liftcore
+import linen_like as nn
 from liftcore import Scope
 from liftcore.errors import LiftArgumentError, NotSharedWarning
 
@@ -308,3 +309,10 @@ def test_an_option_that_counts_arguments_is_refused(name: str, option: str, fix:
 def test_options_of_jax_that_count_nothing_are_passed_on() -> None:
     assert eqx.filter_jit(jnp.sum, inline=True, keep_unused=True)(X) == 3
     assert eqx.filter_grad(lambda x: x**2, holomorphic=True)(jnp.complex64(2)) == 4
+
+
+@pytest.mark.parametrize("module", [nn.Dense(2), nn.Dense(2).bind({"params": {}}), jnp.tanh, "text"])
+def test_what_holds_no_arrays_cannot_be_differentiated(module: Any) -> None:
+    with pytest.raises(LiftArgumentError, match=r"holds no arrays.*eqx\.Applied"):
+        eqx.filter_grad(lambda module: jnp.float32(0))(module)
+    assert eqx.filter_grad(lambda tree: jnp.float32(0))({"module": module}) == {"module": None}
