@@ -360,7 +360,6 @@ def test_a_filter_chooses_among_the_variables() -> None:
     assert [jax.tree_util.keystr(path) for path in found] == [
         "[0].variables['params']['Dense_0']['bias']",
         "[0].variables['params']['Dense_0']['kernel'].value",
-        "[1]",
     ]
     assert not any(jax.tree.leaves(eqx.trainable(net, False)))
 
