@@ -41,38 +41,38 @@ OF_SCOPE = {
     "name", "name_reserved", "param", "parent", "path", "path_text", "perturb", "push", "put_variable", "reserve",
     "rewound", "sow", "temporary", "variable", "variables",
 }  # fmt: skip
-"""What a user needs of a scope; the rest is what lifts stand on."""
+"""The names of `Scope` that users need; lifts use the others."""
 
 BY_HAND = {
-    "liftcore.Blueprint.is_traced": "Which leaves are kept in variables.",
+    "liftcore.Blueprint.is_traced": "Tells which leaves are stored in variables.",
     "liftcore.NO_AXES": "The default of `variable_axes` and `split_rngs`: nothing is lifted.",
     "liftcore.Scope.name": "The last name of the path, or None at a root.",
     "liftcore.Scope.parent": "The scope that this one was pushed on, or None at a root and at the entry of a lift.",
-    "liftcore.Scope.path": "The names from the root to here, without those of lifts.",
+    "liftcore.Scope.path": "The names from the root to this scope, without the names of lifts.",
     "liftcore.Variable.collection": "The name of its collection.",
     "liftcore.Variable.name": "Its name.",
     "liftcore.Variable.scope": "The scope that holds it.",
-    "liftcore.Variable.unbox": "Whether `value` is what is in the box of a value in one.",
-    "liftcore.broadcast": "In `in_axes` and `out_axes` of `scan`: a value that is the same in all iterations.",
+    "liftcore.Variable.unbox": "Whether `value` is the content of a boxed value, not the box.",
+    "liftcore.broadcast": "For `in_axes` and `out_axes` of `scan`: the value is the same in all iterations.",
     "liftcore.checkpoint": "Another name of `remat`.",
     "liftcore.mesh_specs.LogicalRules": "Type: pairs of a logical name and a mesh axis, several as a tuple, or None.",
     "liftcore.meta.AxisName": "Type: a name, a tuple of names, or None for an unnamed axis.",
-    "liftcore.meta.PARTITION_NAME": "The key of `metadata_params` under which a lift is told the name of the new axis.",
+    "liftcore.meta.PARTITION_NAME": "The key in `metadata_params` for the name of the axis that a lift adds.",
     "liftcore.nn.PaddingLike": "Type: what `padding` may be.",
     "liftcore.nn.PromoteDtypeFn": "Type: a function like `promote_dtype`.",
     "liftcore.pipeline.Lifter": "Type: a lifted transformation, from a function of scopes to the lifted one.",
     "liftcore.pipeline.Transform": "Type: `(body, variable_groups, rng_groups, *args) -> (result, output groups)`.",
     "liftcore.pipeline.Via": "Type: `(body, *operands) -> (result, output groups)`.",
-    "liftcore.rng.word": "The name that `fold_in_data` had before.",
+    "liftcore.rng.word": "The former name of `fold_in_data`.",
     "liftcore.rng.DEFAULT": (
-        "`params`: the sequence that a single key is, and that names which were never given draw from."
+        "`params`: the stream for a single key, and the stream to draw from if a stream was not given."
     ),
     "liftcore.traverse_util.empty_node": "Stands for an empty dict in a flat one.",
     "linen_like.Module.name": "Its name in the parent.",
     "linen_like.Module.parent": "The module that this is a submodule of, or the scope it was put on.",
-    "linen_like.PARTITION_NAME": "That of `liftcore.meta`.",
+    "linen_like.PARTITION_NAME": "Same as `liftcore.meta.PARTITION_NAME`.",
     "linen_like.avg_pool": "The mean of each window; see `liftcore.nn.avg_pool`.",
-    "linen_like.broadcast": "That of `liftcore`.",
+    "linen_like.broadcast": "Same as `liftcore.broadcast`.",
     "linen_like.checkpoint": "Another name of `remat`.",
     "linen_like.hard_swish": "Another name of `hard_silu`.",
     "linen_like.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
@@ -98,7 +98,7 @@ BY_HAND = {
     "nnx_like.filterlib.Key": "Type: one step of a path, which can be hashed and compared.",
     "nnx_like.filterlib.PathParts": "Type: a path, a tuple of keys.",
     "nnx_like.filterlib.Predicate": "Type: `(path, value) -> bool`.",
-    "nnx_like.graph.Key": "That of `nnx_like.filterlib`.",
+    "nnx_like.graph.Key": "Same as `nnx_like.filterlib.Key`.",
     "nnx_like.layers.initializers.Initializer": "Type: `(key, shape, dtype) -> array`.",
     "nnx_like.make_attention_mask": "Which queries see which keys; see `liftcore.nn.make_attention_mask`.",
     "nnx_like.make_causal_mask": "What hides later positions; see `liftcore.nn.make_causal_mask`.",
@@ -197,11 +197,20 @@ def _line(heading: str, owner: Any, name: str) -> str:
     if inspect.ismodule(found):
         return f"Module: see [below](#{found.__name__.replace('.', '').lower()})."
     if home.startswith("liftcore") and not heading.startswith("liftcore"):
-        public = (module for module in ("liftcore.errors", "liftcore.filters") if home.startswith(module))
-        return f"That of `{next(public, 'liftcore')}`."
+        return f"Same as `{_of_liftcore(heading, name, found)}`."
     if home.partition(".")[0] not in PACKAGES:
         return f"See `{_elsewhere(heading, name, found)}`."
     return _first(found)
+
+
+def _of_liftcore(heading: str, name: str, found: Any) -> str:
+    """Return the public name in liftcore of something that another package offers too."""
+    sections = [section for section in SECTIONS if section.startswith("liftcore") and inspect.ismodule(_named(section))]
+    for own in (name, getattr(found, "__name__", name)):
+        for section in sections:
+            if own in _names(section, _named(section)) and getattr(_named(section), own) is found:
+                return f"{section}.{own}"
+    raise SystemExit(f"docs/reference.py: say in BY_HAND what {heading}.{name} is")
 
 
 def _elsewhere(heading: str, name: str, found: Any) -> str:

@@ -183,7 +183,8 @@ def _entry(section: str, owner: Any, name: str) -> str:
         return f"## `{name}`\n\nModule: see [`{target}`][{target}].\n\n"
     line = reference._line(section, owner, name)
     if target != path or path in reference.SECTIONS or path in layer_pages.shown_in_full():
-        return f"## `{name}`\n\n{line} See [`{target}`][{target}].\n\n"
+        text = "Same as" if line == f"Same as `{target}`." else f"{line} See"
+        return f"## `{name}`\n\n{text} [`{target}`][{target}].\n\n"
     if not _is_explained(path, value):
         return f"## `{name}` {{ #{path} }}\n\n{line}\n\n"
     if path in MEMBERS:
